@@ -1,0 +1,74 @@
+"""Where leaves run: on threads of this process.
+
+Torch parallelises inside one operation, which gains little on the small matrices of a leaf. Leaves
+are independent, so whole batches run side by side instead, each on a thread that gives torch one core.
+Results come back in the order of the work, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+__all__ = ["LocalExecutor"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+_lock = threading.Lock()
+
+
+def _forget_pools() -> None:
+    """A forked child has none of its parent's threads."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget_pools)
+
+
+class LocalExecutor:
+    """Runs work on threads of this process, as many as torch may use.
+
+    Examples
+    --------
+    >>> LocalExecutor().map(abs, [-1, 2, -3])
+    [1, 2, 3]
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        # A GPU is one queue: threads would only contend for it.
+        self.serial = device is not None and device.type != "cpu"
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        work = list(items)
+        n_threads = torch.get_num_threads()
+        if self.serial or n_threads == 1 or len(work) < 2:
+            return [function(item) for item in work]
+        return list(_pool(n_threads).map(function, work))
+
+
+def _pool(n_threads: int) -> ThreadPoolExecutor:
+    """A pool of threads with one torch core each, kept for the life of the process."""
+    with _lock:
+        if n_threads not in _pools:
+            pool = ThreadPoolExecutor(n_threads, thread_name_prefix="dsmgp")
+            started = threading.Barrier(n_threads)
+
+            def give_one_core() -> None:
+                torch.set_num_threads(1)
+                started.wait()
+
+            for future in [pool.submit(give_one_core) for _ in range(n_threads)]:
+                future.result()
+            # Each thread keeps its own setting, but threads yet to come take the last one set.
+            torch.set_num_threads(n_threads)
+            _pools[n_threads] = pool
+        return _pools[n_threads]

@@ -1,0 +1,357 @@
+"""GP leaves in batches of like size: evidence, its gradient, conditioning and prediction.
+
+A batch is padded to its largest leaf. A padded row lies infinitely far from all others and has
+observation zero, so it changes nothing. All numbers here are in the units the experts see.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.execution import LocalExecutor
+from dsmgp.general import BoundGeneral, General
+from dsmgp.stationary import BoundStationary, Stationary
+from dsmgp.tree import Leaf
+
+__all__ = ["Conditioned", "Experts", "FactorisationWarning"]
+
+Law = Stationary | General
+BoundLaw = BoundStationary | BoundGeneral
+
+LOG_2PI = math.log(2.0 * math.pi)
+# Elements of one batch of matrices: a few of them fit in a core's cache, or fill a GPU.
+BATCH_ELEMENTS = {"cpu": 2**18, "cuda": 2**27}
+# Rows of a smaller leaf may be padded by this share of the batch's largest.
+MOST_PADDING = 0.15
+# Test rows that one leaf answers at a time.
+TILE = 4096
+
+
+class FactorisationWarning(UserWarning):
+    """A leaf's covariance matrix needed more noise than it has to be factorised."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Leaves of like size, stacked: X (leaves, rows, dims), y (leaves, rows, outputs)."""
+
+    numbers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    X: Tensor
+    y: Tensor
+    mask: Tensor
+
+
+@dataclass
+class Solution:
+    """A batch's matrices factorised: lower factors, K^-1 (y - mean), what was added to the diagonal."""
+
+    factor: Tensor
+    alpha: Tensor
+    residual: Tensor
+    nugget: Tensor
+    mask: Tensor
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Log density of the observations (R&W eq. 2.30), one per leaf."""
+        fit = (self.residual * self.alpha).sum(-1)
+        logs = self.factor.diagonal(dim1=-2, dim2=-1).log() * self.mask
+        n = self.mask.sum(-1).to(fit)  # an integer times a number would be of torch's default dtype
+        return -0.5 * (fit + n * LOG_2PI) - logs.sum(-1)
+
+
+class Experts:
+    """The GPs of a tree's leaves over their training rows.
+
+    Parameters
+    ----------
+    leaves : sequence of Leaf
+        In the order of their numbers; leaves without rows are allowed.
+    X : Tensor of shape (n_rows, n_dims)
+    Y : Tensor of shape (n_rows, n_outputs)
+    laws : sequence of Stationary or General
+        How each output's covariance is computed.
+    """
+
+    def __init__(
+        self,
+        leaves: Sequence[Leaf],
+        X: Tensor,
+        Y: Tensor,
+        laws: Sequence[Law],
+        executor: LocalExecutor | None = None,
+    ) -> None:
+        self.X, self.Y, self.laws = X, Y, list(laws)
+        none = np.empty(0, dtype=np.int64)
+        rows = [none if leaf.rows is None else leaf.rows for leaf in leaves]
+        self.leaf_rows = [torch.tensor(r, device=X.device) for r in rows]
+        self.executor = executor or LocalExecutor(X.device)
+        largest = 0 if all(law.batched for law in laws) else 1
+        self.groups = _groups([len(rows) for rows in self.leaf_rows], X.device, largest)
+
+    @property
+    def n_leaves(self) -> int:
+        return len(self.leaf_rows)
+
+    def batch(self, numbers: Sequence[int]) -> Batch:
+        sizes = tuple(len(self.leaf_rows[k]) for k in numbers)
+        rows = [self.leaf_rows[k] for k in numbers]
+        where = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # padded with row 0
+        ends = torch.tensor(sizes, device=where.device).unsqueeze(-1)
+        mask = torch.arange(where.shape[1], device=where.device) < ends
+        return Batch(tuple(numbers), sizes, self.X[where], self.Y[where], mask)
+
+    def log_evidence(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
+        """Log evidence of every leaf and output, (n_leaves, n_outputs)."""
+        bound = self._bind(naturals)
+
+        def work(numbers: Sequence[int]) -> Tensor:
+            batch = self.batch(numbers)
+            columns = []
+            for output, law in enumerate(bound):
+                K, _ = law.covariance(batch.X, batch.mask)
+                columns.append(_solve(K, law, batch, output, warn=False).log_evidence)
+            return torch.stack(columns, -1)
+
+        return self._gather(self.executor.map(work, self.groups), len(bound))
+
+    def log_evidence_and_gradient(
+        self, naturals: Sequence[Tensor], outputs: Sequence[int] | None = None
+    ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+        """Log evidence (n_leaves, n_outputs), and for each output its gradient by the natural vector.
+
+        Not a number where a leaf's matrix cannot be factorised: the optimiser steps back.
+        """
+        chosen = list(range(len(self.laws))) if outputs is None else list(outputs)
+        bound = self._bind(naturals, chosen)
+
+        def work(numbers: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+            batch = self.batch(numbers)
+            columns, gradients = [], []
+            for output, law in zip(chosen, bound, strict=True):
+                K, pullback = law.covariance(batch.X, batch.mask)
+                solution = _solve(K, law, batch, output, warn=False)
+                columns.append(solution.log_evidence)
+                W, share, trace = _sensitivity(solution)
+                gradients.append(pullback(W, solution.alpha, share, trace))
+            return torch.stack(columns, -1), gradients
+
+        results = self.executor.map(work, self.groups)
+        evidence = self._gather([e for e, _ in results], len(chosen))
+        return evidence, [
+            self._gather([g[k] for _, g in results], naturals[k].shape[-1])
+            for k in range(len(chosen))
+        ]
+
+    def condition(self, naturals: Sequence[Tensor], memory: float = math.inf) -> Conditioned:
+        """Factorise every leaf; factors are kept up to ``memory`` bytes, and made again beyond it."""
+        return Conditioned(self, naturals, memory)
+
+    def _bind(
+        self, naturals: Sequence[Tensor], outputs: Sequence[int] | None = None
+    ) -> list[BoundLaw]:
+        laws = self.laws if outputs is None else [self.laws[k] for k in outputs]
+        return [law.bind(n.detach().to(self.X)) for law, n in zip(laws, naturals, strict=True)]
+
+    def _gather(self, results: Sequence[Tensor], width: int) -> NDArray[np.float64]:
+        """Per-leaf results in the order of the leaves; a leaf without rows has evidence one."""
+        table = np.zeros((self.n_leaves, width))
+        if results:
+            order = [number for group in self.groups for number in group]
+            table[order] = torch.cat(list(results)).to("cpu", torch.float64).numpy()
+        return table
+
+
+class Conditioned:
+    """Experts that have seen their rows, and answer for test rows. Made by :meth:`Experts.condition`."""
+
+    def __init__(self, experts: Experts, naturals: Sequence[Tensor], memory: float) -> None:
+        self.experts = experts
+        self.bound = experts._bind(naturals)
+        n_outputs = len(self.bound)
+        element = experts.X.element_size()
+        sizes = [[len(experts.leaf_rows[k]) for k in group] for group in experts.groups]
+        cost = np.cumsum([len(s) * max(s) ** 2 * element * n_outputs for s in sizes])
+        self.n_kept = int(np.searchsorted(cost, memory, side="right"))
+        results = experts.executor.map(self._condition, range(len(experts.groups)))
+        self.log_evidence = experts._gather([e for e, _, _ in results], n_outputs)
+        self.alphas = [alpha for _, alpha, _ in results]
+        self.factors = [factor for _, _, factor in results]
+        self.place = {
+            number: (group, slot)
+            for group, numbers in enumerate(experts.groups)
+            for slot, number in enumerate(numbers)
+        }
+
+    @property
+    def noises(self) -> list[float]:
+        return [float(law.noise[0]) for law in self.bound]
+
+    def _condition(self, group: int) -> tuple[Tensor, list[Tensor], list[Tensor] | None]:
+        solutions = self._solutions(group, warn=True)
+        evidence = torch.stack([s.log_evidence for s in solutions], -1)
+        if not torch.isfinite(evidence).all():
+            raise ValueError(
+                "a leaf's covariance matrix could not be factorised even with added noise; "
+                "raise noise_variance, or check the kernel's hyperparameters"
+            )
+        factors = [s.factor for s in solutions] if group < self.n_kept else None
+        return evidence, [s.alpha for s in solutions], factors
+
+    def _solutions(self, group: int, warn: bool) -> list[Solution]:
+        batch = self.experts.batch(self.experts.groups[group])
+        return [
+            _solve(law.covariance(batch.X, batch.mask)[0], law, batch, output, warn)
+            for output, law in enumerate(self.bound)
+        ]
+
+    def predict(
+        self, tasks: Sequence[tuple[int, Tensor]], with_variance: bool = True
+    ) -> list[tuple[Tensor, Tensor]]:
+        """For each (leaf number, test rows): mean and variance of f, (n_test, n_outputs) each.
+
+        Without variances, which cost most, the second is empty.
+        """
+        by_group: dict[int, list[int]] = {}
+        for task, (number, _) in enumerate(tasks):
+            by_group.setdefault(self.place.get(number, (-1, 0))[0], []).append(task)
+
+        def work(group: int) -> list[tuple[Tensor, Tensor]]:
+            factors = self._factors(group) if with_variance else None
+            return [self._predict(*tasks[task], factors) for task in by_group[group]]
+
+        answers: list[tuple[Tensor, Tensor]] = [None] * len(tasks)  # type: ignore[list-item]
+        for group, found in zip(by_group, self.experts.executor.map(work, by_group), strict=True):
+            for task, answer in zip(by_group[group], found, strict=True):
+                answers[task] = answer
+        return answers
+
+    def _predict(
+        self, number: int, X: Tensor, factors: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        means, variances = [], []
+        for output, law in enumerate(self.bound):
+            tiles = []
+            for tile in X.split(TILE):
+                mean, half = self._reduce(number, tile, output, factors)
+                if factors is None:
+                    variance = tile.new_empty(0)
+                else:
+                    variance = law.variance(tile.unsqueeze(0))[0] - half.square().sum(0)
+                tiles.append((mean, variance.clamp_min(0.0)))
+            means.append(torch.cat([mean for mean, _ in tiles]))
+            variances.append(torch.cat([variance for _, variance in tiles]))
+        return torch.stack(means, -1), torch.stack(variances, -1)
+
+    def joint(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""
+        factors = self._factors(self.place.get(number, (-1, 0))[0])
+        means, covariances = [], []
+        for output, law in enumerate(self.bound):
+            mean, half = self._reduce(number, X, output, factors)
+            means.append(mean)
+            covariances.append(law.cross(X.unsqueeze(0), X.unsqueeze(0))[0] - half.mT @ half)
+        return torch.stack(means, -1), torch.stack(covariances)
+
+    def _factors(self, group: int) -> list[Tensor]:
+        """A group's factors, kept or made again; none for leaves without rows."""
+        if group < 0:
+            return []
+        kept = self.factors[group]
+        return kept if kept is not None else [s.factor for s in self._solutions(group, warn=False)]
+
+    def _reduce(
+        self, number: int, X: Tensor, output: int, factors: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Posterior mean of f, and the matrix whose Gram matrix is what the data take off the prior's
+        covariance: L^-1 k(train, X) (R&W algorithm 2.1). An empty leaf keeps its prior."""
+        law, rows = self.bound[output], self.experts.leaf_rows[number]
+        mean, n = law.mean(X.unsqueeze(0))[0], len(rows)
+        if not n:
+            return mean, X.new_zeros(0, len(X))
+        group, slot = self.place[number]
+        train = self.experts.X[rows]
+        cross = law.cross(X.unsqueeze(0), train.unsqueeze(0))[0]  # (n_test, n)
+        mean = mean + cross @ self.alphas[group][output][slot, :n]
+        if factors is None:
+            return mean, X.new_zeros(0, len(X))
+        factor = factors[output][slot, :n, :n]
+        return mean, torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+
+
+def _groups(sizes: Sequence[int], device: torch.device, largest: int) -> list[list[int]]:
+    """Leaf numbers in batches of like size, large leaves first; ``largest`` limits a batch, 0 does not."""
+    order = sorted((k for k in range(len(sizes)) if sizes[k]), key=lambda k: (-sizes[k], k))
+    elements = BATCH_ELEMENTS.get(device.type, BATCH_ELEMENTS["cuda"])
+    groups: list[list[int]] = []
+    for k in order:
+        if groups:
+            widest = sizes[groups[-1][0]]
+            fits = (len(groups[-1]) + 1) * widest**2 <= elements
+            alike = sizes[k] >= (1.0 - MOST_PADDING) * widest - 8
+            if fits and alike and (not largest or len(groups[-1]) < largest):
+                groups[-1].append(k)
+                continue
+        groups.append([k])
+    return groups
+
+
+def _solve(K: Tensor, law: BoundLaw, batch: Batch, output: int, warn: bool) -> Solution:
+    """Factorise K plus noise, and solve for the observations. K's diagonal is changed in place."""
+    residual = torch.where(batch.mask, batch.y[..., output] - law.mean(batch.X), 0.0)
+    nugget = law.noise.expand(len(K)).clone()
+    K.diagonal(dim1=-2, dim2=-1).add_(nugget.unsqueeze(-1))
+    factor, info = torch.linalg.cholesky_ex(K)
+    if bool(info.any()):
+        _retry(K, factor, nugget, info, batch, warn)
+    alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
+    return Solution(factor, alpha, residual, nugget, batch.mask)
+
+
+def _retry(
+    K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor, batch: Batch, warn: bool
+) -> None:
+    """The jitter ladder: more and more diagonal for the leaves that could not be factorised."""
+    eps = torch.finfo(K.dtype).eps
+    for slot in torch.nonzero(info).reshape(-1).tolist():
+        scale = float(K[slot].diagonal().mean())
+        factor[slot] = torch.nan
+        if not math.isfinite(scale):
+            continue
+        for rung in range(8):
+            jitter = 10.0**rung * 100.0 * eps * scale
+            trial, failed = torch.linalg.cholesky_ex(
+                K[slot] + jitter * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+            )
+            if not bool(failed):
+                factor[slot] = trial
+                nugget[slot] += jitter
+                if warn:
+                    warnings.warn(
+                        f"leaf {batch.numbers[slot]} ({batch.sizes[slot]} rows): its covariance "
+                        f"matrix is not positive definite; added {jitter:.3g} to its diagonal. "
+                        "Repeated rows and very small noise cause this: raise noise_variance.",
+                        FactorisationWarning,
+                        stacklevel=2,
+                    )
+                break
+
+
+def _sensitivity(solution: Solution) -> tuple[Tensor, Tensor, Tensor]:
+    """``W = 2 dL/dK = alpha alpha' - K^-1`` (R&W eq. 5.9), ``sum(W * K)`` without noise, ``tr W``."""
+    W = torch.cholesky_inverse(solution.factor)
+    alpha = solution.alpha
+    W.baddbmm_(alpha.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
+    trace = (W.diagonal(dim1=-2, dim2=-1) * solution.mask).sum(-1)
+    # W * (K + nugget I) sums to residual' alpha - n, which saves a pass over the matrices.
+    total = (solution.residual * alpha).sum(-1) - solution.mask.sum(-1)
+    return W, total - solution.nugget * trace, trace

@@ -1,0 +1,113 @@
+"""Any GPyTorch kernel and mean: their own code makes the matrix, autograd takes its gradient back."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from dsmgp.distance import distance
+
+if TYPE_CHECKING:
+    from dsmgp.process import Process
+
+__all__ = ["BoundGeneral", "General"]
+
+# GPyTorch evaluates kernels lazily, and flips settings of the process and attributes of the kernel
+# while it does: one thread at a time. What follows, factorising and autograd, runs in parallel.
+_one_at_a_time = threading.Lock()
+
+
+class General:
+    """The law of leaves with a kernel or mean outside the closed form. Its natural vector is theta.
+
+    Autograd sums gradients over a batch, and a tree needs them leaf by leaf: one leaf at a time.
+    """
+
+    batched = False
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    def bind(self, natural: Tensor) -> BoundGeneral:
+        """The law at given hyperparameters, on a copy, so that concurrent leaves cannot meet."""
+        process = copy.deepcopy(self.process).to(natural)
+        process.theta = natural.detach().reshape(-1)
+        for module in process.kernel.modules():
+            if isinstance(module, Kernel):
+                # GPyTorch loses the distance of rows that almost coincide to rounding.
+                object.__setattr__(module, "covar_dist", _covar_dist)
+        return BoundGeneral(process)
+
+
+def _covar_dist(
+    x1: Tensor,
+    x2: Tensor,
+    diag: bool = False,
+    last_dim_is_batch: bool = False,
+    square_dist: bool = False,
+    **_: Any,
+) -> Tensor:
+    """GPyTorch's ``Kernel.covar_dist``, on our distances."""
+    if last_dim_is_batch:
+        x1, x2 = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1)
+    if diag:
+        squared = (x1 - x2).square().sum(-1)
+        return squared if square_dist else squared.clamp_min(torch.finfo(x1.dtype).tiny).sqrt()
+    return distance(x1, x2, square=square_dist)
+
+
+class BoundGeneral:
+    """GPyTorch modules at their hyperparameters, answering as :class:`BoundStationary` does."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.noise = process.likelihood.noise.detach().reshape(1)
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self.process.mean(X).detach()
+
+    def variance(self, X: Tensor) -> Tensor:
+        with torch.no_grad(), _one_at_a_time:
+            return self.process.kernel(X, diag=True).detach()
+
+    def cross(self, A: Tensor, B: Tensor) -> Tensor:
+        with torch.no_grad(), _one_at_a_time:
+            return self.process.kernel(A, B).to_dense().detach()
+
+    def covariance(
+        self, X: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]]:
+        """Covariance at the rows of one leaf, and how to take dL/dK and dL/dmean back to theta."""
+        if X.shape[0] != 1 or not bool(mask.all()):
+            raise ValueError("a general kernel takes one leaf at a time, without padding")
+        parameters = self.process.trainable()
+        with torch.enable_grad(), _one_at_a_time:
+            K = self.process.kernel(X).to_dense()
+            mean = self.process.mean(X)
+            noise = self.process.likelihood.noise
+
+        def pullback(W: Tensor, mean_gradient: Tensor, share: Tensor, trace: Tensor) -> Tensor:
+            pairs = [
+                (K, 0.5 * W),
+                (mean, mean_gradient.expand_as(mean)),
+                (noise, 0.5 * trace.reshape(noise.shape)),
+            ]
+            outputs = [(o, g) for o, g in pairs if o.requires_grad]
+            if not outputs:
+                return X.new_zeros(1, sum(p.numel() for p in parameters))
+            found = torch.autograd.grad(
+                [o for o, _ in outputs], parameters, [g for _, g in outputs], allow_unused=True
+            )
+            flat = [
+                (torch.zeros_like(p) if g is None else g).reshape(-1)
+                for g, p in zip(found, parameters, strict=True)
+            ]
+            return torch.cat(flat).unsqueeze(0)
+
+        return K.detach(), pullback

@@ -1,0 +1,238 @@
+"""Growing trees from the training inputs: the paper's Algorithm 1, and balanced partitions.
+
+Every column is first divided by its ``unit``, so that spreads are compared in comparable units:
+its standard deviation before anything is learned, its length-scale afterwards. Splits are kept in
+the user's units, between two distinct values of the training data, so no child is ever empty and
+rows that are equal in a column stay together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dsmgp.tree import Leaf, Node, Product, Region, Sum
+
+__all__ = ["grow_balanced", "grow_paper"]
+
+# What structure="paper" may cost before it is refused: on two cores about an hour of learning.
+MAX_LEAVES = 200_000
+MAX_OPERATIONS = 2e14
+
+
+def grow_paper(
+    X: ArrayLike,
+    *,
+    leaf_size: int,
+    rng: np.random.Generator,
+    sum_children: int = 4,
+    product_children: int | None = None,
+    depth: int = 2,
+    unit: ArrayLike | None = None,
+) -> Node:
+    """Algorithm 1 of Trapp et al. (2020), with the slips in its pseudo-code put right.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_rows, n_dims)
+        Training inputs.
+    leaf_size : int
+        M: a region with more rows is split again, as long as ``depth`` allows.
+    rng : numpy.random.Generator
+        Source of all randomness.
+    sum_children : int
+        K_S, hypotheses of split points at each sum node.
+    product_children : int, optional
+        K_P, parts a product cuts its region into; ``ceil((N / M) ** (1 / R))`` if left out.
+    depth : int
+        R, layers of sum and product nodes.
+    unit : array-like of shape (n_dims,), optional
+        Columns are compared in these units.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> tree = grow_paper(rng.normal(size=(200, 2)), leaf_size=50, depth=1, rng=rng)
+    >>> len(tree.children), len(tree.children[0].children)
+    (4, 4)
+    """
+    X = np.asarray(X, dtype=np.float64)
+    n_rows, n_dims = X.shape
+    ways = product_children or max(2, math.ceil((n_rows / leaf_size) ** (1 / depth)))
+    _refuse_monsters(n_rows, leaf_size, sum_children, ways, depth)
+    scale = np.ones(n_dims) if unit is None else np.asarray(unit, dtype=np.float64)
+
+    def sum_node(rows: NDArray[np.int64], region: Region, layers: int) -> Node:
+        if rows.size <= leaf_size or layers == 0 or not _varies(X[rows]).any():
+            return Leaf(region, rows)
+        return Sum(tuple(product(rows, region, layers - 1) for _ in range(sum_children)))
+
+    def product(rows: NDArray[np.int64], region: Region, layers: int) -> Node:
+        dimension = _draw(_spread(X[rows], scale) ** 2, rng)  # by variance
+        values = np.sort(X[rows, dimension])
+        low, high, middle = values[0], values[-1], np.median(values)
+        drawn = low + (high - low) * rng.beta(2.0, 2.0, size=ways - 1)
+        # Each drawn position moves up to the next row, so that the cut lies between two rows.
+        after = np.searchsorted(values, 0.5 * drawn + 0.5 * middle)
+        return _cut(X, rows, region, dimension, values, after, lambda r, q: sum_node(r, q, layers))
+
+    return sum_node(np.arange(n_rows), Region.whole(n_dims), depth)
+
+
+def grow_balanced(
+    X: ArrayLike,
+    *,
+    leaf_sizes: Sequence[int],
+    rng: np.random.Generator,
+    product_children: int = 2,
+    depth: int = 1,
+    unit: ArrayLike | None = None,
+) -> Node:
+    """A sum over partitions, each a nest of cuts into parts of like size.
+
+    A cut is made along a dimension drawn with probability proportional to its spread in ``unit``,
+    at a quantile near the even one (35% to 65% for two parts): leaves are compact and of like size,
+    which costs a fraction of the paper's slabs at the same accuracy.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_rows, n_dims)
+        Training inputs.
+    leaf_sizes : sequence of int
+        Most rows in a leaf, one entry per partition.
+    rng : numpy.random.Generator
+        Source of all randomness.
+    product_children : int
+        Parts that each cut makes.
+    depth : int
+        Layers of sum nodes. With more than one, a partition stops part of the way down, in equal
+        ratios, and the next layer of sum nodes goes on from there.
+    unit : array-like of shape (n_dims,), optional
+        Columns are compared in these units.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> tree = grow_balanced(rng.normal(size=(200, 2)), leaf_sizes=[50, 50, 100], rng=rng)
+    >>> len(tree.children)
+    3
+    """
+    X = np.asarray(X, dtype=np.float64)
+    n_rows, n_dims = X.shape
+    scale = np.ones(n_dims) if unit is None else np.asarray(unit, dtype=np.float64)
+
+    def sum_node(
+        rows: NDArray[np.int64], region: Region, sizes: Sequence[int], layers: int
+    ) -> Node:
+        splitting = [size for size in sizes if size < rows.size]
+        if not splitting or not _varies(X[rows]).any():
+            return Leaf(region, rows)
+        children: list[Node] = [Leaf(region, rows)] if len(splitting) < len(sizes) else []
+        for size in splitting:
+            stop = size * (rows.size / size) ** ((layers - 1) / layers)
+            children.append(partition(rows, region, stop, [size] * len(sizes), layers - 1))
+        return children[0] if len(children) == 1 else Sum(tuple(children))
+
+    def partition(
+        rows: NDArray[np.int64], region: Region, stop: float, sizes: Sequence[int], layers: int
+    ) -> Node:
+        if rows.size <= stop:
+            return sum_node(rows, region, sizes, layers) if layers else Leaf(region, rows)
+        spread = _spread(X[rows], scale)
+        if not spread.any():
+            return Leaf(region, rows)  # equal rows cannot be told apart
+        dimension, values, after = _balanced_cut(X[rows], spread, product_children, rng)
+        return _cut(
+            X, rows, region, dimension, values, after,
+            lambda r, q: partition(r, q, stop, sizes, layers),
+        )  # fmt: skip
+
+    return sum_node(np.arange(n_rows), Region.whole(n_dims), list(leaf_sizes), depth)
+
+
+def _balanced_cut(
+    X: NDArray[np.float64], spread: NDArray[np.float64], ways: int, rng: np.random.Generator
+) -> tuple[int, NDArray[np.float64], NDArray[np.int64]]:
+    """A dimension, its sorted values and the ranks to cut at.
+
+    Where ties keep a drawn dimension from being cut evenly the next is drawn; if all are so, the
+    most even one stands.
+    """
+    best: tuple[float, int, NDArray[np.float64], NDArray[np.int64]] | None = None
+    remaining = spread.copy()
+    while remaining.any():
+        dimension = _draw(remaining, rng)
+        remaining[dimension] = 0.0
+        values = np.sort(X[:, dimension])
+        quantiles = (np.arange(1, ways) + rng.uniform(-0.3, 0.3, size=ways - 1)) / ways
+        after = np.array([_distinct_rank(values, q) for q in quantiles])
+        sizes = np.diff([0, *np.unique(after), len(values)])
+        if best is None or sizes.max() < best[0]:
+            best = (sizes.max(), dimension, values, after)
+        if sizes.max() <= 0.8 * len(values):
+            break
+    assert best is not None
+    return best[1:]
+
+
+def _distinct_rank(values: NDArray[np.float64], quantile: float) -> int:
+    """The rank nearest to a quantile at which sorted values step up."""
+    rank = min(max(round(quantile * len(values)), 1), len(values) - 1)
+    below = int(np.searchsorted(values, values[rank], side="left"))
+    above = int(np.searchsorted(values, values[rank], side="right"))
+    inside = [r for r in (below, above) if 0 < r < len(values)]
+    return min(inside, key=lambda r: abs(r - rank))
+
+
+def _cut(X, rows, region, dimension, values, after, grow_child) -> Node:  # type: ignore[no-untyped-def]
+    """The product that cuts before the sorted values of rank ``after``, children grown in turn."""
+    ranks = np.unique(np.searchsorted(values, values[np.clip(after, 0, len(values) - 1)]))
+    ranks = ranks[ranks > 0]
+    if not ranks.size:  # every drawn cut fell on the smallest value: cut at the first step up
+        ranks = np.array([np.searchsorted(values, values[0], side="right")])
+    splits = [_between(values[rank - 1], values[rank]) for rank in ranks]
+    side = np.searchsorted(splits, X[rows, dimension], side="right")
+    parts = region.split(dimension, splits)
+    children = [grow_child(rows[side == k], part) for k, part in enumerate(parts)]
+    return Product(tuple(children), dimension, tuple(splits))
+
+
+def _between(low: float, high: float) -> float:
+    """A number in ``(low, high]``: the middle where floating point has one."""
+    middle = low + 0.5 * (high - low)
+    return float(middle if low < middle <= high else high)
+
+
+def _varies(X: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return X.min(axis=0) < X.max(axis=0)
+
+
+def _spread(X: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviation of each column in units of ``scale``: above zero where values differ at all."""
+    smallest = 1e-100  # differences whose square underflows still are differences
+    return np.where(_varies(X), np.maximum((X / scale).std(axis=0), smallest), 0.0)
+
+
+def _draw(weights: NDArray[np.float64], rng: np.random.Generator) -> int:
+    """An index drawn in proportion to non-negative weights."""
+    total = np.cumsum(weights / weights.max())
+    index = int(np.searchsorted(total, rng.uniform() * total[-1], side="right"))
+    return min(index, int(np.flatnonzero(weights)[-1]))
+
+
+def _refuse_monsters(n_rows: int, leaf_size: int, sum_children: int, ways: int, depth: int) -> None:
+    layers = min(depth, max(math.ceil(math.log(max(n_rows / leaf_size, 1.0), ways)), 0))
+    n_leaves = float(sum_children * ways) ** layers
+    expected = max(n_rows / ways**layers, 1.0)
+    operations = n_leaves * expected**3
+    if n_leaves > MAX_LEAVES or operations > MAX_OPERATIONS:
+        raise ValueError(
+            f"this structure would have about {n_leaves:.3g} leaves of {expected:.3g} rows and need "
+            f"{operations:.3g} operations per evaluation of the evidence, more than is sensible "
+            f"({MAX_LEAVES:.3g} leaves, {MAX_OPERATIONS:.3g} operations); lower sum_children (now "
+            f"{sum_children}), depth (now {depth}) or product_children (now {ways}), change "
+            f"leaf_size (now {leaf_size}), or use structure='balanced'"
+        )

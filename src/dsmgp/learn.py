@@ -1,0 +1,144 @@
+"""Learning theta: the hyperparameters that all leaves share, by maximising the log evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from dsmgp.experts import Experts
+from dsmgp.inference import infer
+from dsmgp.process import Process
+from dsmgp.tree import Node
+
+__all__ = ["OPTIMIZERS", "Learned", "learn"]
+
+Vector = NDArray[np.float64]
+Objective = Callable[[Vector], tuple[float, Vector]]
+
+#: Optimisers by name, with the number of iterations that each is given unless told otherwise.
+OPTIMIZERS = {"lbfgs": 60, "adam": 300, "rmsprop": 1000}
+LEARNING_RATE = 0.05
+
+
+@dataclass
+class Learned:
+    """Where the search ended: the best theta seen, its objective, and the way there."""
+
+    theta: Vector
+    objective: float
+    n_evaluations: int = 0
+    path: list[float] = field(default_factory=list)
+
+
+def evidence_objective(
+    tree: Node, experts: Experts, processes: Sequence[Process], outputs: Sequence[int]
+) -> Objective:
+    """The tree's log evidence (plus log priors) and its gradient, as a function of the outputs' thetas.
+
+    A leaf's gradient counts with the leaf's responsibility. An evaluation at hyperparameters for which a
+    leaf cannot be factorised is minus infinity.
+    """
+    laws = [experts.laws[k] for k in outputs]
+    chosen = [processes[k] for k in outputs]
+    ends = np.cumsum([len(p.theta) for p in chosen])[:-1]
+
+    def objective(theta: Vector) -> tuple[float, Vector]:
+        for process, part in zip(chosen, np.split(theta, ends), strict=True):
+            process.theta = torch.from_numpy(part.copy())
+        naturals = [p.natural(law) for p, law in zip(chosen, laws, strict=True)]
+        if not all(bool(torch.isfinite(n).all()) for n in naturals):
+            return -np.inf, np.zeros_like(theta)
+        evidence, gradients = experts.log_evidence_and_gradient(naturals, outputs)
+        if not np.all(np.isfinite(evidence)) or not all(np.all(np.isfinite(g)) for g in gradients):
+            return -np.inf, np.zeros_like(theta)
+        posterior = infer(tree, evidence.sum(axis=1))
+        responsibility = np.exp(posterior.log_responsibilities)
+        value, parts = posterior.log_evidence, []
+        for process, law, gradient in zip(chosen, laws, gradients, strict=True):
+            log_prior, by_prior = process.log_prior()
+            value += log_prior
+            by_natural = torch.from_numpy(responsibility @ gradient)
+            parts.append((process.pull_back(law, by_natural) + by_prior).numpy())
+        return value, np.concatenate(parts)
+
+    return objective
+
+
+def learn(
+    tree: Node,
+    experts: Experts,
+    processes: Sequence[Process],
+    *,
+    optimizer: str,
+    rng: np.random.Generator,
+    max_iter: int | None = None,
+    n_restarts: int = 0,
+    together: bool = False,
+    report: Callable[[str], None] = lambda message: None,
+) -> list[Learned]:
+    """Set every process to the theta that maximises the evidence of ``tree``.
+
+    Without sum nodes the outputs do not meet and are learned one by one; ``together`` learns them
+    jointly, as the evidence of a mixture asks for. Each restart begins at a random step away.
+    """
+    sets = [list(range(len(processes)))] if together else [[k] for k in range(len(processes))]
+    n_rows = max(len(experts.X), 1)
+    results = []
+    for outputs in sets:
+        objective = evidence_objective(tree, experts, processes, outputs)
+        start = np.concatenate([processes[k].theta.numpy() for k in outputs])
+        best: Learned | None = None
+        if start.size:
+            starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]
+            for number, theta in enumerate(starts):
+                found = _maximise(objective, theta, n_rows, optimizer, max_iter)
+                report(
+                    f"start {number}: objective {found.objective:.6g} "
+                    f"after {found.n_evaluations} evaluations"
+                )
+                if best is None or found.objective > best.objective:
+                    best = found
+        if best is None or not np.isfinite(best.objective):
+            best = Learned(start, objective(start)[0], 1)
+        ends = np.cumsum([len(processes[k].theta) for k in outputs])[:-1]
+        for k, part in zip(outputs, np.split(best.theta, ends), strict=True):
+            processes[k].theta = torch.from_numpy(part.copy())
+        results.append(best)
+    return results
+
+
+def _maximise(
+    objective: Objective, start: Vector, n_rows: int, optimizer: str, max_iter: int | None
+) -> Learned:
+    steps = OPTIMIZERS[optimizer] if max_iter is None else max_iter
+    seen = Learned(start.copy(), -np.inf)
+
+    def loss(theta: Vector) -> tuple[float, Vector]:
+        value, gradient = objective(theta)
+        seen.n_evaluations += 1
+        seen.path.append(value)
+        if value > seen.objective:
+            seen.objective, seen.theta = value, theta.copy()
+        # Per row, so that tolerances mean the same for any number of rows. A finite penalty where
+        # there is no value: the line search of L-BFGS cannot step back from infinity.
+        return (-value / n_rows if np.isfinite(value) else 1e10), -gradient / n_rows
+
+    if optimizer == "lbfgs":
+        options = {"maxiter": steps, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
+        minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+        return seen
+    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
+    kinds = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+    stepper = kinds[optimizer]([parameter], lr=LEARNING_RATE)
+    for _ in range(steps):
+        value, gradient = loss(parameter.detach().numpy().copy())
+        if value >= 1e10:
+            break
+        parameter.grad = torch.from_numpy(gradient)
+        stepper.step()
+    return seen

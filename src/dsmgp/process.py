@@ -1,0 +1,263 @@
+"""The GP that every leaf carries before it sees data: a mean, a kernel and a noise variance.
+
+GPyTorch's kernels, means, constraints and priors are the language in which it is written. Two
+vectors describe its hyperparameters:
+
+* ``theta``, the raw parameters GPyTorch optimises, without constraints;
+* ``natural``, the numbers a leaf's covariance is computed from. Leaves return their gradients in
+  these, and :meth:`Process.pull_back` takes the sum over leaves back to ``theta`` in one step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import gpytorch
+import torch
+from gpytorch.constraints import GreaterThan, Positive
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
+from torch import Tensor
+
+from dsmgp.general import General
+from dsmgp.stationary import Stationary
+
+__all__ = ["KERNELS", "MEANS", "NOISE_FLOOR", "Process", "build_process"]
+
+KERNELS: dict[str, Any] = {
+    "rbf": RBFKernel,
+    "matern12": lambda **options: MaternKernel(nu=0.5, **options),
+    "matern32": lambda **options: MaternKernel(nu=1.5, **options),
+    "matern52": lambda **options: MaternKernel(nu=2.5, **options),
+    "rq": RQKernel,
+}
+MEANS: dict[str, Any] = {
+    "zero": lambda n_dims: ZeroMean(),
+    "constant": lambda n_dims: ConstantMean(),
+    "linear": lambda n_dims: LinearMean(n_dims),
+}
+# Least noise variance, in units of the (standardised) output's variance: repeated rows then still
+# leave a matrix that can be factorised.
+NOISE_FLOOR = 1e-6
+START_NOISE = 0.1
+
+
+class Process(torch.nn.Module):
+    """Mean, kernel and Gaussian noise of a leaf, with its hyperparameters as vectors."""
+
+    def __init__(
+        self, mean: Mean, kernel: Kernel, likelihood: gpytorch.likelihoods.GaussianLikelihood
+    ) -> None:
+        super().__init__()
+        self.mean = mean
+        self.kernel = kernel
+        self.likelihood = likelihood
+
+    @property
+    def noise(self) -> float:
+        return float(self.likelihood.noise.detach())
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.parameters() if p.requires_grad]
+
+    @property
+    def theta(self) -> Tensor:
+        """Raw parameters as one vector, a copy."""
+        flat = [p.detach().reshape(-1) for p in self.trainable()]
+        return torch.cat(flat) if flat else torch.empty(0, dtype=torch.float64)
+
+    @theta.setter
+    def theta(self, vector: Tensor) -> None:
+        start = 0
+        with torch.no_grad():
+            for p in self.trainable():
+                p.copy_(vector[start : start + p.numel()].reshape(p.shape))
+                start += p.numel()
+
+    def law(self, n_dims: int) -> Stationary | General:
+        """How a leaf computes its covariance: in closed form where the kernel allows, else by autograd."""
+        return _closed_form(self, n_dims) or General(self)
+
+    def natural(self, law: Stationary | General) -> Tensor:
+        """The vector that ``law`` reads, as a differentiable function of ``theta``."""
+        if isinstance(law, General):
+            return torch.cat([p.reshape(-1) for p in self.trainable()] or [self._none()])
+        base = self.kernel.base_kernel
+        parts = [base.lengthscale.reshape(-1).expand(len(law.columns)), self.kernel.outputscale]
+        if law.kind == "rq":
+            parts.append(base.alpha)
+        if law.mean_kind == "constant":
+            parts.append(self.mean.constant)
+        elif law.mean_kind == "linear":
+            parts += [self.mean.weights, self.mean.bias]
+        parts.append(self.likelihood.noise)
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def pull_back(self, law: Stationary | General, gradient: Tensor) -> Tensor:
+        """Gradient by ``theta`` of a function whose gradient by ``natural`` is given."""
+        if isinstance(law, General):
+            return gradient
+        parameters = self.trainable()
+        if not parameters:
+            return self._none()
+        natural = self.natural(law)
+        found = torch.autograd.grad(natural, parameters, gradient.to(natural), allow_unused=True)
+        return _flat(found, parameters)
+
+    def log_prior(self) -> tuple[float, Tensor]:
+        """Log density of the priors the modules carry, and its gradient by ``theta``."""
+        parameters = self.trainable()
+        terms = [
+            prior.log_prob(closure(module)).sum()
+            for _, module, prior, closure, _ in self.named_priors()
+        ]
+        if not terms or not parameters:
+            return 0.0, torch.zeros_like(self.theta)
+        total = torch.stack(terms).sum()
+        if not total.requires_grad:
+            return float(total), torch.zeros_like(self.theta)
+        found = torch.autograd.grad(total, parameters, allow_unused=True)
+        return float(total.detach()), _flat(found, parameters)
+
+    def named_priors(self) -> Any:
+        for name in ("mean", "kernel", "likelihood"):
+            yield from getattr(self, name).named_priors()
+
+    def _none(self) -> Tensor:
+        return torch.empty(0, dtype=torch.float64)
+
+
+def _flat(gradients: tuple[Tensor | None, ...], parameters: list[torch.nn.Parameter]) -> Tensor:
+    return torch.cat(
+        [
+            (torch.zeros_like(p) if g is None else g).reshape(-1)
+            for g, p in zip(gradients, parameters, strict=True)
+        ]
+    )
+
+
+def build_process(
+    kernel: str | Kernel,
+    mean: str | Mean,
+    noise_variance: float | None,
+    n_dims: int,
+    noise_floor: float = NOISE_FLOOR,
+) -> Process:
+    """A process from names or GPyTorch modules; what is passed in is copied, never changed.
+
+    Examples
+    --------
+    >>> process = build_process("matern52", "zero", 0.01, n_dims=3)
+    >>> round(process.noise, 6), len(process.theta)
+    (0.01, 5)
+    """
+    start = START_NOISE if noise_variance is None else float(noise_variance)
+    if not (math.isfinite(start) and start > 0):
+        raise ValueError(f"expected noise_variance to be a positive number, got {noise_variance!r}")
+    # A user who asks for less noise than the floor means it: the floor gives way.
+    floor = min(noise_floor, 0.5 * start)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(
+        noise_constraint=GreaterThan(floor, transform=torch.exp, inv_transform=torch.log)
+    ).double()
+    # In double from the start: GPyTorch makes its bounds in torch's default precision.
+    likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(floor)
+    likelihood.initialize(noise=torch.tensor(start, dtype=torch.float64))
+    return Process(_build_mean(mean, n_dims), _build_kernel(kernel, n_dims), likelihood)
+
+
+def _build_kernel(kernel: str | Kernel, n_dims: int) -> Kernel:
+    if isinstance(kernel, str):
+        if kernel not in KERNELS:
+            raise ValueError(
+                f"unknown kernel {kernel!r}: expected one of {', '.join(map(repr, KERNELS))}, "
+                "or a gpytorch kernel"
+            )
+        # Logarithms are the coordinates in which length-scales are learned best.
+        base = KERNELS[kernel](ard_num_dims=n_dims, lengthscale_constraint=_log_positive())
+        built = ScaleKernel(base, outputscale_constraint=_log_positive()).double()
+        built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims)
+        built.outputscale = 1.0
+        return built
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"expected kernel to be one of {', '.join(map(repr, KERNELS))} or a gpytorch kernel, "
+            f"got {kernel!r}"
+        )
+    copied = copy.deepcopy(kernel).double()
+    if isinstance(copied, (RBFKernel, MaternKernel, RQKernel)):
+        copied = ScaleKernel(copied).double()  # a bare kernel gets an output scale
+        copied.outputscale = 1.0
+    probe = torch.zeros(2, n_dims, dtype=torch.float64)
+    try:
+        with torch.no_grad():
+            shape = copied(probe).to_dense().shape
+    except Exception as error:
+        raise ValueError(
+            f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
+            "ard_num_dims and active_dims"
+        ) from error
+    if shape != (2, 2):
+        raise ValueError(
+            f"expected a kernel with one output and no batch shape, got covariance shape "
+            f"{tuple(shape)} for 2 rows"
+        )
+    return copied
+
+
+def _build_mean(mean: str | Mean, n_dims: int) -> Mean:
+    if isinstance(mean, str):
+        if mean not in MEANS:
+            raise ValueError(
+                f"unknown mean {mean!r}: expected one of {', '.join(map(repr, MEANS))}, "
+                "or a gpytorch mean"
+            )
+        built = MEANS[mean](n_dims).double()
+        with torch.no_grad():
+            for p in built.parameters():
+                p.zero_()  # LinearMean starts at random
+        return built
+    if not isinstance(mean, Mean):
+        raise ValueError(
+            f"expected mean to be one of {', '.join(map(repr, MEANS))} or a gpytorch mean, got {mean!r}"
+        )
+    copied = copy.deepcopy(mean).double()
+    try:
+        with torch.no_grad():
+            shape = copied(torch.zeros(2, n_dims, dtype=torch.float64)).shape
+    except Exception as error:
+        raise ValueError(
+            f"the mean cannot be evaluated on inputs with {n_dims} columns: {error}"
+        ) from error
+    if shape != (2,):
+        raise ValueError(
+            f"expected a mean with one value per row, got shape {tuple(shape)} for 2 rows"
+        )
+    return copied
+
+
+def _log_positive() -> Positive:
+    return Positive(transform=torch.exp, inv_transform=torch.log)
+
+
+def _closed_form(process: Process, n_dims: int) -> Stationary | None:
+    """The closed form of a scaled stationary ARD kernel with a simple mean, where it is one."""
+    scale = process.kernel
+    if type(scale) is not ScaleKernel or scale.batch_shape:
+        return None
+    base = scale.base_kernel
+    kinds = {"RBFKernel": "rbf", "RQKernel": "rq", "MaternKernel": "matern"}
+    kind = kinds.get(type(base).__name__) if type(base).__module__.startswith("gpytorch.") else None
+    if kind is None or base.batch_shape:
+        return None
+    if kind == "matern":
+        kind = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}[base.nu]
+    columns = torch.arange(n_dims)
+    if scale.active_dims is not None:  # a ScaleKernel takes over those of its base kernel
+        columns = columns[scale.active_dims.cpu()]
+    means = {ZeroMean: "zero", ConstantMean: "constant", LinearMean: "linear"}
+    mean_kind = means.get(type(process.mean))
+    if mean_kind is None or (mean_kind == "linear" and process.mean.bias is None):
+        return None
+    return Stationary(kind, tuple(columns.tolist()), mean_kind)

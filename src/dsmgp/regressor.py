@@ -1,0 +1,447 @@
+"""The scikit-learn face of the model: parameters are checked here, and rows come and go in its shapes."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import gpytorch
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dsmgp.fit import Settings, fit
+from dsmgp.learn import OPTIMIZERS
+from dsmgp.mixture import Mixture
+from dsmgp.model import WEIGHTS, Model
+from dsmgp.process import KERNELS, MEANS
+from dsmgp.summary import summarise
+from dsmgp.tree import Leaf, Node, Product, Sum, n_induced_trees
+from dsmgp.validation import check_choice, check_count, check_finite, refuse_text
+
+__all__ = ["DSMGPRegressor"]
+
+Array = NDArray[np.float64]
+STRUCTURES = ("balanced", "paper")
+OBJECTIVES = ("surrogate", "full")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Gaussian-process regression that scales: a deep structured mixture of GPs.
+
+    The input space is partitioned in several random ways; every part has a GP of its own, and the
+    partitions are averaged exactly, by their posterior probabilities (Trapp et al., AISTATS 2020).
+
+    Parameters
+    ----------
+    kernel : str or gpytorch.kernels.Kernel, default="auto"
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, each with a length-scale per
+        input and an output scale, or any GPyTorch kernel (a bare one gets an output scale), whose
+        constraints and priors are kept. ``"auto"`` is ``"rbf"``.
+    mean : str or gpytorch.means.Mean, default="zero"
+        ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean.
+    noise_variance : float, optional
+        Where the search for the noise variance starts, or its value with ``optimizer=None``. Like the
+        kernel's parameters it is in the units the experts see: those of the standardised outputs,
+        or of the outputs themselves with ``standardize=False``.
+    structure : {"balanced", "paper"} or a tree, default="balanced"
+        Compact leaves of like size, the paper's Algorithm 1, or a tree of
+        :class:`~dsmgp.tree.Sum`, :class:`~dsmgp.tree.Product` and :class:`~dsmgp.tree.Leaf` built by hand,
+        in the units of X.
+    leaf_size : int, sequence of int or "auto", default="auto"
+        M, the most rows in a leaf. A list gives one size per partition (balanced only).
+        ``"auto"`` is 500 (balanced) or 100 (paper).
+    sum_children : int or "auto", default="auto"
+        K_S, partitions that a sum node averages. ``"auto"`` is 8 (balanced), 4 (paper), or one for
+        each entry of ``leaf_size``.
+    product_children : int, optional
+        K_P, parts that a product makes: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
+    depth : int, optional
+        R, layers of sum nodes: 1 (balanced) or 2 (paper).
+    weights : {"posterior", "uniform"}, default="posterior"
+        Exact Bayesian model averaging, or the prior's equal weights.
+    optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
+        How hyperparameters are learned. None keeps kernel and noise as given and only conditions.
+    objective : {"surrogate", "full"}, default="surrogate"
+        Learn on one partition, as the paper does, or go on from there on the evidence of the whole
+        mixture.
+    max_iter : int, optional
+        Most iterations of the optimiser: 60 (lbfgs), 300 (adam), 1000 (rmsprop).
+    n_restarts : int, default=0
+        Further searches from random starts; the best is kept.
+    standardize : bool, default=True
+        Whether inputs and outputs are standardised inside.
+    device : str, default="auto"
+        A torch device; ``"auto"`` is the GPU if there is one.
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of the experts.
+    memory_limit : int or str, optional
+        Bytes, or text such as ``"4GB"``, that matrices may take.
+    random_state : int, RandomState or None
+        Seeds everything random.
+    verbose : bool, default=False
+        Show progress on standard error.
+
+    Attributes
+    ----------
+    tree_ : Sum, Product or Leaf
+        The structure, in the units of X. Leaves list the numbers of their training rows.
+    posterior_weights_ : dict of Sum to ndarray
+        Posterior probability of each sum node's children.
+    kernel_, noise_ : gpytorch kernel and float
+        As learned, in the units the experts see. Several outputs: a list of each.
+    log_marginal_likelihood_ : float
+        Log evidence of y, in its own units, under the mixture.
+    n_induced_trees_ : int
+        How many partitions the mixture averages over.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, size=(300, 1))
+    >>> y = np.sin(X[:, 0]) + (X[:, 0] > 1) + 0.1 * rng.normal(size=300)
+    >>> model = DSMGPRegressor(leaf_size=100, random_state=0).fit(X, y)
+    >>> mean, std = model.predict([[0.0], [2.0]], return_std=True)
+    >>> mean.round(1), std.round(1)
+    (array([0. , 1.9]), array([0.1, 0.1]))
+    >>> low, high = model.predict_dist([[0.0]]).interval(0.9)
+    >>> bool(low < 0.0 < high)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: str | gpytorch.kernels.Kernel = "auto",
+        mean: str | gpytorch.means.Mean = "zero",
+        noise_variance: float | None = None,
+        structure: str | Node = "balanced",
+        leaf_size: int | Sequence[int] | str = "auto",
+        sum_children: int | str = "auto",
+        product_children: int | None = None,
+        depth: int | None = None,
+        weights: str = "posterior",
+        optimizer: str | None = "lbfgs",
+        objective: str = "surrogate",
+        max_iter: int | None = None,
+        n_restarts: int = 0,
+        standardize: bool = True,
+        device: str = "auto",
+        dtype: str = "float64",
+        memory_limit: int | str | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.mean = mean
+        self.noise_variance = noise_variance
+        self.structure = structure
+        self.leaf_size = leaf_size
+        self.sum_children = sum_children
+        self.product_children = product_children
+        self.depth = depth
+        self.weights = weights
+        self.optimizer = optimizer
+        self.objective = objective
+        self.max_iter = max_iter
+        self.n_restarts = n_restarts
+        self.standardize = standardize
+        self.device = device
+        self.dtype = dtype
+        self.memory_limit = memory_limit
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> DSMGPRegressor:
+        """Grow the tree, learn the hyperparameters and condition every leaf.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+
+        Returns
+        -------
+        self
+        """
+        with _unchanged_on_error(self), _progress(self.verbose):
+            settings = self._settings()
+            X, y = self._training_rows(X, y)
+            state = check_random_state(self.random_state)
+            rng = np.random.default_rng(state.randint(2**31, size=4))
+            fitted = fit(X, y.reshape(len(y), -1), settings, rng)
+            self._model = fitted.model
+            self._learned = fitted.learned
+            self._squeeze = y.ndim == 1
+        return self
+
+    def predict(
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        return_cov: bool = False,
+        include_noise: bool = True,
+    ) -> Array | tuple[Array, Array]:
+        """Mean of the predictive law, and its standard deviation or joint covariance.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n, n_features)
+        return_std, return_cov : bool
+            At most one of them.
+        include_noise : bool
+            Whether spread is that of a new observation y, or of the function f.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,) or (n, n_outputs)
+        std : ndarray of the same shape, with ``return_std``
+        cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
+        """
+        if return_std and return_cov:
+            raise ValueError("expected at most one of return_std and return_cov, got both")
+        X = self._test_rows(X)
+        if return_cov:
+            mean, covariance = self._model.covariance(X, include_noise)
+            return self._shaped(mean), self._shaped(np.moveaxis(covariance, 0, -1))
+        if return_std:
+            law = self._model.mixture(X, include_noise, self._squeeze)
+            return law.mean, law.std
+        return self._shaped(self._model.mean(X))
+
+    def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
+        """The whole predictive law: at each row a mixture of Gaussians.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> law = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2).predict_dist([[0.5]])
+        >>> law.mean.round(2)
+        array([0.25])
+        """
+        X = self._test_rows(X)
+        return self._model.mixture(X, include_noise, self._squeeze)
+
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+        include_noise: bool = False,
+    ) -> Array:
+        """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples)."""
+        check_count("n_samples", n_samples)
+        X = self._test_rows(X)
+        rng = np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
+        draws = self._model.draws(X, n_samples, rng, include_noise)
+        return draws[:, 0, :] if self._squeeze else draws
+
+    def summary(self) -> str:
+        """What was learned, in the user's units: relevance of inputs, noise, tree, evidence."""
+        check_is_fitted(self, "_model")
+        names = getattr(self, "feature_names_in_", None)
+        if names is None:
+            names = [f"x{k}" for k in range(self.n_features_in_)]
+        return summarise(self._model, list(names))
+
+    @property
+    def tree_(self) -> Node:
+        return self._fitted.tree
+
+    @property
+    def posterior_weights_(self) -> dict[Sum, Array]:
+        log_weights = self._fitted.posterior.log_weights
+        return {node: np.exp(log_weight) for node, log_weight in log_weights.items()}
+
+    @property
+    def kernel_(self) -> gpytorch.kernels.Kernel | list[gpytorch.kernels.Kernel]:
+        kernels = [process.kernel for process in self._fitted.processes]
+        return kernels[0] if len(kernels) == 1 else kernels
+
+    @property
+    def noise_(self) -> float | list[float]:
+        noises = [process.noise for process in self._fitted.processes]
+        return noises[0] if len(noises) == 1 else noises
+
+    @property
+    def log_marginal_likelihood_(self) -> float:
+        return self._fitted.log_evidence
+
+    @property
+    def n_induced_trees_(self) -> int:
+        return n_induced_trees(self._fitted.tree)
+
+    @property
+    def _fitted(self) -> Model:
+        if "_model" not in self.__dict__:  # so that hasattr answers no before fit
+            raise AttributeError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        return self._model
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_model" in self.__dict__
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+    def _shaped(self, values: Array) -> Array:
+        return values[..., 0] if self._squeeze else values
+
+    def _training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+        if y is None:
+            raise ValueError("this estimator requires y to be passed, but the target y is None")
+        refuse_text(X, "X")
+        refuse_text(y, "y")
+        checks = {"dtype": np.float64, "ensure_all_finite": False}
+        checked_X, checked_y = validate_data(
+            self,
+            X,
+            y,
+            validate_separately=(
+                {**checks, "accept_sparse": False, "ensure_min_samples": 2},
+                {**checks, "ensure_2d": False, "ensure_min_samples": 0},
+            ),
+        )
+        if checked_y.ndim not in (1, 2) or 0 in checked_y.shape[1:]:
+            raise ValueError(f"expected y with one or two dimensions, got shape {checked_y.shape}")
+        if len(checked_y) != len(checked_X):
+            raise ValueError(
+                f"expected as many values of y as rows of X, got {len(checked_y)} and "
+                f"{len(checked_X)}: inconsistent numbers of samples"
+            )
+        check_finite(checked_X, "X", getattr(self, "feature_names_in_", None))
+        check_finite(checked_y, "y")
+        return checked_X, checked_y
+
+    def _test_rows(self, X: ArrayLike) -> Array:
+        check_is_fitted(self)
+        refuse_text(X, "X")
+        checked = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        check_finite(checked, "X", getattr(self, "feature_names_in_", None))
+        return checked
+
+    def _settings(self) -> Settings:
+        """The parameters, checked, with names turned into what they stand for."""
+        if not isinstance(self.structure, (Sum, Product, Leaf)):
+            check_choice("structure", self.structure, STRUCTURES, "or a tree of dsmgp.tree nodes")
+        check_choice("weights", self.weights, WEIGHTS)
+        check_choice("objective", self.objective, OBJECTIVES)
+        check_choice("dtype", self.dtype, DTYPES)
+        if self.optimizer is not None:
+            check_choice("optimizer", self.optimizer, OPTIMIZERS, "or None")
+        if isinstance(self.kernel, str):
+            check_choice("kernel", self.kernel, ("auto", *KERNELS), "or a gpytorch kernel")
+        if isinstance(self.mean, str):
+            check_choice("mean", self.mean, MEANS, "or a gpytorch mean")
+        return Settings(
+            kernel="rbf" if _is_auto(self.kernel) else self.kernel,
+            mean=self.mean,
+            noise_variance=self.noise_variance,
+            structure=self.structure,
+            leaf_sizes=self._leaf_sizes(),
+            sum_children=None
+            if _is_auto(self.sum_children)
+            else check_count("sum_children", self.sum_children),
+            product_children=check_count("product_children", self.product_children, 2, True),
+            depth=check_count("depth", self.depth, 1, True),
+            weights=self.weights,
+            optimizer=self.optimizer,
+            objective=self.objective,
+            max_iter=check_count("max_iter", self.max_iter, 1, True),
+            n_restarts=check_count("n_restarts", self.n_restarts, 0),
+            standardize=bool(self.standardize),
+            device=_device(self.device),
+            dtype=DTYPES[self.dtype],
+            memory_limit=_bytes(self.memory_limit),
+        )
+
+    def _leaf_sizes(self) -> list[int] | None:
+        given: Any = self.leaf_size
+        if _is_auto(given):
+            return None
+        if isinstance(given, str) or not np.iterable(given):
+            return [check_count("leaf_size", given)]
+        if self.structure == "paper":
+            raise ValueError(
+                f"expected one leaf_size with structure='paper', got {given!r}; a list of sizes is "
+                "for structure='balanced'"
+            )
+        sizes = [check_count("every entry of leaf_size", size) for size in given]
+        if not sizes:
+            raise ValueError("expected at least one leaf_size, got an empty list")
+        return sizes
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+@contextmanager
+def _unchanged_on_error(estimator: Any) -> Iterator[None]:
+    """Whatever goes wrong inside, the estimator is left as it was."""
+    before = estimator.__dict__.copy()
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__.clear()
+        estimator.__dict__.update(before)
+        raise
+
+
+@contextmanager
+def _progress(verbose: bool) -> Iterator[None]:
+    """Send what the library logs to standard error for the time of a fit."""
+    if not verbose:
+        yield
+        return
+    logger = logging.getLogger("dsmgp")
+    handler, level = logging.StreamHandler(), logger.level
+    handler.setFormatter(logging.Formatter("dsmgp: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"
+        ) from None
+    return device
+
+
+def _bytes(limit: int | str | None) -> int | None:
+    """A memory limit in bytes, from a number or text such as "4GB"."""
+    if limit is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
+    try:
+        size = float(found[1]) * UNITS[found[2]] if found else math.nan
+    except (ValueError, KeyError):
+        size = math.nan
+    if not size > 0:
+        raise ValueError(f"expected memory_limit in bytes or as text such as '4GB', got {limit!r}")
+    return int(size)

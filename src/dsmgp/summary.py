@@ -1,0 +1,95 @@
+"""A fitted model in words and numbers, in the user's units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dsmgp.model import Model
+from dsmgp.process import Process
+from dsmgp.stationary import Stationary
+from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
+
+__all__ = ["summarise"]
+
+
+def summarise(model: Model, names: Sequence[str]) -> str:
+    """The text of :meth:`DSMGPRegressor.summary`."""
+    experts = model.experts.experts
+    n_rows, n_outputs = experts.Y.shape
+    sizes = np.array([leaf.n_rows for leaf in leaves(model.tree)])
+    lines = [
+        f"Deep structured mixture of GPs: {n_rows} rows, {len(names)} inputs, "
+        f"{n_outputs} output{'s' * (n_outputs > 1)}, {model.weights} weights",
+        "",
+        f"tree            {len(sizes)} leaves of {sizes.min()} to {sizes.max()} rows "
+        f"(median {np.median(sizes):.0f}), {depth(model.tree)} layer(s) of sum nodes",
+        f"induced trees   {_large(model)}, of which {model.posterior.n_effective_trees:.3g} "
+        "carry the posterior",
+        f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / n_rows:.4g} per row)",
+    ]
+    rotated = not model.outputs.diagonal
+    for output, process in enumerate(model.processes):
+        title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
+        lines += ["", f"kernel{title}", *_describe(model, process, output, names, rotated)]
+    if rotated:
+        lines += ["", "Outputs are correlated and were rotated to uncorrelated components:"]
+        lines += [
+            f"  output {k} = {model.outputs.centre[k]:.4g}"
+            + "".join(f" {w:+.4g} * component {j}" for j, w in enumerate(row))
+            for k, row in enumerate(model.outputs.loading)
+        ]
+    return "\n".join(lines)
+
+
+def _large(model: Model) -> str:
+    log_count = log_n_induced_trees(model.tree)
+    if log_count < 40:
+        return f"{n_induced_trees(model.tree):,}"
+    return f"about 10^{log_count / math.log(10):.1f}"
+
+
+def _describe(
+    model: Model, process: Process, output: int, names: Sequence[str], rotated: bool
+) -> list[str]:
+    """Hyperparameters of one process; scales of a rotated component stay in its own units."""
+    unit = 1.0 if rotated else model.outputs.loading[output, output]
+    noise = f"  noise           std {math.sqrt(process.noise) * abs(unit):.4g}"
+    law = process.law(len(names))
+    if not isinstance(law, Stationary):
+        parameters = [
+            f"  {name} = {np.array2string(value.detach().numpy(), precision=4)}"
+            for name, _, value, *_ in _parameters(process)
+        ]
+        return [
+            f"  {type(process.kernel).__name__}, in the units the experts see:",
+            *parameters,
+            noise,
+        ]
+    natural = process.natural(law).detach().numpy()
+    n = len(law.columns)
+    lines = [
+        f"  {law.kind}, {law.mean_kind} mean",
+        f"  signal          std {math.sqrt(natural[n]) * abs(unit):.4g}",
+        noise,
+        f"  {'input':<24} {'length-scale':>14} {'relevance':>10}",
+    ]
+    relevance = 1.0 / natural[:n]  # per standard deviation of the input
+    for k in np.argsort(-relevance):
+        column = law.columns[k]
+        scale = natural[k] * model.inputs.scale[column]
+        lines.append(
+            f"  {names[column]!s:<24.24} {scale:>14.4g} {relevance[k] / relevance.max():>10.3f}"
+        )
+    return lines
+
+
+def _parameters(process: Process):  # type: ignore[no-untyped-def]
+    for name, module, constraint, raw in (
+        (name, process.kernel, constraint, raw)
+        for name, raw, constraint in process.kernel.named_parameters_and_constraints()
+    ):
+        value = raw if constraint is None else constraint.transform(raw)
+        yield name.replace("raw_", ""), module, value

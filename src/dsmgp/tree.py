@@ -1,0 +1,390 @@
+"""The structure of a deep structured mixture: sums, products and leaves over boxes of the input space.
+
+No tensors and no numbers of any GP live here. Nodes are immutable and compared by identity, so
+whatever is computed about a node is kept beside the tree, never inside it. Regions and splits are
+in the user's units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "Leaf",
+    "Node",
+    "Product",
+    "Region",
+    "Sum",
+    "depth",
+    "induced_tree",
+    "leaves",
+    "log_n_induced_trees",
+    "n_induced_trees",
+    "nodes",
+    "place",
+    "route",
+]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Region:
+    """A half-open box ``lower <= x < upper``; the outer bounds of a whole space are infinite.
+
+    Examples
+    --------
+    >>> left, right = Region.whole(2).split(0, [0.5])
+    >>> left.contains([[0.4, 9.0], [0.5, 9.0]])
+    array([ True, False])
+    """
+
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+    @classmethod
+    def whole(cls, n_dims: int) -> Region:
+        """All of an input space of ``n_dims`` dimensions."""
+        return cls(np.full(n_dims, -np.inf), np.full(n_dims, np.inf))
+
+    def __post_init__(self) -> None:
+        lower = np.array(self.lower, dtype=np.float64)
+        upper = np.array(self.upper, dtype=np.float64)
+        if lower.ndim != 1 or lower.shape != upper.shape or lower.size == 0:
+            raise ValueError(
+                "expected a lower and an upper bound for each of at least one dimension, "
+                f"got shapes {lower.shape} and {upper.shape}"
+            )
+        if not np.all(lower < upper):
+            bad = int(np.flatnonzero(~(lower < upper))[0])
+            raise ValueError(
+                f"expected lower < upper in every dimension, got [{lower[bad]}, {upper[bad]}) "
+                f"in dimension {bad}"
+            )
+        lower.flags.writeable = upper.flags.writeable = False
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    @property
+    def n_dims(self) -> int:
+        return self.lower.size
+
+    def split(self, dimension: int, splits: Sequence[float]) -> list[Region]:
+        """The boxes that tile this one when it is cut at ``splits`` along ``dimension``."""
+        edges = [self.lower[dimension], *splits, self.upper[dimension]]
+        parts = []
+        for low, high in pairwise(edges):
+            lower, upper = self.lower.copy(), self.upper.copy()
+            lower[dimension], upper[dimension] = low, high
+            parts.append(Region(lower, upper))
+        return parts
+
+    def contains(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows of ``X`` lie inside."""
+        X = np.asarray(X, dtype=np.float64)
+        return np.all((self.lower <= X) & (self.upper > X), axis=1)
+
+    def same_as(self, other: Region) -> bool:
+        return np.array_equal(self.lower, other.lower) and np.array_equal(self.upper, other.upper)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Leaf:
+    """A region that one GP models, and the numbers of the training rows inside it.
+
+    A tree built by hand leaves ``rows`` out; fitting places them.
+    """
+
+    region: Region
+    rows: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is None:
+            return
+        rows = np.array(self.rows, dtype=np.int64)
+        if rows.ndim != 1 or np.unique(rows).size != rows.size:
+            raise ValueError("expected the rows of a leaf to be a list of distinct row numbers")
+        rows.flags.writeable = False
+        object.__setattr__(self, "rows", rows)
+
+    @property
+    def n_rows(self) -> int:
+        return 0 if self.rows is None else self.rows.size
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Product:
+    """Independent children that tile a region along one dimension (decomposability).
+
+    Examples
+    --------
+    >>> parts = Region.whole(1).split(0, [0.0, 1.0])
+    >>> product = Product([Leaf(part) for part in parts], dimension=0, splits=[0.0, 1.0])
+    >>> len(product.children), product.splits
+    (3, (0.0, 1.0))
+    """
+
+    children: tuple[Node, ...]
+    dimension: int
+    splits: tuple[float, ...]
+    region: Region = field(init=False)
+
+    def __post_init__(self) -> None:
+        children, splits = tuple(self.children), tuple(float(s) for s in self.splits)
+        if len(children) != len(splits) + 1 or not splits:
+            raise ValueError(
+                "expected a product to have one child more than splits and at least two, "
+                f"got {len(children)} children and {len(splits)} splits"
+            )
+        first, last = children[0].region, children[-1].region
+        if not 0 <= self.dimension < first.n_dims:
+            raise ValueError(
+                f"expected the dimension of a product to lie in 0..{first.n_dims - 1}, "
+                f"got {self.dimension}"
+            )
+        lower, upper = first.lower.copy(), first.upper.copy()
+        if last.n_dims == first.n_dims:
+            upper[self.dimension] = last.upper[self.dimension]
+        edges = [lower[self.dimension], *splits, upper[self.dimension]]
+        if not all(low < high for low, high in pairwise(edges)):
+            raise ValueError(
+                "a product's children must tile its region along its dimension: expected splits that "
+                f"increase inside [{edges[0]:g}, {edges[-1]:g}), got {list(splits)}"
+            )
+        region = Region(lower, upper)
+        # Decomposability: disjoint children that leave no part of the region to nobody.
+        for k, (child, part) in enumerate(
+            zip(children, region.split(self.dimension, splits), strict=True)
+        ):
+            if not child.region.same_as(part):
+                raise ValueError(
+                    "a product's children must tile its region along its dimension: expected "
+                    f"child {k} to cover {_box(part)}, got {_box(child.region)}; "
+                    "build the children on Region.split(dimension, splits)"
+                )
+        object.__setattr__(self, "children", children)
+        object.__setattr__(self, "splits", splits)
+        object.__setattr__(self, "region", region)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sum:
+    """A mixture of children over one and the same region (completeness).
+
+    ``log_weights`` are the prior's; uniform if left out.
+
+    Examples
+    --------
+    >>> space = Region.whole(1)
+    >>> halves = [Leaf(part) for part in space.split(0, [0.5])]
+    >>> tree = Sum([Leaf(space), Product(halves, dimension=0, splits=[0.5])])
+    >>> n_induced_trees(tree)
+    2
+    """
+
+    children: tuple[Node, ...]
+    log_weights: NDArray[np.float64] = None  # type: ignore[assignment]  # uniform when left out
+
+    def __post_init__(self) -> None:
+        children = tuple(self.children)
+        if not children:
+            raise ValueError("expected a sum node to have at least one child, got none")
+        given = self.log_weights
+        weights = (
+            np.full(len(children), -math.log(len(children)))
+            if given is None
+            else np.array(given, dtype=np.float64)
+        )
+        if weights.shape != (len(children),):
+            raise ValueError(
+                f"expected one log weight per child ({len(children)}), got shape {weights.shape}"
+            )
+        total = np.logaddexp.reduce(weights)
+        if not abs(total) < 1e-9:
+            raise ValueError(
+                "expected the weights of a sum node to sum to one, "
+                f"got {math.exp(min(total, 700.0)):.6g}; subtract their logsumexp"
+            )
+        for k, child in enumerate(children):
+            if not child.region.same_as(children[0].region):
+                raise ValueError(
+                    "all children of a sum node must cover the same region: child 0 covers "
+                    f"{_box(children[0].region)}, child {k} covers {_box(child.region)}"
+                )
+        weights.flags.writeable = False
+        object.__setattr__(self, "children", children)
+        object.__setattr__(self, "log_weights", weights)
+
+    @property
+    def region(self) -> Region:
+        return self.children[0].region
+
+
+Node = Sum | Product | Leaf
+
+
+def _box(region: Region) -> str:
+    return " x ".join(
+        f"[{low:g}, {high:g})" for low, high in zip(region.lower, region.upper, strict=True)
+    )
+
+
+def nodes(root: Node) -> Iterator[Node]:
+    """Every node, parents before children, children in order. Reversed, children come first."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, Leaf):
+            stack.extend(reversed(node.children))
+
+
+def leaves(root: Node) -> list[Leaf]:
+    """The leaves in order; a leaf's place in this list is its number everywhere else."""
+    return [node for node in nodes(root) if isinstance(node, Leaf)]
+
+
+def depth(root: Node) -> int:
+    """The largest number of sum nodes on a path from the root to a leaf."""
+    deepest = {id(root): 0}
+    for node in nodes(root):
+        below = deepest[id(node)] + isinstance(node, Sum)
+        deepest[id(node)] = below
+        for child in () if isinstance(node, Leaf) else node.children:
+            deepest[id(child)] = below
+    return max(deepest.values())
+
+
+def n_induced_trees(root: Node) -> int:
+    """How many trees keep one child at each sum and all children at each product (Zhao et al. 2016)."""
+    count: dict[int, int] = {}
+    for node in reversed(list(nodes(root))):
+        match node:
+            case Leaf():
+                count[id(node)] = 1
+            case Product():
+                count[id(node)] = math.prod(count[id(child)] for child in node.children)
+            case Sum():
+                count[id(node)] = sum(count[id(child)] for child in node.children)
+    return count[id(root)]
+
+
+def log_n_induced_trees(root: Node) -> float:
+    """The natural logarithm of :func:`n_induced_trees`, without the large integer."""
+    log_count: dict[int, float] = {}
+    for node in reversed(list(nodes(root))):
+        match node:
+            case Leaf():
+                log_count[id(node)] = 0.0
+            case Product():
+                log_count[id(node)] = math.fsum(log_count[id(child)] for child in node.children)
+            case Sum():
+                log_count[id(node)] = float(
+                    np.logaddexp.reduce([log_count[id(child)] for child in node.children])
+                )
+    return log_count[id(root)]
+
+
+def route(root: Node, X: NDArray[np.float64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """For each leaf that any row of ``X`` reaches: the leaf's number and those rows of ``X``.
+
+    Examples
+    --------
+    >>> halves = [Leaf(part) for part in Region.whole(1).split(0, [0.5])]
+    >>> route(Product(halves, dimension=0, splits=[0.5]), np.array([[0.9], [0.1], [0.5]]))
+    [(0, array([1])), (1, array([0, 2]))]
+    """
+    reached = []
+    n_leaves_before = 0
+    stack: list[tuple[Node, NDArray[np.int64]]] = [(root, np.arange(len(X)))]
+    # Parents first and children in order, so that leaves are met in the order of their numbers.
+    while stack:
+        node, points = stack.pop()
+        if isinstance(node, Leaf):
+            if points.size:
+                reached.append((n_leaves_before, points))
+            n_leaves_before += 1
+        else:
+            stack.extend(reversed(list(zip(node.children, _send(node, points, X), strict=True))))
+    return reached
+
+
+def _send(
+    node: Sum | Product, points: NDArray[np.int64], X: NDArray[np.float64]
+) -> list[NDArray[np.int64]]:
+    """The points that each child of a node receives."""
+    if isinstance(node, Sum):
+        return [points] * len(node.children)
+    if not points.size:
+        return [points] * len(node.children)
+    side = np.searchsorted(node.splits, X[points, node.dimension], side="right")
+    return [points[side == k] for k in range(len(node.children))]
+
+
+def place(root: Node, X: NDArray[np.float64]) -> Node:
+    """The same tree with every row of ``X`` in the leaves whose region holds it.
+
+    Leaves that carry rows already must carry just these.
+    """
+    if root.region.n_dims != X.shape[1]:
+        raise ValueError(
+            f"the tree does not fit the data: it has {root.region.n_dims} dimensions, "
+            f"X has {X.shape[1]} columns"
+        )
+    if not root.region.same_as(Region.whole(X.shape[1])):
+        raise ValueError(
+            "the tree does not fit the data: its root must cover the whole input space, "
+            f"got {_box(root.region)}; start from Region.whole({X.shape[1]})"
+        )
+    if len({id(node) for node in nodes(root)}) < sum(1 for _ in nodes(root)):
+        raise ValueError(
+            "a node stands in two places of the tree; build a node of its own for each"
+        )
+    found = dict(route(root, X))
+    empty = np.empty(0, dtype=np.int64)
+    placed: dict[int, Node] = {}
+    n_leaves = len(leaves(root))
+    for node in reversed(list(nodes(root))):
+        match node:
+            case Leaf():
+                n_leaves -= 1
+                rows = found.get(n_leaves, empty)
+                if node.rows is not None and not np.array_equal(np.sort(node.rows), rows):
+                    raise ValueError(
+                        f"the tree does not fit the data: leaf {n_leaves} lists {node.n_rows} "
+                        f"rows that are not the {rows.size} rows of X in its region; "
+                        "leave rows out and they are placed for you"
+                    )
+                placed[id(node)] = Leaf(node.region, rows if node.rows is None else node.rows)
+            case Product():
+                children = [placed[id(child)] for child in node.children]
+                placed[id(node)] = Product(tuple(children), node.dimension, node.splits)
+            case Sum():
+                children = [placed[id(child)] for child in node.children]
+                placed[id(node)] = Sum(tuple(children), node.log_weights)
+    return placed[id(root)]
+
+
+def induced_tree(root: Node, rng: np.random.Generator) -> Node:
+    """One induced tree, each sum node's child drawn by its prior weight; no sum nodes remain."""
+    chosen: dict[int, Node] = {}
+    for node in reversed(list(nodes(root))):
+        match node:
+            case Leaf():
+                chosen[id(node)] = node
+            case Product():
+                children = [chosen[id(child)] for child in node.children]
+                chosen[id(node)] = Product(tuple(children), node.dimension, node.splits)
+            case Sum():
+                pick = rng.choice(len(node.children), p=_normalised(node.log_weights))
+                chosen[id(node)] = chosen[id(node.children[pick])]
+    return chosen[id(root)]
+
+
+def _normalised(log_weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(log_weights)
+    return weights / weights.sum()

@@ -1,0 +1,97 @@
+"""From the user's units to those the experts see, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["InputUnits", "OutputUnits"]
+
+Array = NDArray[np.float64]
+
+
+def _moments(A: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column; a column that does not vary has deviation one."""
+    centre = A.mean(axis=0)
+    centre += (A - centre).mean(axis=0)  # offsets far larger than the spread lose digits at first
+    scale = np.sqrt(np.square(A - centre).mean(axis=0))
+    constant = (A.min(axis=0) == A.max(axis=0)) | ~(scale > 0)
+    return centre, np.where(constant, 1.0, scale)
+
+
+@dataclass(frozen=True)
+class InputUnits:
+    """Experts see ``(x - centre) / scale``."""
+
+    centre: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, X: Array, standardize: bool) -> InputUnits:
+        if not standardize:
+            return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]))
+        return cls(*_moments(X))
+
+    def to_experts(self, X: Array) -> Array:
+        return (X - self.centre) / self.scale
+
+
+@dataclass(frozen=True)
+class OutputUnits:
+    """The user's outputs are ``y = centre + loading @ z``; experts model each entry of z on its own.
+
+    ``loading`` is diagonal where outputs are only rescaled. Where outputs are correlated it also turns
+    their principal components back into them: independent components then give dependent outputs.
+    """
+
+    centre: Array
+    loading: Array
+
+    @classmethod
+    def of(cls, Y: Array, standardize: bool) -> OutputUnits:
+        """Each output on its own."""
+        if not standardize:
+            return cls(np.zeros(Y.shape[1]), np.eye(Y.shape[1]))
+        centre, scale = _moments(Y)
+        return cls(centre, np.diag(scale))
+
+    @classmethod
+    def rotated(cls, Y: Array, standardize: bool) -> OutputUnits:
+        """Outputs turned to their principal components, each with unit variance if standardised."""
+        plain = cls.of(Y, standardize)
+        Z = plain.to_experts(Y)
+        centre = Z.mean(axis=0)
+        values, vectors = np.linalg.eigh(np.cov(Z.T, bias=True))
+        # A direction in which the outputs do not vary at all keeps its scale.
+        spread = np.sqrt(np.maximum(values, 0.0))
+        spread = np.where(spread > 1e-9 * spread.max(), spread, 1.0) if standardize else 1.0
+        shift = centre if not standardize else np.zeros_like(centre)
+        return cls(plain.centre + plain.loading @ shift, plain.loading @ (vectors * spread))
+
+    @property
+    def n_outputs(self) -> int:
+        return self.centre.size
+
+    @property
+    def diagonal(self) -> bool:
+        return bool(np.all(self.loading == np.diag(np.diag(self.loading))))
+
+    @property
+    def log_det(self) -> float:
+        """Log of the volume that one unit of the experts takes in the user's units."""
+        return float(np.linalg.slogdet(self.loading)[1])
+
+    def to_experts(self, Y: Array) -> Array:
+        if self.diagonal:
+            return (Y - self.centre) / np.diag(self.loading)
+        return np.asarray(np.linalg.solve(self.loading, (Y - self.centre).T).T, np.float64)
+
+    def mean_to_user(self, means: Array) -> Array:
+        """Means of z, outputs last, as means of y."""
+        return means @ self.loading.T + self.centre
+
+    def variance_to_user(self, variances: Array) -> Array:
+        """Variances of independent z, outputs last, as marginal variances of y."""
+        return variances @ np.square(self.loading).T

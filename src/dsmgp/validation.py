@@ -1,0 +1,87 @@
+"""Errors in the user's words: what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["check_choice", "check_count", "check_finite", "refuse_text"]
+
+
+def check_choice(name: str, value: Any, valid: Iterable[str], otherwise: str = "") -> None:
+    """Refuse a name that is none of the valid ones, and list them."""
+    names = list(valid)
+    if not (isinstance(value, str) and value in names):
+        listed = ", ".join(repr(v) for v in names)
+        raise ValueError(
+            f"expected {name} to be one of {listed}{' ' + otherwise if otherwise else ''}, got {value!r}"
+        )
+
+
+def check_count(name: str, value: Any, least: int = 1, none: bool = False) -> Any:
+    """A whole number of at least ``least`` (or None where that is allowed)."""
+    if value is None and none:
+        return None
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise ValueError(f"expected {name} to be a whole number of at least {least}, got {value!r}")
+    return int(value)
+
+
+def check_finite(
+    values: NDArray[np.float64], what: str, names: Sequence[str] | None = None
+) -> None:
+    """Refuse NaN and infinity, naming the first row and its column."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return
+    row, *rest = np.argwhere(~finite)[0]
+    column = int(rest[0]) if rest else None
+    kind = "NaN" if np.isnan(values[tuple(np.argwhere(~finite)[0])]) else "infinity (inf)"
+    where = f"row {row}"
+    if column is not None:
+        label = f" ({names[column]!r})" if names is not None else ""
+        where += f", column {column}{label}"
+    n_bad = int((~finite).sum())
+    raise ValueError(
+        f"{what} contains {kind} in {where}"
+        + (f", and {n_bad - 1} more entries that are not finite" if n_bad > 1 else "")
+        + "; drop or impute such rows first"
+    )
+
+
+def refuse_text(values: Any, what: str) -> None:
+    """Refuse text that is no number, naming its column and row, before anything tries to convert it."""
+    columns = getattr(values, "columns", None)
+    if columns is not None:
+        for name in columns:
+            _refuse_text_in(np.asarray(values[name]), f"column {name!r} of {what}")
+        return
+    array = values if isinstance(values, np.ndarray) else None
+    if array is None and isinstance(values, (list, tuple)):
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            return  # ragged: the shape check says so
+    if array is not None and array.dtype.kind in "OUS" and array.ndim <= 2:
+        for k in range(array.shape[1] if array.ndim == 2 else 1):
+            label = f"column {k} of {what}" if array.ndim == 2 else what
+            _refuse_text_in(array[:, k] if array.ndim == 2 else array.reshape(-1), label)
+
+
+def _refuse_text_in(column: NDArray[Any], label: str) -> None:
+    if column.dtype.kind not in "OUS":
+        return
+    for row, entry in enumerate(column):
+        if isinstance(entry, (str, bytes)):
+            try:
+                float(entry)
+            except ValueError:
+                raise ValueError(
+                    f"could not convert text to float: {entry!r} in {label}, row {row}; encode "
+                    "categories as numbers first (for example with OneHotEncoder)"
+                ) from None

@@ -1,0 +1,19 @@
+"""Data shared by the tests, all generated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20260711)
+
+
+@pytest.fixture
+def wavy(rng):
+    """120 rows, two inputs, a smooth function with noise."""
+    X = rng.uniform(-2, 2, size=(120, 2))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=120)
+    return X, y

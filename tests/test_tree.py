@@ -1,0 +1,192 @@
+"""Trees: what is valid, how rows are routed, how many induced trees there are."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import induced_trees
+
+from dsmgp.grow import grow_paper
+from dsmgp.tree import (
+    Leaf,
+    Product,
+    Region,
+    Sum,
+    depth,
+    induced_tree,
+    leaves,
+    log_n_induced_trees,
+    n_induced_trees,
+    nodes,
+    place,
+    route,
+)
+
+
+def cut(region, dimension, splits, make=Leaf):
+    return Product([make(part) for part in region.split(dimension, splits)], dimension, splits)
+
+
+def full_tree(region, sums, products, layers, lower=-1.0, upper=1.0):
+    """A full tree: every sum has ``sums`` children, every product ``products``, ``layers`` deep."""
+    if layers == 0:
+        return Leaf(region)
+    splits = list(np.linspace(lower, upper, products + 1)[1:-1])
+    edges = [lower, *splits, upper]
+    children = []
+    for _ in range(sums):
+        parts = region.split(0, splits)
+        grown = [
+            full_tree(part, sums, products, layers - 1, low, high)
+            for part, low, high in zip(parts, edges[:-1], edges[1:], strict=True)
+        ]
+        children.append(Product(grown, 0, splits))
+    return Sum(children)
+
+
+@pytest.mark.parametrize(("sums", "products", "layers"), [(2, 2, 1), (2, 3, 2), (4, 12, 2)])
+def test_induced_trees_of_full_trees_follow_the_recursion(sums, products, layers):
+    expected = 1
+    for _ in range(layers):
+        expected = sums * expected**products
+    tree = full_tree(Region.whole(1), sums, products, layers)
+    assert n_induced_trees(tree) == expected
+    assert log_n_induced_trees(tree) == pytest.approx(math.log(expected), rel=1e-12)
+
+
+def test_kin40k_of_the_paper_has_4_to_the_13_induced_trees():
+    assert n_induced_trees(full_tree(Region.whole(1), 4, 12, 2)) == 4**13 == 67_108_864
+
+
+def test_induced_trees_of_uneven_trees_equal_an_enumeration(rng):
+    for seed in range(5):
+        X = np.random.default_rng(seed).normal(size=(30, 2))
+        tree = grow_paper(X, leaf_size=8, sum_children=2, product_children=2, depth=2, rng=rng)
+        enumerated = induced_trees(tree)
+        assert n_induced_trees(tree) == len(enumerated)
+        assert np.exp(log_n_induced_trees(tree)) == pytest.approx(len(enumerated))
+        assert sum(math.exp(p) for p, _ in enumerated) == pytest.approx(1.0)
+
+
+def test_the_number_of_induced_trees_is_exact_beyond_floating_point():
+    tree = full_tree(Region.whole(1), 3, 2, 6)
+    assert n_induced_trees(tree) == 3 ** (2**6 - 1)
+
+
+def test_regions_are_half_open():
+    left, right = Region.whole(1).split(0, [0.5])
+    assert not left.contains([[0.5]])[0]
+    assert right.contains([[0.5]])[0]
+    assert left.contains([[-1e308]])[0]
+
+
+@given(
+    splits=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6, unique=True).map(sorted),
+    points=st.lists(st.floats(-2e6, 2e6), min_size=1, max_size=30),
+)
+def test_every_point_lies_in_just_one_child_of_a_product(splits, points):
+    product = cut(Region.whole(1), 0, splits)
+    X = np.array([[p] for p in points] + [[s] for s in splits])
+    inside = np.array([child.region.contains(X) for child in product.children])
+    assert (inside.sum(axis=0) == 1).all()
+    routed = {(number, int(p)) for number, rows in route(product, X) for p in rows}
+    assert routed == {(int(k), int(p)) for k, p in np.argwhere(inside)}
+
+
+def test_routing_goes_down_every_child_of_a_sum(rng):
+    X = rng.normal(size=(40, 3))
+    tree = grow_paper(X, leaf_size=10, sum_children=3, product_children=2, depth=2, rng=rng)
+    X_new = rng.normal(size=(25, 3))
+    found = dict(route(tree, X_new))
+    for number, leaf in enumerate(leaves(tree)):
+        expected = np.flatnonzero(leaf.region.contains(X_new))
+        np.testing.assert_array_equal(found.get(number, []), expected)
+
+
+def test_completeness_is_checked_when_a_sum_is_built():
+    left, right = Region.whole(1).split(0, [0.0])
+    with pytest.raises(ValueError, match="must cover the same region"):
+        Sum([Leaf(left), Leaf(right)])
+
+
+def test_decomposability_is_checked_when_a_product_is_built():
+    left, right = Region.whole(1).split(0, [0.0])
+    with pytest.raises(ValueError, match="tile"):
+        Product([Leaf(left), Leaf(left)], 0, [0.0])
+    with pytest.raises(ValueError, match="tile"):
+        Product([Leaf(left), Leaf(right)], 0, [0.5])
+    with pytest.raises(ValueError, match="one child more than splits"):
+        Product([Leaf(left)], 0, [0.0])
+    with pytest.raises(ValueError, match="dimension"):
+        Product([Leaf(left), Leaf(right)], 1, [0.0])
+
+
+def test_weights_of_a_sum_must_sum_to_one():
+    children = [Leaf(Region.whole(1)), Leaf(Region.whole(1))]
+    with pytest.raises(ValueError, match="sum to one"):
+        Sum(children, np.log([0.5, 0.6]))
+    with pytest.raises(ValueError, match="one log weight per child"):
+        Sum(children, np.log([0.5, 0.25, 0.25]))
+    with pytest.raises(ValueError, match="at least one child"):
+        Sum([])
+    assert Sum(children, np.log([0.1, 0.9])).log_weights[1] == pytest.approx(math.log(0.9))
+
+
+def test_bad_regions_and_rows_are_refused():
+    with pytest.raises(ValueError, match="lower < upper"):
+        Region(np.array([1.0]), np.array([1.0]))
+    with pytest.raises(ValueError, match="at least one dimension"):
+        Region(np.array([]), np.array([]))
+    with pytest.raises(ValueError, match="distinct"):
+        Leaf(Region.whole(1), np.array([1, 1]))
+
+
+def test_placing_rows_fills_a_tree_built_by_hand(rng):
+    X = rng.normal(size=(50, 2))
+    space = Region.whole(2)
+    tree = Sum([Leaf(space), cut(space, 1, [0.0])])
+    placed = place(tree, X)
+    whole, below, above = leaves(placed)
+    np.testing.assert_array_equal(whole.rows, np.arange(50))
+    np.testing.assert_array_equal(below.rows, np.flatnonzero(X[:, 1] < 0))
+    np.testing.assert_array_equal(above.rows, np.flatnonzero(X[:, 1] >= 0))
+    assert leaves(tree)[0].rows is None  # the tree given is left alone
+
+
+def test_a_tree_that_does_not_fit_is_refused(rng):
+    X = rng.normal(size=(10, 2))
+    with pytest.raises(ValueError, match="3 dimensions, X has 2 columns"):
+        place(Leaf(Region.whole(3)), X)
+    with pytest.raises(ValueError, match="whole input space"):
+        place(Leaf(Region.whole(2).split(0, [0.0])[0]), X)
+    with pytest.raises(ValueError, match="leave rows out"):
+        place(Leaf(Region.whole(2), np.arange(9)), X)
+    leaf = Leaf(Region.whole(2))
+    with pytest.raises(ValueError, match="two places"):
+        place(Sum([leaf, leaf]), X)
+
+
+def test_an_induced_tree_has_no_sums_and_keeps_every_row_once(rng):
+    X = rng.normal(size=(60, 2))
+    tree = grow_paper(X, leaf_size=10, sum_children=3, product_children=2, depth=2, rng=rng)
+    chosen = induced_tree(tree, rng)
+    assert not any(isinstance(node, Sum) for node in nodes(chosen))
+    assert sorted(np.concatenate([leaf.rows for leaf in leaves(chosen)])) == list(range(60))
+
+
+def test_depth_counts_sum_nodes():
+    assert depth(Leaf(Region.whole(1))) == 0
+    assert depth(full_tree(Region.whole(1), 2, 2, 3)) == 3
+
+
+def test_nodes_cannot_be_changed_and_survive_pickling():
+    tree = full_tree(Region.whole(1), 2, 2, 2)
+    with pytest.raises(AttributeError):
+        tree.children = ()
+    with pytest.raises(ValueError, match="read-only"):
+        tree.region.lower[0] = 0.0
+    again = pickle.loads(pickle.dumps(tree))
+    assert n_induced_trees(again) == n_induced_trees(tree)
