@@ -50,7 +50,10 @@ def kernel(kind, lengthscale, outputscale, alpha=1.0):
 
 def same_leaf(A, B, some):
     """True where a row of A and a row of B lie in one leaf's box."""
-    return sum(leaf.region.contains(A)[:, None] & leaf.region.contains(B)[None, :] for leaf in some) > 0
+    return (
+        sum(leaf.region.contains(A)[:, None] & leaf.region.contains(B)[None, :] for leaf in some)
+        > 0
+    )
 
 
 @dataclass

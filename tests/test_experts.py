@@ -30,10 +30,14 @@ from dsmgp.tree import Leaf, Product, Region, leaves
 NAMED = sorted(KERNELS)
 GENERAL = {
     "sum": lambda: ScaleKernel(RBFKernel(ard_num_dims=3)) + ScaleKernel(MaternKernel(nu=0.5)),
-    "product": lambda: ScaleKernel(PeriodicKernel(active_dims=[0])) * LinearKernel(active_dims=[1, 2]),
+    "product": lambda: (
+        ScaleKernel(PeriodicKernel(active_dims=[0])) * LinearKernel(active_dims=[1, 2])
+    ),
     "polynomial": lambda: ScaleKernel(PolynomialKernel(power=2)),
-    "matern_parts": lambda: ScaleKernel(MaternKernel(nu=0.5, active_dims=[0]))
-    + ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2, active_dims=[1, 2])),
+    "matern_parts": lambda: (
+        ScaleKernel(MaternKernel(nu=0.5, active_dims=[0]))
+        + ScaleKernel(MaternKernel(nu=1.5, ard_num_dims=2, active_dims=[1, 2]))
+    ),
 }
 CLOSED = {
     "isotropic": lambda: ScaleKernel(RBFKernel()),
@@ -135,7 +139,10 @@ def test_both_laws_agree_on_the_same_kernel(rng, kernel):
     process, law, experts = build(kernel, "linear", X, Y)
     general = General(process)
     other = Experts(
-        [Leaf(Region.whole(3), r.numpy()) for r in experts.leaf_rows], experts.X, experts.Y, [general]
+        [Leaf(Region.whole(3), r.numpy()) for r in experts.leaf_rows],
+        experts.X,
+        experts.Y,
+        [general],
     )
     evidence, (by_natural,) = experts.log_evidence_and_gradient([process.natural(law)])
     expected, (by_theta,) = other.log_evidence_and_gradient([process.natural(general)])
@@ -176,9 +183,11 @@ def test_one_leaf_is_scikit_learns_gp(rng, kernel):
     oracle.fit(X, Y[:, 0])
     X_test = rng.normal(size=(30, 3))
     mean, covariance = oracle.predict(X_test, return_cov=True)
-    (found_mean, found_variance), = conditioned.predict([(0, torch.from_numpy(X_test))])
+    ((found_mean, found_variance),) = conditioned.predict([(0, torch.from_numpy(X_test))])
     joint_mean, joint_covariance = conditioned.joint(0, torch.from_numpy(X_test))
-    assert conditioned.log_evidence[0, 0] == pytest.approx(oracle.log_marginal_likelihood(), abs=1e-8)
+    assert conditioned.log_evidence[0, 0] == pytest.approx(
+        oracle.log_marginal_likelihood(), abs=1e-8
+    )
     np.testing.assert_allclose(found_mean[:, 0], mean, atol=1e-8)
     np.testing.assert_allclose(found_variance[:, 0], np.diag(covariance), atol=1e-8)
     np.testing.assert_allclose(joint_mean[:, 0], mean, atol=1e-8)
@@ -202,7 +211,9 @@ def test_padding_changes_nothing(rng, kernel, monkeypatch):
     X, Y = random_rows(rng, 90)
     bounds = [0, 3, 40, 90]
     parts = Region.whole(3).split(0, [-1.0, 1.0])
-    some = [Leaf(p, np.arange(a, b)) for p, a, b in zip(parts, bounds[:-1], bounds[1:], strict=True)]
+    some = [
+        Leaf(p, np.arange(a, b)) for p, a, b in zip(parts, bounds[:-1], bounds[1:], strict=True)
+    ]
     process = build_process(kernel, "constant", 0.05, 3)
     law = process.law(3)
     monkeypatch.setattr(experts_module, "MOST_PADDING", 1.0)
@@ -217,7 +228,7 @@ def test_padding_changes_nothing(rng, kernel, monkeypatch):
         e, g = alone.log_evidence_and_gradient(natural)
         np.testing.assert_allclose(evidence[k], e[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[0][k], g[0][0], rtol=1e-9, atol=1e-10)
-        (mean, variance), = alone.condition(natural).predict([(0, test)])
+        ((mean, variance),) = alone.condition(natural).predict([(0, test)])
         torch.testing.assert_close(answers[k][0], mean, rtol=1e-11, atol=1e-12)
         torch.testing.assert_close(answers[k][1], variance, rtol=1e-11, atol=1e-12)
 
@@ -247,7 +258,7 @@ def test_an_empty_leaf_has_evidence_one_and_predicts_its_prior(rng):
     assert evidence[1, 0] == 0.0
     assert not gradient[1].any()
     conditioned = experts.condition([process.natural(law)])
-    (mean, variance), = conditioned.predict([(1, torch.full((2, 1), 101.0).double())])
+    ((mean, variance),) = conditioned.predict([(1, torch.full((2, 1), 101.0).double())])
     np.testing.assert_allclose(mean[:, 0], 0.4)
     np.testing.assert_allclose(variance[:, 0], 1.0)
 
@@ -270,8 +281,8 @@ def test_means_alone_equal_means_with_variances(rng):
     process, law, experts = build("rbf", "linear", X, Y)
     conditioned = experts.condition([process.natural(law)])
     test = torch.from_numpy(rng.normal(size=(6, 3)))
-    (mean, none), = conditioned.predict([(0, test)], with_variance=False)
-    (expected, _), = conditioned.predict([(0, test)])
+    ((mean, none),) = conditioned.predict([(0, test)], with_variance=False)
+    ((expected, _),) = conditioned.predict([(0, test)])
     assert torch.equal(mean, expected)
     assert none.numel() == 0
 

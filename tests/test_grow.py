@@ -42,7 +42,13 @@ HARD = npst.arrays(
 
 
 @settings(max_examples=150, deadline=None)
-@given(X=HARD, leaf_size=st.integers(1, 70), ways=st.integers(2, 4), layers=st.integers(1, 3), seed=st.integers(0, 9))
+@given(
+    X=HARD,
+    leaf_size=st.integers(1, 70),
+    ways=st.integers(2, 4),
+    layers=st.integers(1, 3),
+    seed=st.integers(0, 9),
+)
 def test_balanced_trees_are_valid_for_any_rows(X, leaf_size, ways, layers, seed):
     tree = grow_balanced(
         X,
@@ -59,7 +65,14 @@ def test_balanced_trees_are_valid_for_any_rows(X, leaf_size, ways, layers, seed)
 
 
 @settings(max_examples=150, deadline=None)
-@given(X=HARD, leaf_size=st.integers(1, 70), sums=st.integers(1, 3), ways=st.integers(2, 4), layers=st.integers(1, 2), seed=st.integers(0, 9))
+@given(
+    X=HARD,
+    leaf_size=st.integers(1, 70),
+    sums=st.integers(1, 3),
+    ways=st.integers(2, 4),
+    layers=st.integers(1, 2),
+    seed=st.integers(0, 9),
+)
 def test_paper_trees_are_valid_for_any_rows(X, leaf_size, sums, ways, layers, seed):
     tree = grow_paper(
         X,

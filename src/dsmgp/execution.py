@@ -63,6 +63,7 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
             started = threading.Barrier(n_threads)
 
             def give_one_core() -> None:
+                torch.get_num_threads()  # the first look in a thread sets it to the process's number
                 torch.set_num_threads(1)
                 started.wait()
 

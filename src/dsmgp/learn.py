@@ -31,6 +31,7 @@ class Learned:
 
     theta: Vector
     objective: float
+    n_iterations: int = 0
     n_evaluations: int = 0
     path: list[float] = field(default_factory=list)
 
@@ -104,7 +105,7 @@ def learn(
                 if best is None or found.objective > best.objective:
                     best = found
         if best is None or not np.isfinite(best.objective):
-            best = Learned(start, objective(start)[0], 1)
+            best = Learned(start, objective(start)[0])
         ends = np.cumsum([len(processes[k].theta) for k in outputs])[:-1]
         for k, part in zip(outputs, np.split(best.theta, ends), strict=True):
             processes[k].theta = torch.from_numpy(part.copy())
@@ -130,7 +131,8 @@ def _maximise(
 
     if optimizer == "lbfgs":
         options = {"maxiter": steps, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
-        minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+        seen.n_iterations = max(int(found.nit), 1)
         return seen
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     kinds = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
@@ -141,4 +143,5 @@ def _maximise(
             break
         parameter.grad = torch.from_numpy(gradient)
         stepper.step()
+        seen.n_iterations += 1
     return seen

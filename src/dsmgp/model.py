@@ -142,6 +142,20 @@ class Model:
             z += rng.standard_normal(z.shape) * np.sqrt(self.experts.noises)[:, None]
         return np.moveaxis(self.outputs.mean_to_user(np.moveaxis(z, 1, 2)), 2, 1)
 
+    def splits(self, dimension: int) -> tuple[Array, Array]:
+        """Where the tree cuts an input, in order, and the posterior probability of each cut.
+
+        It is the probability that an induced tree contains the product that makes the cut.
+        """
+        found = sorted(
+            (position, self.posterior.log_reach[node])
+            for node in nodes(self.tree)
+            if isinstance(node, Product) and node.dimension == dimension
+            for position in node.splits
+        )
+        table = np.array(found, dtype=np.float64).reshape(-1, 2)
+        return table[:, 0], np.exp(table[:, 1])
+
     def _experts_see(self, X: Array) -> Tensor:
         train = self.experts.experts.X
         return torch.from_numpy(self.inputs.to_experts(X)).to(train)

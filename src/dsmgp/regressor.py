@@ -103,6 +103,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Log evidence of y, in its own units, under the mixture.
     n_induced_trees_ : int
         How many partitions the mixture averages over.
+    n_iter_ : int
+        Iterations that the optimiser took, of the output that took most.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -280,6 +282,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._fitted.log_evidence
 
     @property
+    def n_iter_(self) -> int:
+        self._fitted  # noqa: B018  # hasattr answers no before fit
+        return max((found.n_iterations for found in self._learned), default=0)
+
+    @property
     def n_induced_trees_(self) -> int:
         return n_induced_trees(self._fitted.tree)
 
@@ -313,7 +320,13 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             y,
             validate_separately=(
                 {**checks, "accept_sparse": False, "ensure_min_samples": 2},
-                {**checks, "ensure_2d": False, "ensure_min_samples": 0},
+                {
+                    **checks,
+                    "ensure_2d": False,
+                    "allow_nd": True,
+                    "ensure_min_samples": 0,
+                    "ensure_min_features": 0,
+                },
             ),
         )
         if checked_y.ndim not in (1, 2) or 0 in checked_y.shape[1:]:

@@ -82,6 +82,6 @@ def _refuse_text_in(column: NDArray[Any], label: str) -> None:
                 float(entry)
             except ValueError:
                 raise ValueError(
-                    f"could not convert text to float: {entry!r} in {label}, row {row}; encode "
+                    f"could not convert text to float: {str(entry)!r} in {label}, row {row}; encode "
                     "categories as numbers first (for example with OneHotEncoder)"
                 ) from None

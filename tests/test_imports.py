@@ -1,0 +1,87 @@
+"""Imports point one way only, and ``import dsmgp`` needs the core dependencies only."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
+
+# Lower layers first. A module may import from layers below its own, or earlier in its own line.
+LAYERS = [
+    ["tree", "distance", "units", "validation", "execution"],
+    ["grow", "stationary", "general"],
+    ["inference", "mixture", "process"],
+    ["experts"],
+    ["learn"],
+    ["model"],
+    ["fit", "summary"],
+    ["regressor"],
+    ["__init__"],
+    ["plots", "demo"],
+]
+CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy"}
+EDGES = {"plots", "demo"}
+
+
+def imports_of(path, top_level_only=False):
+    tree = ast.parse(path.read_text())
+    guarded = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if id(node) in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports relatively"
+            if node.module == "dsmgp":
+                yield from (f"dsmgp.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def rank(module):
+    for layer, names in enumerate(LAYERS):
+        if module in names:
+            return layer, names.index(module)
+    raise AssertionError(f"{module} has no place in LAYERS")
+
+
+def test_imports_point_one_way():
+    for path in SOURCE.glob("*.py"):
+        for name in imports_of(path):
+            if name.startswith("dsmgp."):
+                target = name.split(".")[1]
+                if not (SOURCE / f"{target}.py").exists():
+                    target = "__init__"  # a public name
+                assert rank(target) < rank(path.stem), f"{path.stem} imports {target}"
+
+
+def test_every_module_has_a_place():
+    assert {path.stem for path in SOURCE.glob("*.py")} == {
+        name for layer in LAYERS for name in layer
+    }
+
+
+def test_the_core_imports_core_dependencies_only():
+    for path in SOURCE.glob("*.py"):
+        if path.stem in EDGES:
+            continue
+        for name in imports_of(path):
+            top = name.split(".")[0]
+            assert top in CORE | {"dsmgp"} | sys.stdlib_module_names, f"{path.stem} imports {name}"
+
+
+def test_importing_dsmgp_brings_in_no_extra():
+    code = "import sys, dsmgp; print(*{'matplotlib', 'ray', 'pandas', 'typer', 'rich'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    without = subprocess.run(
+        [sys.executable, "-c", code.replace("dsmgp", "torch, gpytorch, sklearn.base")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert set(found.stdout.split()) <= set(without.stdout.split())

@@ -1,0 +1,171 @@
+"""Learning theta: the gradient through the tree, the optimisers, priors, and determinism."""
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.priors import LogNormalPrior
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+from test_experts import central_difference
+
+from dsmgp import DSMGPRegressor
+from dsmgp.experts import Experts
+from dsmgp.grow import grow_paper
+from dsmgp.learn import OPTIMIZERS, evidence_objective, learn
+from dsmgp.process import KERNELS, build_process
+from dsmgp.tree import Leaf, Region, leaves
+
+
+@pytest.fixture
+def two_outputs(rng):
+    X = rng.normal(size=(60, 2))
+    Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] ** 2]) + 0.2 * rng.normal(size=(60, 2))
+    tree = grow_paper(X, leaf_size=15, sum_children=2, product_children=2, depth=2, rng=rng)
+    return tree, X, Y
+
+
+def objective_of(kernels, tree, X, Y, mean="constant"):
+    processes = [build_process(kernel, mean, 0.1, X.shape[1]) for kernel in kernels]
+    laws = [process.law(X.shape[1]) for process in processes]
+    experts = Experts(leaves(tree), torch.from_numpy(X), torch.from_numpy(Y), laws)
+    return processes, evidence_objective(tree, experts, processes, range(len(kernels)))
+
+
+@pytest.mark.parametrize("kernel", [*sorted(KERNELS), "general"])
+def test_the_gradient_through_the_tree_equals_finite_differences(two_outputs, kernel):
+    tree, X, Y = two_outputs
+    if kernel == "general":
+        kernel = ScaleKernel(RBFKernel()) + ScaleKernel(MaternKernel(nu=0.5, ard_num_dims=2))
+    processes, objective = objective_of([kernel, "rbf"], tree, X, Y)
+    theta = torch.cat([p.theta for p in processes])
+    expected = central_difference(lambda at: np.array(objective(at.numpy())[0]), theta)
+    _, found = objective(theta.numpy())
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+def test_priors_are_part_of_the_objective(two_outputs):
+    tree, X, Y = two_outputs
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2, lengthscale_prior=LogNormalPrior(0.5, 0.4)))
+    processes, objective = objective_of([kernel, "rbf"], tree, X, Y)
+    theta = torch.cat([p.theta for p in processes])
+    expected = central_difference(lambda at: np.array(objective(at.numpy())[0]), theta)
+    np.testing.assert_allclose(objective(theta.numpy())[1], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_one_leaf_learns_what_scikit_learn_learns(wavy):
+    X, y = wavy
+    X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    model = DSMGPRegressor("rbf", structure=Leaf(Region.whole(2)), standardize=False, max_iter=300)
+    model.fit(X, y)
+    kernel = sk.ConstantKernel(1.0) * sk.RBF([1.0, 1.0]) + sk.WhiteKernel(0.1)
+    oracle = GaussianProcessRegressor(kernel, alpha=0.0).fit(X, y)
+    best = oracle.log_marginal_likelihood(oracle.kernel_.theta)
+    assert model.log_marginal_likelihood_ == pytest.approx(best, abs=2e-3)
+    np.testing.assert_allclose(model.predict(X), oracle.predict(X), atol=5e-3)
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_every_optimiser_climbs(wavy, optimizer):
+    X, y = wavy
+    fixed = DSMGPRegressor("rbf", leaf_size=40, optimizer=None, random_state=0).fit(X, y)
+    learned = DSMGPRegressor(
+        "rbf", leaf_size=40, optimizer=optimizer, max_iter=60, random_state=0
+    ).fit(X, y)
+    assert learned.log_marginal_likelihood_ > fixed.log_marginal_likelihood_ + 20
+
+
+def test_the_full_objective_is_at_least_as_good_as_the_surrogate(wavy):
+    X, y = wavy
+    options = {"kernel": "rbf", "structure": "paper", "leaf_size": 30, "random_state": 0}
+    surrogate = DSMGPRegressor(objective="surrogate", **options).fit(X, y)
+    full = DSMGPRegressor(objective="full", **options).fit(X, y)
+    assert full.log_marginal_likelihood_ >= surrogate.log_marginal_likelihood_ - 1e-9
+    assert full.n_induced_trees_ == surrogate.n_induced_trees_  # the same tree
+
+
+def test_restarts_keep_the_best(wavy):
+    X, y = wavy
+    tree = Leaf(Region.whole(2))
+    options = {"kernel": "rbf", "structure": tree, "max_iter": 5, "random_state": 3}
+    once = DSMGPRegressor(n_restarts=0, **options).fit(X, y)
+    often = DSMGPRegressor(n_restarts=4, **options).fit(X, y)
+    assert often.log_marginal_likelihood_ >= once.log_marginal_likelihood_ - 1e-9
+
+
+def test_a_strong_prior_wins_over_the_data(wavy):
+    X, y = wavy
+    prior = LogNormalPrior(np.log(3.3), 0.001)
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2, lengthscale_prior=prior))
+    model = DSMGPRegressor(kernel, structure=Leaf(Region.whole(2))).fit(X, y)
+    np.testing.assert_allclose(model.kernel_.base_kernel.lengthscale.detach(), 3.3, rtol=0.02)
+
+
+def test_constraints_hold(wavy):
+    X, y = wavy
+    constraint = gpytorch.constraints.Interval(2.0, 2.5)
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2, lengthscale_constraint=constraint))
+    lengthscale = DSMGPRegressor(kernel).fit(X, y).kernel_.base_kernel.lengthscale.detach()
+    assert (lengthscale >= 2.0).all()
+    assert (lengthscale <= 2.5).all()
+
+
+def test_without_an_optimiser_everything_stays_as_given(wavy):
+    X, y = wavy
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2)).double()
+    kernel.base_kernel.lengthscale = torch.tensor([[0.4, 0.9]], dtype=torch.float64)
+    model = DSMGPRegressor(kernel, noise_variance=0.3, optimizer=None).fit(X, y)
+    np.testing.assert_allclose(model.kernel_.base_kernel.lengthscale.detach(), [[0.4, 0.9]])
+    assert model.noise_ == pytest.approx(0.3, rel=1e-12)
+
+
+def test_where_a_leaf_cannot_be_factorised_the_objective_is_minus_infinity(two_outputs):
+    tree, X, Y = two_outputs
+    processes, objective = objective_of(["rbf", "rbf"], tree, X, Y)
+    theta = np.concatenate([p.theta.numpy() for p in processes])
+    value, gradient = objective(theta + 800.0)  # exp overflows
+    assert value == -np.inf
+    assert not gradient.any()
+
+
+def test_learning_starts_from_and_returns_to_a_usable_theta(two_outputs, rng):
+    """Steps into nonsense are taken back: the best theta seen is what remains."""
+    tree, X, Y = two_outputs
+    processes = [build_process("rbf", "zero", 0.1, 2)]
+    law = processes[0].law(2)
+    experts = Experts(leaves(tree), torch.from_numpy(X), torch.from_numpy(Y[:, :1]), [law])
+    (found,) = learn(tree, experts, processes, optimizer="lbfgs", rng=rng, together=True)
+    assert found.objective == max(found.path)
+    assert found.n_evaluations == len(found.path)
+    np.testing.assert_array_equal(processes[0].theta, found.theta)
+
+
+@pytest.mark.parametrize("structure", ["balanced", "paper"])
+def test_the_number_of_threads_does_not_change_the_result(rng, structure):
+    X = rng.normal(size=(600, 3))
+    Y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], np.cos(X[:, 2])]) + 0.1 * rng.normal(
+        size=(600, 2)
+    )
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for n_threads in (1, 2, 5):
+            torch.set_num_threads(n_threads)
+            model = DSMGPRegressor(leaf_size=60, structure=structure, random_state=0).fit(X, Y)
+            results.append(
+                (
+                    [kernel.base_kernel.lengthscale.detach().numpy() for kernel in model.kernel_],
+                    [leaf.rows for leaf in leaves(model.tree_)],
+                    np.array([model.log_marginal_likelihood_]),
+                    np.stack(model.predict(X[:50], return_std=True)),
+                )
+            )
+            assert torch.get_num_threads() == n_threads
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        for a, b in zip(results[0][1], other[1], strict=True):
+            np.testing.assert_array_equal(a, b)
+        for k in (0, 2, 3):
+            np.testing.assert_allclose(results[0][k], other[k], rtol=1e-9, atol=1e-9)

@@ -1,0 +1,198 @@
+"""The whole model against brute force over induced trees with dense matrices."""
+
+import numpy as np
+import pytest
+import torch
+from oracle import brute_force, induced_trees
+from oracle import kernel as textbook_kernel
+from scipy import stats
+
+from dsmgp import DSMGPRegressor
+from dsmgp.grow import grow_balanced, grow_paper
+from dsmgp.process import build_process
+from dsmgp.tree import Leaf, Product, Region, Sum
+
+ELL, SCALE, NOISE = np.array([0.8, 1.4]), 1.3, 0.2
+
+
+def uneven_tree():
+    """Sums under products under sums, of different widths, with weights of their own."""
+    space = Region.whole(2)
+    left, right = space.split(0, [0.1])
+    low, middle, high = left.split(1, [-0.5, 0.4])
+    inner = Sum(
+        [Leaf(left), Product([Leaf(low), Leaf(middle), Leaf(high)], 1, [-0.5, 0.4])],
+        np.log([0.3, 0.7]),
+    )
+    other = Product([Leaf(part) for part in space.split(1, [0.2])], 1, [0.2])
+    empty = Product([Leaf(part) for part in space.split(1, [50.0])], 1, [50.0])
+    return Sum([Leaf(space), Product([inner, Leaf(right)], 0, [0.1]), other, empty])
+
+
+def grown(structure):
+    def grow(X, rng):
+        if structure == "paper":
+            return grow_paper(X, leaf_size=6, sum_children=2, product_children=2, depth=2, rng=rng)
+        return grow_balanced(X, leaf_sizes=[8] * 3, depth=2, rng=rng)
+
+    return grow
+
+
+TREES = {
+    "by_hand": lambda X, rng: uneven_tree(),
+    "paper": grown("paper"),
+    "balanced": grown("balanced"),
+}
+
+
+def gpytorch_kernel(kind):
+    kernel = build_process(kind, "zero", NOISE, 2).kernel
+    kernel.base_kernel.lengthscale = torch.from_numpy(ELL)
+    kernel.outputscale = torch.tensor(SCALE, dtype=torch.float64)
+    return kernel
+
+
+def fitted(tree, X, y, kind="rbf", **options):
+    return DSMGPRegressor(
+        kernel=gpytorch_kernel(kind),
+        noise_variance=NOISE,
+        structure=tree,
+        optimizer=None,
+        standardize=False,
+        weights=options.pop("weights", "posterior"),
+        **options,
+    ).fit(X, y)
+
+
+@pytest.fixture(params=sorted(TREES))
+def case(request):
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-1.5, 1.5, size=(24, 2))
+    y = np.sin(2 * X[:, 0]) + (X[:, 1] > 0.2) + 0.3 * rng.normal(size=24)
+    X_test = np.vstack([rng.uniform(-2, 2, size=(9, 2)), [[0.1, 0.2], [0.0, 60.0]], X[:2]])
+    tree = TREES[request.param](X, rng)
+    return tree, X, y, X_test
+
+
+@pytest.mark.parametrize("kind", ["rbf", "matern12", "matern52"])
+def test_evidence_weights_and_predictions_equal_brute_force(case, kind):
+    tree, X, y, X_test = case
+    assert 2 < len(induced_trees(tree)) < 2000
+    expected = brute_force(tree, X, y, X_test, textbook_kernel(kind, ELL, SCALE), NOISE)
+    model = fitted(tree, X, y, kind)
+    assert model.n_induced_trees_ == len(expected.trees)
+    assert model.log_marginal_likelihood_ == pytest.approx(expected.log_evidence, abs=1e-10)
+    np.testing.assert_allclose(model.predict(X_test), expected.mean, atol=1e-10)
+    mean, std = model.predict(X_test, return_std=True)
+    np.testing.assert_allclose(mean, expected.mean, atol=1e-10)
+    np.testing.assert_allclose(std**2, np.diag(expected.covariance) + NOISE, atol=1e-10)
+    _, std = model.predict(X_test, return_std=True, include_noise=False)
+    np.testing.assert_allclose(std**2, np.diag(expected.covariance), atol=1e-10)
+    mean, covariance = model.predict(X_test, return_cov=True, include_noise=False)
+    np.testing.assert_allclose(mean, expected.mean, atol=1e-10)
+    np.testing.assert_allclose(covariance, expected.covariance, atol=1e-10)
+    _, covariance = model.predict(X_test, return_cov=True)
+    np.testing.assert_allclose(
+        covariance, expected.covariance + NOISE * np.eye(len(X_test)), atol=1e-10
+    )
+    law = model.predict_dist(X_test)
+    np.testing.assert_allclose(law.weights.sum(axis=1), 1.0, atol=1e-12)
+    for shift in (-1.0, 0.0, 0.7):
+        at = expected.mean + shift
+        np.testing.assert_allclose(law.pdf(at), expected.density(at, NOISE), atol=1e-10)
+
+
+def test_posterior_weights_equal_brute_force(case):
+    """At the root: the total posterior of the induced trees that pass through each child."""
+    tree, X, y, X_test = case
+    expected = brute_force(tree, X, y, X_test, textbook_kernel("rbf", ELL, SCALE), NOISE)
+    counts = [len(induced_trees(child)) for child in tree.children]
+    shares = [part.sum() for part in np.split(expected.weights, np.cumsum(counts)[:-1])]
+    model = fitted(tree, X, y)
+    np.testing.assert_allclose(model.posterior_weights_[model.tree_], shares, atol=1e-10)
+
+
+def test_uniform_weights_average_with_the_prior(case):
+    tree, X, y, X_test = case
+    brute = brute_force(tree, X, y, X_test, textbook_kernel("rbf", ELL, SCALE), NOISE)
+    brute.weights = np.exp([p for p, _ in brute.trees])
+    model = fitted(tree, X, y, weights="uniform")
+    mean, covariance = model.predict(X_test, return_cov=True, include_noise=False)
+    np.testing.assert_allclose(mean, brute.mean, atol=1e-10)
+    np.testing.assert_allclose(covariance, brute.covariance, atol=1e-10)
+    np.testing.assert_allclose(model.predict(X_test), brute.mean, atol=1e-10)
+    assert model.log_marginal_likelihood_ == pytest.approx(brute.log_evidence, abs=1e-10)
+
+
+def test_the_law_of_some_points_does_not_depend_on_the_others_asked_for(case):
+    """Kolmogorov consistency: moments, densities and joint covariances of a subset are the subset's."""
+    tree, X, y, X_test = case
+    model = fitted(tree, X, y)
+    some = [0, 4, 7]
+    mean, covariance = model.predict(X_test, return_cov=True)
+    sub_mean, sub_covariance = model.predict(X_test[some], return_cov=True)
+    np.testing.assert_allclose(mean[some], sub_mean, atol=1e-12)
+    np.testing.assert_allclose(covariance[np.ix_(some, some)], sub_covariance, atol=1e-12)
+    whole, part = model.predict_dist(X_test), model.predict_dist(X_test[some])
+    for y_value in (-1.0, 0.0, 1.5):
+        np.testing.assert_allclose(whole.pdf(y_value)[some], part.pdf(y_value), atol=1e-12)
+
+
+def test_a_product_of_experts_breaks_that_consistency(case):
+    """The same question put to a product of two GP experts: its answer at a point changes."""
+    _, X, _, X_test = case
+    k = textbook_kernel("rbf", ELL, SCALE)
+    precision = np.zeros((2, 2))
+    alone = 0.0
+    for rows in (slice(0, 12), slice(12, 24)):
+        K = k(X[rows], X[rows]) + NOISE * np.eye(12)
+        cross = k(X_test[:2], X[rows])
+        covariance = k(X_test[:2], X_test[:2]) - cross @ np.linalg.solve(K, cross.T)
+        precision += np.linalg.inv(covariance)
+        alone += 1.0 / covariance[0, 0]
+    asked_together = np.linalg.inv(precision)[0, 0]
+    assert abs(asked_together * alone - 1.0) > 1e-3
+
+
+def test_draws_have_the_predicted_moments(case):
+    tree, X, y, X_test = case
+    model = fitted(tree, X, y)
+    draws = model.sample_y(X_test, n_samples=40_000, random_state=1)
+    assert draws.shape == (len(X_test), 40_000)
+    mean, covariance = model.predict(X_test, return_cov=True, include_noise=False)
+    error = np.sqrt(np.diag(covariance) / 40_000)
+    assert (np.abs(draws.mean(axis=1) - mean) < 5 * error).all()
+    np.testing.assert_allclose(np.cov(draws), covariance, atol=0.06)
+
+
+def test_draws_follow_the_marginal_mixture(case):
+    tree, X, y, X_test = case
+    model = fitted(tree, X, y)
+    draws = model.sample_y(X_test, n_samples=4000, random_state=2, include_noise=True)
+    law = model.predict_dist(X_test)
+    ranks = np.stack([law.cdf(column) for column in draws.T])
+    for k in range(len(X_test)):
+        assert stats.kstest(ranks[:, k], "uniform").pvalue > 1e-4
+
+
+def test_draws_repeat_with_their_seed(case):
+    tree, X, y, X_test = case
+    model = fitted(tree, X, y)
+    np.testing.assert_array_equal(
+        model.sample_y(X_test, 5, random_state=3), model.sample_y(X_test, 5, random_state=3)
+    )
+    assert not np.array_equal(model.sample_y(X_test, 5, 3), model.sample_y(X_test, 5, 4))
+
+
+def test_a_draw_breaks_where_the_tree_says_so():
+    """Two leaves that share no row are independent in every draw."""
+    X = np.linspace(-1, 1, 20)[:, None]
+    parts = [Leaf(part) for part in Region.whole(1).split(0, [0.0])]
+    tree = Product(parts, 0, [0.0])
+    model = DSMGPRegressor(structure=tree, optimizer=None, standardize=False).fit(
+        X, np.sin(X[:, 0])
+    )
+    _, covariance = model.predict([[-0.01], [0.01]], return_cov=True)
+    assert covariance[0, 1] == 0.0
+    draws = model.sample_y([[-5.0], [5.0]], 20_000, random_state=0)
+    assert abs(np.corrcoef(draws)[0, 1]) < 0.03

@@ -1,0 +1,324 @@
+"""The estimator: scikit-learn's contract, frames, units, pickling, and bad input."""
+
+import copy
+import logging
+import pickle
+import re
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dsmgp import DSMGPRegressor
+from dsmgp.tree import Leaf, Product, Region, Sum, leaves
+
+
+@parametrize_with_checks(
+    [
+        DSMGPRegressor(),
+        DSMGPRegressor(leaf_size=10, sum_children=2, max_iter=5),
+        DSMGPRegressor(structure="paper", leaf_size=10, depth=1, weights="uniform", max_iter=5),
+    ]
+)
+def test_scikit_learns_estimator_checks(estimator, check):
+    check(estimator)
+
+
+def test_it_works_in_pipelines_searches_and_cross_validation(wavy):
+    X, y = wavy
+    pipeline = make_pipeline(StandardScaler(), DSMGPRegressor(max_iter=10, random_state=0))
+    assert cross_val_score(pipeline, X, y, cv=3).min() > 0.8
+    grid = {
+        "kernel": ["rbf", "matern32", ScaleKernel(RBFKernel(ard_num_dims=2))],
+        "leaf_size": [30, 60],
+    }
+    search = GridSearchCV(DSMGPRegressor(max_iter=5, random_state=0), grid, cv=2).fit(X, y)
+    assert search.best_score_ > 0.8
+    assert search.predict(X).shape == (120,)
+
+
+def test_clones_carry_parameters_and_no_fit(wavy):
+    X, y = wavy
+    space = Region.whole(2)
+    tree = Sum([Leaf(space), Product([Leaf(p) for p in space.split(0, [0.0])], 0, [0.0])])
+    model = DSMGPRegressor(structure=tree, leaf_size=[20, 40], max_iter=3, random_state=0).fit(X, y)
+    again = clone(model)
+    assert again.leaf_size == [20, 40]
+    assert not hasattr(again, "tree_")
+    with pytest.raises(NotFittedError):
+        again.predict(X)
+    np.testing.assert_allclose(again.fit(X, y).predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_frames_keep_their_feature_names(wavy, frame):
+    X, y = wavy
+    table = frame({"height": X[:, 0], "weight": X[:, 1]})
+    model = DSMGPRegressor(random_state=0).fit(table, frame({"y": y})["y"])
+    assert list(model.feature_names_in_) == ["height", "weight"]
+    assert "height" in model.summary()
+    plain = DSMGPRegressor(random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(table), plain.predict(X), atol=1e-7)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame({"weight": X[:, 1], "height": X[:, 0]}))
+
+
+@pytest.mark.parametrize("module", [pickle, copy])
+def test_copies_predict_the_same(wavy, module):
+    X, y = wavy
+    model = DSMGPRegressor(leaf_size=30, random_state=0).fit(X, y)
+    again = pickle.loads(pickle.dumps(model)) if module is pickle else copy.deepcopy(model)
+    np.testing.assert_array_equal(model.predict(X), again.predict(X))
+    np.testing.assert_array_equal(
+        model.predict_dist(X).quantile(0.1), again.predict_dist(X).quantile(0.1)
+    )
+    assert set(again.posterior_weights_) == {again.tree_}
+
+
+def test_a_seed_makes_the_fit_repeatable(wavy):
+    X, y = wavy
+    first, second, other = (
+        DSMGPRegressor(leaf_size=20, random_state=s).fit(X, y).predict(X) for s in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("structure", ["balanced", "paper"])
+def test_shifting_and_scaling_the_data_shifts_and_scales_the_predictions(wavy, structure):
+    X, y = wavy
+    options = {"leaf_size": 40, "structure": structure, "random_state": 0}
+    plain = DSMGPRegressor(**options).fit(X, y)
+    moved = DSMGPRegressor(**options).fit(X * [1e-6, 1e5] + [3.0, -2e6], 1e4 * y + 1e6)
+    mean, std = plain.predict(X, return_std=True)
+    moved_mean, moved_std = moved.predict(X * [1e-6, 1e5] + [3.0, -2e6], return_std=True)
+    np.testing.assert_allclose((moved_mean - 1e6) / 1e4, mean, atol=1e-4)
+    np.testing.assert_allclose(moved_std / 1e4, std, rtol=1e-3)
+    expected = plain.log_marginal_likelihood_ - len(y) * np.log(1e4)
+    assert moved.log_marginal_likelihood_ == pytest.approx(expected, abs=0.05)
+
+
+def test_trees_and_splits_are_in_the_users_units(wavy):
+    X, y = wavy
+    model = DSMGPRegressor(leaf_size=40, random_state=0).fit(1000 * X + 5e4, y)
+    for leaf in leaves(model.tree_):
+        np.testing.assert_array_equal(
+            np.flatnonzero(leaf.region.contains(1000 * X + 5e4)), np.sort(leaf.rows)
+        )
+
+
+def test_a_tree_built_by_hand_is_used_as_it_is(wavy):
+    X, y = wavy
+    space = Region.whole(2)
+    tree = Product([Leaf(part) for part in space.split(1, [-0.5, 0.5])], 1, [-0.5, 0.5])
+    model = DSMGPRegressor(structure=tree).fit(X, y)
+    assert model.tree_.splits == (-0.5, 0.5)
+    assert sum(leaf.n_rows for leaf in leaves(model.tree_)) == 120
+    assert model.n_induced_trees_ == 1
+
+
+def test_many_leaf_sizes_make_a_partition_each(wavy):
+    X, y = wavy
+    model = DSMGPRegressor(leaf_size=[15, 30, 60, 1000], random_state=0).fit(X, y)
+    assert len(model.tree_.children) == 4
+
+
+def test_summary_says_what_was_learned(wavy):
+    X, y = wavy
+    text = DSMGPRegressor(leaf_size=40, random_state=0).fit(X, 10 * y).summary()
+    for part in ("120 rows, 2 inputs", "leaves of", "induced trees", "carry the posterior",
+                 "log evidence", "length-scale", "noise           std"):  # fmt: skip
+        assert part in text
+    noise = float(re.search(r"noise +std ([\d.e+-]+)", text)[1])
+    assert noise == pytest.approx(1.0, rel=0.4)  # in the units of 10 y
+    general = ScaleKernel(RBFKernel()) + ScaleKernel(RBFKernel(ard_num_dims=2))
+    assert "AdditiveKernel" in DSMGPRegressor(general, max_iter=2).fit(X, y).summary()
+    both = DSMGPRegressor(max_iter=2).fit(X, np.column_stack([y, y + 0.1 * X[:, 0]])).summary()
+    assert "rotated" in both
+
+
+def test_float32_is_close_to_float64(wavy):
+    X, y = wavy
+    double = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=20).fit(X, y)
+    single = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=20, dtype="float32").fit(X, y)
+    np.testing.assert_allclose(single.predict(X), double.predict(X), atol=0.02)
+    assert single.predict(X).dtype == np.float64
+
+
+def test_a_memory_limit_changes_no_result(wavy):
+    X, y = wavy
+    free = DSMGPRegressor(leaf_size=20, random_state=0).fit(X, y)
+    tight = DSMGPRegressor(leaf_size=20, random_state=0, memory_limit="20 kB").fit(X, y)
+    assert tight._model.experts.n_kept < free._model.experts.n_kept
+    np.testing.assert_array_equal(
+        free.predict(X, return_std=True)[1], tight.predict(X, return_std=True)[1]
+    )
+
+
+def test_verbose_reports_and_silence_is_the_default(wavy, capfd):
+    X, y = wavy
+    DSMGPRegressor(max_iter=3).fit(X, y)
+    assert capfd.readouterr() == ("", "")
+    DSMGPRegressor(max_iter=3, verbose=True).fit(X, y)
+    assert "evaluations" in capfd.readouterr().err
+    assert not logging.getLogger("dsmgp").handlers
+
+
+def test_global_settings_are_left_alone(wavy):
+    X, y = wavy
+    torch.manual_seed(5)
+    before = (torch.get_default_dtype(), torch.get_num_threads(), torch.random.get_rng_state())
+    np.random.seed(5)  # noqa: NPY002
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    DSMGPRegressor(leaf_size=20, mean="linear", random_state=0).fit(X, y).predict(X)
+    assert torch.get_default_dtype() == before[0]
+    assert torch.get_num_threads() == before[1]
+    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+
+def bad_rows():
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0)
+    nan, inf = X.copy(), X.copy()
+    nan[3, 1], inf[4, 0] = np.nan, np.inf
+    y_nan = y.copy()
+    y_nan[7] = np.nan
+    text = X.astype(object)
+    text[5, 1] = "red"
+    frame = pd.DataFrame({"a": X[:, 0], "colour": ["red"] * 20})
+    frame_nan = pd.DataFrame({"a": X[:, 0], "b": nan[:, 1]})
+    return {
+        "nan": (nan, y, "X contains NaN in row 3, column 1"),
+        "nan_frame": (frame_nan, y, "row 3, column 1 ('b')"),
+        "inf": (inf, y, "infinity (inf) in row 4, column 0"),
+        "y_nan": (X, y_nan, "y contains NaN in row 7"),
+        "text": (text, y, "'red' in column 1 of X, row 5"),
+        "text_frame": (frame, y, "'red' in column 'colour' of X, row 0"),
+        "y_text": (X, ["a"] * 20, "'a' in y, row 0"),
+        "y_short": (X, y[:-1], "got 19 and 20"),
+        "no_rows": (X[:0], y[:0], "0 sample"),
+        "one_row": (X[:1], y[:1], "minimum of 2"),
+        "one_dimension": (X[:, 0], y, "2D array"),
+        "y_missing": (X, None, "requires y to be passed"),
+        "y_cube": (X, np.zeros((20, 1, 1)), "one or two dimensions"),
+        "y_no_columns": (X, np.zeros((20, 0)), "one or two dimensions"),
+    }
+
+
+BAD_PARAMETERS = {
+    "kernel": ({"kernel": "gauss"}, "'rbf', 'matern12'"),
+    "kernel_object": ({"kernel": object()}, "or a gpytorch kernel"),
+    "mean": ({"mean": "cubic"}, "'zero', 'constant', 'linear' or a gpytorch mean"),
+    "weights": ({"weights": "best"}, "expected weights to be one of 'posterior', 'uniform'"),
+    "structure": ({"structure": "random"}, "'balanced', 'paper' or a tree"),
+    "optimizer": ({"optimizer": "sgd"}, "'lbfgs', 'adam', 'rmsprop' or None"),
+    "objective": ({"objective": "both"}, "'surrogate', 'full'"),
+    "dtype": ({"dtype": "float16"}, "'float64', 'float32'"),
+    "leaf_size": ({"leaf_size": 0}, "leaf_size to be a whole number of at least 1, got 0"),
+    "leaf_size_negative": ({"leaf_size": -3}, "at least 1, got -3"),
+    "leaf_size_float": ({"leaf_size": 2.5}, "whole number"),
+    "leaf_size_text": ({"leaf_size": "big"}, "whole number"),
+    "leaf_size_list": ({"leaf_size": [10, 0]}, "every entry of leaf_size"),
+    "leaf_size_empty": ({"leaf_size": []}, "at least one leaf_size"),
+    "leaf_size_paper": ({"leaf_size": [10, 20], "structure": "paper"}, "structure='balanced'"),
+    "sum_children": ({"sum_children": 0}, "sum_children to be a whole number"),
+    "product_children": ({"product_children": 1}, "at least 2, got 1"),
+    "depth": ({"depth": 0}, "depth to be a whole number of at least 1"),
+    "noise": ({"noise_variance": -1.0}, "noise_variance to be a positive number"),
+    "max_iter": ({"max_iter": 0}, "max_iter to be a whole number"),
+    "n_restarts": ({"n_restarts": -1}, "n_restarts to be a whole number of at least 0"),
+    "device": ({"device": "quantum"}, "try 'auto' or 'cpu'"),
+    "memory": ({"memory_limit": "lots"}, "such as '4GB'"),
+    "memory_zero": ({"memory_limit": 0}, "such as '4GB'"),
+    "tree_dims": ({"structure": Leaf(Region.whole(3))}, "3 dimensions, X has 2 columns"),
+    "tree_rows": ({"structure": Leaf(Region.whole(2), np.arange(5))}, "leave rows out"),
+    "monster": (
+        {"structure": "paper", "leaf_size": 1, "sum_children": 50, "depth": 5},
+        "operations",
+    ),
+}
+
+
+def state_of(model):
+    return {key: id(value) for key, value in vars(model).items()}
+
+
+@pytest.mark.parametrize("name", sorted(bad_rows()))
+def test_bad_rows_are_refused_and_leave_the_estimator_as_it_was(wavy, name):
+    X, y, message = bad_rows()[name]
+    model = DSMGPRegressor(max_iter=3)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.fit(X, y)
+    assert state_of(model) == state_of(clone(model)) or not hasattr(model, "n_features_in_")
+    model.fit(*wavy)
+    before, expected = state_of(model), model.predict(wavy[0])
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.fit(X, y)
+    assert state_of(model) == before
+    np.testing.assert_array_equal(model.predict(wavy[0]), expected)
+
+
+@pytest.mark.parametrize("name", sorted(BAD_PARAMETERS))
+def test_bad_parameters_are_refused_and_leave_the_estimator_as_it_was(wavy, name):
+    parameters, message = BAD_PARAMETERS[name]
+    model = DSMGPRegressor(max_iter=3).fit(*wavy)
+    expected = model.predict(wavy[0])
+    model.set_params(**parameters)
+    before = state_of(model)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.fit(*wavy)
+    assert state_of(model) == before
+    np.testing.assert_array_equal(model.predict(wavy[0]), expected)
+
+
+def test_bad_test_rows_are_refused(wavy):
+    X, y = wavy
+    model = DSMGPRegressor(max_iter=3).fit(X, y)
+    with pytest.raises(ValueError, match="2 features"):
+        model.predict(X[:, :1])
+    with pytest.raises(ValueError, match="X contains NaN in row 1, column 0"):
+        model.predict([[0.0, 0.0], [np.nan, 0.0]])
+    with pytest.raises(ValueError, match="at most one of return_std and return_cov"):
+        model.predict(X, return_std=True, return_cov=True)
+    with pytest.raises(ValueError, match="n_samples"):
+        model.sample_y(X, n_samples=0)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.zeros((30, 2)),  # nothing varies
+        np.repeat([[0.0, 1.0], [1.0, 0.0]], 15, axis=0),  # two distinct rows
+        np.column_stack([np.arange(30.0), np.full(30, 3.0)]),  # a constant column
+        np.arange(60.0).reshape(30, 2) * 1e-300,
+    ],
+    ids=["constant", "repeated", "constant_column", "tiny"],
+)
+@pytest.mark.parametrize("structure", ["balanced", "paper"])
+def test_degenerate_inputs_still_give_a_valid_law(X, structure, rng):
+    y = rng.normal(size=30)
+    model = DSMGPRegressor(leaf_size=5, structure=structure, random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+
+
+def test_a_constant_output_is_predicted(rng):
+    X = rng.normal(size=(30, 2))
+    mean, std = DSMGPRegressor(random_state=0).fit(X, np.full(30, 4.2)).predict(X, return_std=True)
+    np.testing.assert_allclose(mean, 4.2)
+    assert np.isfinite(std).all()
+
+
+def test_more_rows_in_a_leaf_than_memory_allows_are_refused_with_the_remedy(rng):
+    X = np.repeat(rng.normal(size=(2, 2)), 400, axis=0)
+    with pytest.raises(ValueError, match=r"largest leaf has 400 rows.*remove repeated rows"):
+        DSMGPRegressor(leaf_size=50, memory_limit="1 MB").fit(X, rng.normal(size=800))
