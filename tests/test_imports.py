@@ -18,10 +18,10 @@ LAYERS = [
     ["fit", "summary"],
     ["regressor"],
     ["__init__"],
-    ["plots", "demo"],
+    ["datasets", "plots", "demo"],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy"}
-EDGES = {"plots", "demo"}
+EDGES = {"datasets", "plots", "demo"}
 
 
 def imports_of(path, top_level_only=False):
