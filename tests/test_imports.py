@@ -9,12 +9,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 
 # Lower layers first. A module may import from layers below its own, or earlier in its own line.
 LAYERS = [
-    ["tree", "distance", "units", "validation", "execution"],
+    ["tree", "distance", "units", "validation", "execution", "components", "effort"],
     ["grow", "stationary", "general"],
-    ["inference", "mixture", "process"],
+    ["inference", "mixture", "process", "gate"],
     ["experts"],
-    ["learn"],
-    ["model"],
+    ["learn", "loo", "joint"],
+    ["choose", "model"],
     ["fit", "summary"],
     ["regressor"],
     ["__init__"],

@@ -152,9 +152,18 @@ class Experts:
             for k in range(len(chosen))
         ]
 
-    def condition(self, naturals: Sequence[Tensor], memory: float = math.inf) -> Conditioned:
-        """Factorise every leaf; factors are kept up to ``memory`` bytes, and made again beyond it."""
-        return Conditioned(self, naturals, memory)
+    def condition(
+        self,
+        naturals: Sequence[Tensor],
+        memory: float = math.inf,
+        leave_out: NDArray[np.int64] | None = None,
+    ) -> Conditioned:
+        """Factorise every leaf; factors are kept up to ``memory`` bytes, and made again beyond it.
+
+        With ``leave_out``, a number for each row, equal for rows with equal inputs, every row is also
+        predicted from its leaf's other rows (see :class:`LeftOut`).
+        """
+        return Conditioned(self, naturals, memory, leave_out)
 
     def _bind(
         self, naturals: Sequence[Tensor], outputs: Sequence[int] | None = None
@@ -171,11 +180,32 @@ class Experts:
         return table
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A leaf's law of y at each of its rows, given its other rows: (rows, outputs) each.
+
+    ``grouped`` leaves out with a row all rows that have the same inputs: what the leaf would say at
+    inputs it has never seen.
+    """
+
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+    grouped_mean: NDArray[np.float64]
+    grouped_variance: NDArray[np.float64]
+
+
 class Conditioned:
     """Experts that have seen their rows, and answer for test rows. Made by :meth:`Experts.condition`."""
 
-    def __init__(self, experts: Experts, naturals: Sequence[Tensor], memory: float) -> None:
+    def __init__(
+        self,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        memory: float,
+        leave_out: NDArray[np.int64] | None = None,
+    ) -> None:
         self.experts = experts
+        self._leave_out = leave_out
         self.bound = experts._bind(naturals)
         n_outputs = len(self.bound)
         element = experts.X.element_size()
@@ -183,9 +213,15 @@ class Conditioned:
         cost = np.cumsum([len(s) * max(s) ** 2 * element * n_outputs for s in sizes])
         self.n_kept = int(np.searchsorted(cost, memory, side="right"))
         results = experts.executor.map(self._condition, range(len(experts.groups)))
-        self.log_evidence = experts._gather([e for e, _, _ in results], n_outputs)
-        self.alphas = [alpha for _, alpha, _ in results]
-        self.factors = [factor for _, _, factor in results]
+        self.log_evidence = experts._gather([r[0] for r in results], n_outputs)
+        self.alphas = [r[1] for r in results]
+        self.factors = [r[2] for r in results]
+        #: By leaf number, for leaves with rows.
+        self.left_out: dict[int, LeftOut] = {
+            number: found
+            for numbers, r in zip(experts.groups, results, strict=True)
+            for number, found in zip(numbers, r[3], strict=bool(r[3]))
+        }
         self.place = {
             number: (group, slot)
             for group, numbers in enumerate(experts.groups)
@@ -196,7 +232,9 @@ class Conditioned:
     def noises(self) -> list[float]:
         return [float(law.noise[0]) for law in self.bound]
 
-    def _condition(self, group: int) -> tuple[Tensor, list[Tensor], list[Tensor] | None]:
+    def _condition(
+        self, group: int
+    ) -> tuple[Tensor, list[Tensor], list[Tensor] | None, list[LeftOut]]:
         solutions = self._solutions(group, warn=True)
         evidence = torch.stack([s.log_evidence for s in solutions], -1)
         if not torch.isfinite(evidence).all():
@@ -205,7 +243,46 @@ class Conditioned:
                 "raise noise_variance, or check the kernel's hyperparameters"
             )
         factors = [s.factor for s in solutions] if group < self.n_kept else None
-        return evidence, [s.alpha for s in solutions], factors
+        left_out = [] if self._leave_out is None else self._leave_one_out(group, solutions)
+        return evidence, [s.alpha for s in solutions], factors, left_out
+
+    def _leave_one_out(self, group: int, solutions: list[Solution]) -> list[LeftOut]:
+        """Every row from its leaf's other rows, all at once (R&W eqs. 5.10 to 5.12)."""
+        assert self._leave_out is not None
+        found: list[list[tuple[NDArray[np.float64], ...]]] = []
+        numbers = self.experts.groups[group]
+        for output, solution in enumerate(solutions):
+            inverse = torch.cholesky_inverse(solution.factor)
+            per_leaf = []
+            for slot, number in enumerate(numbers):
+                rows = self.experts.leaf_rows[number]
+                n = len(rows)
+                K_inverse, alpha = inverse[slot, :n, :n], solution.alpha[slot, :n]
+                y = self.experts.Y[rows, output]
+                variance = 1.0 / K_inverse.diagonal()
+                mean = y - alpha * variance
+                twins = _twins(self._leave_out[rows.cpu().numpy()])
+                grouped_mean, grouped_variance = mean.clone(), variance.clone()
+                for members in twins:  # groups of one size at a time: (groups, size)
+                    at = torch.from_numpy(members).to(y.device)
+                    S = torch.linalg.inv(K_inverse[at.unsqueeze(-1), at.unsqueeze(-2)])
+                    grouped_mean[at] = y[at] - (S @ alpha[at].unsqueeze(-1)).squeeze(-1)
+                    grouped_variance[at] = S.diagonal(dim1=-2, dim2=-1)
+                per_leaf.append(
+                    tuple(
+                        t.to("cpu", torch.float64).numpy()
+                        for t in (mean, variance, grouped_mean, grouped_variance)
+                    )
+                )
+            found.append(per_leaf)
+        return [
+            LeftOut(*(np.stack([o[slot][k] for o in found], -1) for k in range(4)))
+            for slot in range(len(numbers))
+        ]
+
+    def forget_left_out(self) -> None:
+        """Drop what was left out, which takes more memory than the rows, once it has been used."""
+        self.left_out = {}
 
     def _solutions(self, group: int, warn: bool) -> list[Solution]:
         batch = self.experts.batch(self.experts.groups[group])
@@ -286,6 +363,17 @@ class Conditioned:
             return mean, X.new_zeros(0, len(X))
         factor = factors[output][slot, :n, :n]
         return mean, torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+
+
+def _twins(labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Positions that share a label with another, one (groups, size) array for each size of group."""
+    order = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    return [
+        order[starts[counts == size][:, None] + np.arange(size)]
+        for size in np.unique(counts)
+        if size > 1
+    ]
 
 
 def _groups(sizes: Sequence[int], device: torch.device, largest: int) -> list[list[int]]:

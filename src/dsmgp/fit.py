@@ -1,4 +1,4 @@
-"""From rows to a fitted model: units, a surrogate to learn theta on, the tree, conditioning."""
+"""From rows to a fitted model: units, theta on a part of the leaves, the tree, conditioning, the gate."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.experts import Experts
+from dsmgp.choose import Choice, choose_kernel
+from dsmgp.effort import EFFORTS
+from dsmgp.experts import Conditioned, Experts
+from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced, grow_paper
 from dsmgp.learn import Learned, learn
+from dsmgp.loo import LeaveOneOut, equal_rows
 from dsmgp.model import Model
 from dsmgp.process import Process, build_process
 from dsmgp.stationary import Stationary
-from dsmgp.tree import Node, induced_tree, leaves, place
+from dsmgp.tree import Leaf, Node, induced_tree, leaves, place
 from dsmgp.units import InputUnits, OutputUnits
 
 __all__ = ["Fitted", "Settings", "fit"]
@@ -29,17 +33,21 @@ __all__ = ["Fitted", "Settings", "fit"]
 Array = NDArray[np.float64]
 logger = logging.getLogger("dsmgp")
 
-# What "auto" stands for: the paper's own sizes, or compact leaves that two cores fit in seconds.
-AUTO_SIZES = {"balanced": (500, 8), "paper": (100, 4)}
+PAPER_SIZE, PAPER_CHILDREN, BALANCED_CHILDREN = 100, 4, 8
 # Outputs less correlated than this are left as they are.
 LEAST_CORRELATION = 0.1
+# The kernel with which outputs as they are and rotated are compared when it is yet to be chosen.
+NEUTRAL_KERNEL = "matern32"
+# Rows on which leave-one-out scores are computed.
+MAX_SCORED_ROWS = 20_000
+TRIAL_ITERATIONS = 30
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a fit is asked for, already checked. The fields are those of :class:`DSMGPRegressor`."""
 
-    kernel: Any = "rbf"
+    kernel: Any = "auto"
     mean: Any = "zero"
     noise_variance: float | None = None
     structure: str | Node = "balanced"
@@ -47,7 +55,9 @@ class Settings:
     sum_children: int | None = None
     product_children: int | None = None
     depth: int | None = None
-    weights: str = "posterior"
+    weights: str = "gated"
+    local_scale: bool = True
+    effort: str = "medium"
     optimizer: str | None = "lbfgs"
     objective: str = "surrogate"
     max_iter: int | None = None
@@ -60,153 +70,234 @@ class Settings:
 
 @dataclass
 class Fitted:
-    """A fitted model and how its theta was found, one entry per output (or one for all together)."""
+    """A fitted model and how it was found.
+
+    ``learned`` has one entry per output, or one for all together. The scores are negative log predictive
+    densities of rows left out, in the user's units: alone, and with all rows of the same inputs.
+    """
 
     model: Model
     learned: list[Learned]
+    choice: Choice | None
+    loo_score: float
+    loo_score_new_inputs: float
 
 
 def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
     """Fit a deep structured mixture to rows in the user's units."""
-    inputs = InputUnits.of(X, settings.standardize)
-    given = None if isinstance(settings.structure, str) else place(settings.structure, X)
-    if given is not None:
-        surrogate = induced_tree(given, rng)
-    else:
-        surrogate = _grow(X, settings, rng, unit=inputs.scale, surrogate=True)
-    outputs, processes, learned = _learn_surrogate(X, Y, surrogate, inputs, settings, rng)
-    tree = given or _grow(X, settings, rng, _length_scales(processes, inputs, settings))
-    _check_memory(tree, settings)
-    experts = _experts(tree, X, Y, inputs, outputs, processes, settings)
-    if settings.optimizer is not None and settings.objective == "full":
-        learned = _learn(tree, experts, processes, settings, rng, together=True)
-    memory = settings.memory_limit or 0.25 * _physical_memory()
-    conditioned = experts.condition(_naturals(processes, experts), 0.5 * memory)
-    return Fitted(Model(tree, processes, conditioned, inputs, outputs, settings.weights), learned)
+    return _Fit(X, Y, settings, rng).run()
 
 
-def _grow(
-    X: Array, settings: Settings, rng: np.random.Generator, unit: Array, surrogate: bool = False
-) -> Node:
-    """The tree the settings ask for; as a surrogate, with one child at every sum node."""
-    assert isinstance(settings.structure, str)
-    auto_leaf, auto_sum = AUTO_SIZES[settings.structure]
-    sizes = list(settings.leaf_sizes or [auto_leaf])
-    n_children = settings.sum_children or (auto_sum if len(sizes) == 1 else len(sizes))
-    if surrogate:
-        sizes, n_children = [int(np.median(sizes))], 1
-    if settings.structure == "paper":
-        return grow_paper(
-            X,
-            leaf_size=sizes[0],
-            sum_children=n_children,
-            product_children=settings.product_children,
-            depth=settings.depth or 2,
-            rng=rng,
+class _Fit:
+    """One fit: what all its steps share."""
+
+    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+        self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
+        self.effort = EFFORTS[settings.effort]
+        self.inputs = InputUnits.of(X, settings.standardize)
+        self.labels = equal_rows(X)
+        self.choice: Choice | None = None
+
+    def run(self) -> Fitted:
+        settings = self.settings
+        given = None if isinstance(settings.structure, str) else place(settings.structure, self.X)
+        outputs, processes, learned = self._learn_theta(self._surrogate(given))
+        tree = given or self._grow(self._length_scales(processes))
+        experts = self._experts(leaves(tree), outputs, processes)
+        if settings.optimizer is not None and settings.objective == "full":
+            learned = self._learn(tree, experts, processes)
+        memory = 0.5 * (settings.memory_limit or 0.25 * _physical_memory())
+        conditioned = experts.condition(_naturals(processes, experts), memory, self.labels)
+        return self._weigh(tree, processes, conditioned, outputs, learned)
+
+    # Theta, on a part of the leaves
+
+    def _surrogate(self, given: Node | None) -> list[Leaf]:
+        """Leaves of one partition to learn on: all of them with the paper's structure, else some."""
+        settings = self.settings
+        if settings.structure == "paper":
+            return leaves(self._grow_paper(1))
+        if given is not None:
+            return leaves(induced_tree(given, self.rng))
+        size = int(np.median(settings.leaf_sizes)) if settings.leaf_sizes else self.effort.leaf_size
+        found = leaves(
+            grow_balanced(self.X, leaf_sizes=[size], rng=self.rng, unit=self.inputs.scale)
+        )
+        return self._some(found, self.effort.n_leaves)
+
+    def _some(self, found: list[Leaf], most: int) -> list[Leaf]:
+        if len(found) <= most:
+            return found
+        return [found[k] for k in sorted(self.rng.choice(len(found), most, replace=False))]
+
+    def _learn_theta(
+        self, surrogate: list[Leaf]
+    ) -> tuple[OutputUnits, list[Process], list[Learned]]:
+        """Units of the outputs, and a process for each, learned on the leaves given."""
+        settings = self.settings
+        _check_memory(surrogate, settings)
+        outputs = OutputUnits.of(self.Y, settings.standardize)
+        automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
+        if settings.optimizer is None:
+            # The kernel was given for the outputs as they are.
+            return outputs, self._build("rbf" if automatic else settings.kernel), []
+        trial = self._some(surrogate, self.effort.n_trial_leaves)
+        if self.Y.shape[1] > 1 and _correlation(self.Y) > LEAST_CORRELATION:
+            kernel = NEUTRAL_KERNEL if automatic else settings.kernel
+            rotated = OutputUnits.rotated(self.Y, settings.standardize)
+            outputs = max((outputs, rotated), key=lambda u: self._trial_evidence(trial, u, kernel))
+        if automatic:
+            self.choice, processes = choose_kernel(
+                self._build,
+                lambda processes, experts: self._learn(None, experts, processes, TRIAL_ITERATIONS),
+                lambda processes: self._experts(trial, outputs, processes),
+                trial,
+                self.labels,
+            )
+        else:
+            processes = self._build(settings.kernel)
+        learned = self._learn(None, self._experts(surrogate, outputs, processes), processes)
+        return outputs, processes, learned
+
+    def _trial_evidence(self, trial: list[Leaf], outputs: OutputUnits, kernel: Any) -> float:
+        """Log evidence of the outputs in the user's units, after learning on a few leaves."""
+        processes = self._build(kernel)
+        experts = self._experts(trial, outputs, processes)
+        self._learn(None, experts, processes, TRIAL_ITERATIONS)
+        evidence = float(experts.log_evidence(_naturals(processes, experts)).sum())
+        evidence -= sum(leaf.n_rows for leaf in trial) * outputs.log_det
+        logger.info(
+            "outputs %s: log evidence %.6g", "as given" if outputs.diagonal else "rotated", evidence
+        )
+        return evidence
+
+    def _build(self, kernel: Any) -> list[Process]:
+        settings = self.settings
+        process = build_process(kernel, settings.mean, settings.noise_variance, self.X.shape[1])
+        return [copy.deepcopy(process) for _ in range(self.Y.shape[1])]
+
+    def _learn(
+        self,
+        tree: Node | None,
+        experts: Experts,
+        processes: list[Process],
+        max_iter: int | None = None,
+    ) -> list[Learned]:
+        settings = self.settings
+        assert settings.optimizer is not None
+        return learn(
+            tree,
+            experts,
+            processes,
+            optimizer=settings.optimizer,
+            rng=self.rng,
+            max_iter=settings.max_iter or max_iter,
+            n_restarts=settings.n_restarts,
+            report=logger.info,
+        )
+
+    # The tree
+
+    def _grow(self, unit: Array) -> Node:
+        settings = self.settings
+        if settings.structure == "paper":
+            return self._grow_paper(settings.sum_children or PAPER_CHILDREN)
+        sizes = list(settings.leaf_sizes or self._auto_sizes())
+        n_children = settings.sum_children
+        if n_children is None:
+            n_children = len(sizes) if len(sizes) > 1 else BALANCED_CHILDREN
+        # Fewer partitions than sizes: spread over the sizes; more: go round.
+        if n_children < len(sizes):
+            sizes = [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, n_children)]
+        return grow_balanced(
+            self.X,
+            leaf_sizes=[sizes[k % len(sizes)] for k in range(n_children)],
+            product_children=settings.product_children or 2,
+            depth=settings.depth or 1,
+            rng=self.rng,
             unit=unit,
         )
-    return grow_balanced(
-        X,
-        leaf_sizes=[sizes[k % len(sizes)] for k in range(n_children)],
-        product_children=settings.product_children or 2,
-        depth=1 if surrogate else settings.depth or 1,
-        rng=rng,
-        unit=unit,
-    )
 
+    def _auto_sizes(self) -> list[int]:
+        return self.effort.leaf_sizes(len(self.X), self.Y.shape[1], self.settings.device.type)
 
-def _learn_surrogate(
-    X: Array,
-    Y: Array,
-    surrogate: Node,
-    inputs: InputUnits,
-    settings: Settings,
-    rng: np.random.Generator,
-) -> tuple[OutputUnits, list[Process], list[Learned]]:
-    """Units of the outputs and their processes, learned on one partition.
+    def _grow_paper(self, sum_children: int) -> Node:
+        settings = self.settings
+        return grow_paper(
+            self.X,
+            leaf_size=settings.leaf_sizes[0] if settings.leaf_sizes else PAPER_SIZE,
+            sum_children=sum_children,
+            product_children=settings.product_children,
+            depth=settings.depth or 2,
+            rng=self.rng,
+            unit=self.inputs.scale,
+        )
 
-    Correlated outputs are tried both as they are and rotated to their principal components, and the
-    evidence of the original outputs decides.
-    """
-    process = build_process(settings.kernel, settings.mean, settings.noise_variance, X.shape[1])
-    choices = [OutputUnits.of(Y, settings.standardize)]
-    if settings.optimizer is None:
-        # The kernel was given for the outputs as they are.
-        return choices[0], [copy.deepcopy(process) for _ in range(Y.shape[1])], []
-    if Y.shape[1] > 1 and _correlation(Y) > LEAST_CORRELATION:
-        choices.append(OutputUnits.rotated(Y, settings.standardize))
-    _check_memory(surrogate, settings)
-    best: tuple[float, OutputUnits, list[Process], list[Learned]] | None = None
-    for outputs in choices:
-        processes = [copy.deepcopy(process) for _ in range(Y.shape[1])]
-        experts = _experts(surrogate, X, Y, inputs, outputs, processes, settings)
-        learned = _learn(surrogate, experts, processes, settings, rng, together=False)
-        evidence = experts.log_evidence(_naturals(processes, experts)).sum()
-        evidence = float(evidence) - len(Y) * outputs.log_det
-        logger.info("outputs %s: log evidence %.6g", "rotated" if best else "as given", evidence)
-        if best is None or evidence > best[0]:
-            best = (evidence, outputs, processes, learned)
-    assert best is not None
-    return best[1:]
+    def _length_scales(self, processes: list[Process]) -> Array:
+        """How far one has to go along each input for the function to change, in the user's units.
 
+        Several outputs change together where the most wiggly of them does. Kernels without
+        length-scales use the inputs' spread instead.
+        """
+        laws = [process.law(self.X.shape[1]) for process in processes]
+        if not all(isinstance(law, Stationary) for law in laws):
+            return self.inputs.scale
+        rates = np.full((len(laws), self.X.shape[1]), 1e-3)  # an input the kernel does not see
+        for row, (process, law) in enumerate(zip(processes, laws, strict=True)):
+            assert isinstance(law, Stationary)
+            scales = process.natural(law).detach().numpy()[: len(law.columns)]
+            rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
+        return np.asarray(self.inputs.scale / np.sqrt(np.square(rates).mean(axis=0)))
 
-def _learn(
-    tree: Node,
-    experts: Experts,
-    processes: list[Process],
-    settings: Settings,
-    rng: np.random.Generator,
-    together: bool,
-) -> list[Learned]:
-    assert settings.optimizer is not None
-    return learn(
-        tree,
-        experts,
-        processes,
-        optimizer=settings.optimizer,
-        rng=rng,
-        max_iter=settings.max_iter,
-        n_restarts=settings.n_restarts,
-        together=together,
-        report=logger.info,
-    )
+    # Experts and weights
 
+    def _experts(self, some: list[Leaf], outputs: OutputUnits, processes: list[Process]) -> Experts:
+        _check_memory(some, self.settings)
+        laws = [process.law(self.X.shape[1]) for process in processes]
+        Z, targets = self.inputs.to_experts(self.X), outputs.to_experts(self.Y)
+        return Experts(some, self._tensor(Z), self._tensor(targets), laws)
 
-def _experts(
-    tree: Node,
-    X: Array,
-    Y: Array,
-    inputs: InputUnits,
-    outputs: OutputUnits,
-    processes: list[Process],
-    settings: Settings,
-) -> Experts:
-    def tensor(A: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(A)).to(settings.device, settings.dtype)
+    def _tensor(self, values: Array) -> Tensor:
+        settings = self.settings
+        return torch.from_numpy(np.ascontiguousarray(values)).to(settings.device, settings.dtype)
 
-    laws = [process.law(X.shape[1]) for process in processes]
-    return Experts(leaves(tree), tensor(inputs.to_experts(X)), tensor(outputs.to_experts(Y)), laws)
+    def _weigh(
+        self,
+        tree: Node,
+        processes: list[Process],
+        conditioned: Conditioned,
+        outputs: OutputUnits,
+        learned: list[Learned],
+    ) -> Fitted:
+        """Scales of the leaves, the gate, and the scores of rows left out."""
+        settings = self.settings
+        loo = LeaveOneOut(leaves(tree), conditioned)
+        scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
+        model = Model(tree, processes, conditioned, self.inputs, outputs, settings.weights, scales)
+        if settings.weights == "gated":
+            rows = self._sample(self.effort.n_gate_rows)
+            components = loo.components(rows)
+            without = (
+                loo.scales_without(rows) if settings.local_scale else np.ones(components.mean.shape)
+            )
+            path = components.of_leaves(model.log_path_weights, -np.inf)
+            model.gate = fit_gate(components, without, path, loo.Y[rows], settings.local_scale)
+        rows = self._sample(MAX_SCORED_ROWS)
+        scores = [
+            float(-model.left_out_law(loo, rows, grouped).logpdf(self.Y[rows]).sum(axis=1).mean())
+            for grouped in (False, True)
+        ]
+        conditioned.forget_left_out()
+        return Fitted(model, learned, self.choice, *scores)
+
+    def _sample(self, most: int) -> NDArray[np.int64]:
+        if len(self.X) <= most:
+            return np.arange(len(self.X))
+        return np.sort(self.rng.choice(len(self.X), most, replace=False))
 
 
 def _naturals(processes: list[Process], experts: Experts) -> list[Tensor]:
     return [p.natural(law).detach() for p, law in zip(processes, experts.laws, strict=True)]
-
-
-def _length_scales(processes: list[Process], inputs: InputUnits, settings: Settings) -> Array:
-    """How far one has to go along each input for the function to change, in the user's units.
-
-    Several outputs change together where the most wiggly of them does. The paper's structure, and
-    kernels without length-scales, use the inputs' spread instead.
-    """
-    laws = [process.law(len(inputs.scale)) for process in processes]
-    if settings.structure == "paper" or not all(isinstance(law, Stationary) for law in laws):
-        return inputs.scale
-    rates = np.full((len(laws), len(inputs.scale)), 1e-3)  # an input the kernel does not see
-    for row, (process, law) in enumerate(zip(processes, laws, strict=True)):
-        assert isinstance(law, Stationary)
-        scales = process.natural(law).detach().numpy()[: len(law.columns)]
-        rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
-    return inputs.scale / np.sqrt(np.square(rates).mean(axis=0))
 
 
 def _correlation(Y: Array) -> float:
@@ -219,9 +310,9 @@ def _correlation(Y: Array) -> float:
     return float(np.max(np.abs(matrix - np.diag(np.diag(matrix)))))
 
 
-def _check_memory(tree: Node, settings: Settings) -> None:
+def _check_memory(some: Sequence[Leaf], settings: Settings) -> None:
     """Refuse a leaf whose matrices cannot be held, before anything is allocated."""
-    largest = max(leaf.n_rows for leaf in leaves(tree))
+    largest = max(leaf.n_rows for leaf in some)
     need = 4 * largest**2 * torch.finfo(settings.dtype).bits // 8
     limit = settings.memory_limit or 0.8 * _physical_memory()
     if need > limit:

@@ -37,11 +37,11 @@ class Learned:
 
 
 def evidence_objective(
-    tree: Node, experts: Experts, processes: Sequence[Process], outputs: Sequence[int]
+    tree: Node | None, experts: Experts, processes: Sequence[Process], outputs: Sequence[int]
 ) -> Objective:
     """The tree's log evidence (plus log priors) and its gradient, as a function of the outputs' thetas.
 
-    A leaf's gradient counts with the leaf's responsibility. An evaluation at hyperparameters for which a
+    Without a tree the leaves are independent, and their log evidences are added up. In a tree a leaf's gradient counts with the leaf's responsibility. An evaluation at hyperparameters for which a
     leaf cannot be factorised is minus infinity.
     """
     laws = [experts.laws[k] for k in outputs]
@@ -57,9 +57,11 @@ def evidence_objective(
         evidence, gradients = experts.log_evidence_and_gradient(naturals, outputs)
         if not np.all(np.isfinite(evidence)) or not all(np.all(np.isfinite(g)) for g in gradients):
             return -np.inf, np.zeros_like(theta)
-        posterior = infer(tree, evidence.sum(axis=1))
-        responsibility = np.exp(posterior.log_responsibilities)
-        value, parts = posterior.log_evidence, []
+        value, responsibility = float(evidence.sum()), np.ones(len(evidence))
+        if tree is not None:
+            posterior = infer(tree, evidence.sum(axis=1))
+            value, responsibility = posterior.log_evidence, np.exp(posterior.log_responsibilities)
+        parts = []
         for process, law, gradient in zip(chosen, laws, gradients, strict=True):
             log_prior, by_prior = process.log_prior()
             value += log_prior
@@ -71,7 +73,7 @@ def evidence_objective(
 
 
 def learn(
-    tree: Node,
+    tree: Node | None,
     experts: Experts,
     processes: Sequence[Process],
     *,
@@ -79,16 +81,15 @@ def learn(
     rng: np.random.Generator,
     max_iter: int | None = None,
     n_restarts: int = 0,
-    together: bool = False,
     report: Callable[[str], None] = lambda message: None,
 ) -> list[Learned]:
-    """Set every process to the theta that maximises the evidence of ``tree``.
+    """Set every process to the theta that maximises the evidence of a tree, or of leaves without one.
 
-    Without sum nodes the outputs do not meet and are learned one by one; ``together`` learns them
-    jointly, as the evidence of a mixture asks for. Each restart begins at a random step away.
+    Without sum nodes the outputs do not meet and are learned one by one; in a tree they are learned
+    together. Each restart begins at a random step away.
     """
-    sets = [list(range(len(processes)))] if together else [[k] for k in range(len(processes))]
-    n_rows = max(len(experts.X), 1)
+    sets = [[k] for k in range(len(processes))] if tree is None else [list(range(len(processes)))]
+    n_rows = max(sum(len(rows) for rows in experts.leaf_rows), 1)
     results = []
     for outputs in sets:
         objective = evidence_objective(tree, experts, processes, outputs)

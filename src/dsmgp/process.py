@@ -19,6 +19,7 @@ import torch
 from gpytorch.constraints import GreaterThan, Positive
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
+from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from dsmgp.general import General
@@ -174,9 +175,17 @@ def _build_kernel(kernel: str | Kernel, n_dims: int) -> Kernel:
                 f"unknown kernel {kernel!r}: expected one of {', '.join(map(repr, KERNELS))}, "
                 "or a gpytorch kernel"
             )
-        # Logarithms are the coordinates in which length-scales are learned best.
-        base = KERNELS[kernel](ard_num_dims=n_dims, lengthscale_constraint=_log_positive())
-        built = ScaleKernel(base, outputscale_constraint=_log_positive()).double()
+        # Logarithms are the coordinates in which length-scales are learned best. Distances grow with
+        # sqrt(n_dims), and so do length-scales that are worth considering (Hvarfner et al. 2024).
+        prior = LogNormalPrior(math.sqrt(2.0) + 0.5 * math.log(n_dims), math.sqrt(3.0))
+        base = KERNELS[kernel](
+            ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
+        )
+        built = ScaleKernel(
+            base,
+            outputscale_constraint=_log_positive(),
+            outputscale_prior=LogNormalPrior(0.0, 2.0),
+        ).double()
         built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims)
         built.outputscale = 1.0
         return built

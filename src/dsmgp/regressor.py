@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsmgp.effort import EFFORTS
 from dsmgp.fit import Settings, fit
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.mixture import Mixture
@@ -38,15 +39,17 @@ UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression that scales: a deep structured mixture of GPs.
 
-    The input space is partitioned in several random ways; every part has a GP of its own, and the
-    partitions are averaged exactly, by their posterior probabilities (Trapp et al., AISTATS 2020).
+    The input space is partitioned in several random ways, and every part has a GP of its own (Trapp et al.,
+    AISTATS 2020). The partitions are averaged: by default with weights that follow how sure each leaf is
+    at a row, or exactly, by their posterior probabilities.
 
     Parameters
     ----------
     kernel : str or gpytorch.kernels.Kernel, default="auto"
         ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, each with a length-scale per
         input and an output scale, or any GPyTorch kernel (a bare one gets an output scale), whose
-        constraints and priors are kept. ``"auto"`` is ``"rbf"``.
+        constraints and priors are kept. ``"auto"`` tries the first four and keeps the one with the best
+        leave-one-out score.
     mean : str or gpytorch.means.Mean, default="zero"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean.
     noise_variance : float, optional
@@ -59,16 +62,23 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         in the units of X.
     leaf_size : int, sequence of int or "auto", default="auto"
         M, the most rows in a leaf. A list gives one size per partition (balanced only).
-        ``"auto"`` is 500 (balanced) or 100 (paper).
+        ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
     sum_children : int or "auto", default="auto"
-        K_S, partitions that a sum node averages. ``"auto"`` is 8 (balanced), 4 (paper), or one for
-        each entry of ``leaf_size``.
+        K_S, partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is one
+        size only (balanced); 4 (paper).
     product_children : int, optional
         K_P, parts that a product makes: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
         R, layers of sum nodes: 1 (balanced) or 2 (paper).
-    weights : {"posterior", "uniform"}, default="posterior"
-        Exact Bayesian model averaging, or the prior's equal weights.
+    weights : {"gated", "posterior", "uniform"}, default="gated"
+        How the leaves that a row reaches are weighed. ``"gated"``: by how sure each of them is there, fitted by
+        leave-one-out (:mod:`dsmgp.gate`). ``"posterior"``: exact Bayesian model averaging, as in the
+        paper. ``"uniform"``: the prior's equal weights.
+    local_scale : bool, optional
+        Whether every leaf scales its variance by its own leave-one-out residuals. On with gated weights
+        and off with others unless given.
+    effort : {"low", "medium", "high"}, default="medium"
+        What "auto" may cost: sizes and number of the leaves, and rows used for learning.
     optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
         How hyperparameters are learned. None keeps kernel and noise as given and only conditions.
     objective : {"surrogate", "full"}, default="surrogate"
@@ -101,6 +111,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         As learned, in the units the experts see. Several outputs: a list of each.
     log_marginal_likelihood_ : float
         Log evidence of y, in its own units, under the mixture.
+    loo_score_, loo_score_new_inputs_ : float
+        Mean negative log predictive density of training rows, each given all others, and each given all rows
+        of other inputs. Estimates of the score on new rows like these, and at new inputs.
+    kernel_scores_ : dict of str to float, or None
+        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the units the experts see;
+        lower is better.
     n_induced_trees_ : int
         How many partitions the mixture averages over.
     n_iter_ : int
@@ -133,7 +149,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sum_children: int | str = "auto",
         product_children: int | None = None,
         depth: int | None = None,
-        weights: str = "posterior",
+        weights: str = "gated",
+        local_scale: bool | None = None,
+        effort: str = "medium",
         optimizer: str | None = "lbfgs",
         objective: str = "surrogate",
         max_iter: int | None = None,
@@ -154,6 +172,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.product_children = product_children
         self.depth = depth
         self.weights = weights
+        self.local_scale = local_scale
+        self.effort = effort
         self.optimizer = optimizer
         self.objective = objective
         self.max_iter = max_iter
@@ -185,6 +205,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             fitted = fit(X, y.reshape(len(y), -1), settings, rng)
             self._model = fitted.model
             self._learned = fitted.learned
+            self.loo_score_ = fitted.loo_score
+            self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
+            self.kernel_scores_ = fitted.choice.scores if fitted.choice else None
             self._squeeze = y.ndim == 1
         return self
 
@@ -256,7 +279,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
-        return summarise(self._model, list(names))
+        scores = (self.loo_score_, self.loo_score_new_inputs_)
+        return summarise(self._model, list(names), scores, self.kernel_scores_)
 
     @property
     def tree_(self) -> Node:
@@ -353,6 +377,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             check_choice("structure", self.structure, STRUCTURES, "or a tree of dsmgp.tree nodes")
         check_choice("weights", self.weights, WEIGHTS)
         check_choice("objective", self.objective, OBJECTIVES)
+        check_choice("effort", self.effort, EFFORTS)
+        if self.local_scale not in (None, True, False):
+            raise ValueError(
+                f"expected local_scale to be True, False or None, got {self.local_scale!r}"
+            )
         check_choice("dtype", self.dtype, DTYPES)
         if self.optimizer is not None:
             check_choice("optimizer", self.optimizer, OPTIMIZERS, "or None")
@@ -361,7 +390,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.mean, str):
             check_choice("mean", self.mean, MEANS, "or a gpytorch mean")
         return Settings(
-            kernel="rbf" if _is_auto(self.kernel) else self.kernel,
+            kernel=self.kernel,
             mean=self.mean,
             noise_variance=self.noise_variance,
             structure=self.structure,
@@ -372,6 +401,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             product_children=check_count("product_children", self.product_children, 2, True),
             depth=check_count("depth", self.depth, 1, True),
             weights=self.weights,
+            local_scale=self.weights == "gated" if self.local_scale is None else self.local_scale,
+            effort=self.effort,
             optimizer=self.optimizer,
             objective=self.objective,
             max_iter=check_count("max_iter", self.max_iter, 1, True),

@@ -15,7 +15,12 @@ from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
 __all__ = ["summarise"]
 
 
-def summarise(model: Model, names: Sequence[str]) -> str:
+def summarise(
+    model: Model,
+    names: Sequence[str],
+    loo_scores: tuple[float, float],
+    kernel_scores: dict[str, float] | None,
+) -> str:
     """The text of :meth:`DSMGPRegressor.summary`."""
     experts = model.experts.experts
     n_rows, n_outputs = experts.Y.shape
@@ -29,7 +34,20 @@ def summarise(model: Model, names: Sequence[str]) -> str:
         f"induced trees   {_large(model)}, of which {model.posterior.n_effective_trees:.3g} "
         "carry the posterior",
         f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / n_rows:.4g} per row)",
+        f"leave-one-out   NLPD {loo_scores[0]:.4g}, at new inputs {loo_scores[1]:.4g}",
     ]
+    if model.gate is not None:
+        gate = model.gate
+        shapes = zip(gate.shape_weights, gate.shape_variances, strict=True)
+        lines.append(
+            f"gate            variance^-{gate.variance_exponent:.3g} scale^-{gate.scale_exponent:.3g}, "
+            "leaf variances times " + ", ".join(f"{c:.3g} ({w:.0%})" for w, c in shapes)
+        )
+    if kernel_scores:
+        ranked = sorted(kernel_scores.items(), key=lambda item: item[1])
+        lines.append(
+            "kernels tried   " + ", ".join(f"{name} {score:.4g}" for name, score in ranked)
+        )
     rotated = not model.outputs.diagonal
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"

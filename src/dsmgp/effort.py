@@ -1,0 +1,73 @@
+"""What "auto" stands for: how large and how many the leaves are, on one dial.
+
+Partitions of several sizes beat many of one size: small leaves know the local noise, large leaves the
+function, and the gate sorts it out. Sizes are taken from a ladder, from below, as long as their cost
+stays within what the effort allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EFFORTS", "Effort"]
+
+# Rows of a leaf grown down to a leaf_size of M, on average, over M.
+FILL = 0.67
+# Seconds per operation for a leaf to be factorised, inverted and left out, with m (m + OVERHEAD) operations
+# a row: measured by benchmarks/engine.py on two cores, and on one H200.
+OVERHEAD = 400.0
+SECONDS = {"cpu": 1.0 / 30e9, "cuda": 1.0 / 3000e9}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What one setting of the dial may cost.
+
+    Attributes
+    ----------
+    ladder : leaf sizes, from small to large
+    copies : partitions of each size
+    seconds : what all leaves of all partitions may take to condition, by the cost model
+    leaf_size : rows of the leaves that theta is learned on
+    n_leaves : how many of them
+    n_trial_leaves : how many of them a kernel is tried on
+    n_gate_rows : rows on which the gate is fitted
+    """
+
+    ladder: tuple[int, ...]
+    copies: int
+    seconds: float
+    leaf_size: int
+    n_leaves: int
+    n_trial_leaves: int
+    n_gate_rows: int
+
+    def leaf_sizes(self, n_rows: int, n_outputs: int, device: str) -> list[int]:
+        """Sizes of the leaves, one entry per partition.
+
+        Where a size holds all rows, the partition is one leaf that knows everything; the whole data as one leaf
+        is tried last even if the ladder ends below.
+        """
+        rate = SECONDS.get(device, SECONDS["cuda"]) * n_outputs
+        sizes: list[int] = []
+        spent = 0.0
+        for size in (*self.ladder, n_rows):
+            if sizes and sizes[-1] >= n_rows:
+                break
+            whole = size >= n_rows
+            rows = n_rows if whole else FILL * size
+            copies = 1 if whole else self.copies
+            cost = copies * n_rows * rows * (rows + OVERHEAD) * rate
+            if sizes and spent + cost > self.seconds:
+                break
+            spent += cost
+            sizes += [size] * copies
+        return sizes
+
+
+#: By name.
+EFFORTS = {
+    "low": Effort((125, 250, 500), 2, 3.0, 250, 20, 6, 3000),
+    "medium": Effort((60, 125, 250, 500, 1000, 2000), 2, 20.0, 500, 40, 10, 6000),
+    "high": Effort((60, 125, 250, 500, 1000, 2000, 4000), 3, 300.0, 1000, 60, 20, 20000),
+}

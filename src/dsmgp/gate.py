@@ -1,0 +1,174 @@
+"""Weights that depend on x, fitted by leave-one-out.
+
+Posterior weights collapse: with thousands of rows one partition's evidence beats all others by tens of
+nats, and the mixture keeps that partition's hard edges. The gate weighs leaves by how sure they are
+instead. Leaf L at x gets a weight proportional to
+
+    path weight * v_L(x)^-tau * z_L^-kappa,
+
+with v_L(x) its predictive variance of y and z_L its scale, the mean square of its standardised
+leave-one-out residuals. A leaf at whose edge x lies is unsure, and steps back. The weights sum to one
+at every x and do not look at y there, so this is a proper mixture and a proper process; but it is
+not Bayesian conditioning, and the log evidence is not its own.
+
+Each leaf then predicts with variance ``z_L v_L(x)``, spread over a few scales that all leaves share
+(a scale mixture, which gives tails as heavy as the data ask for).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from dsmgp.components import Components
+
+__all__ = ["Gate", "fit_gate", "leaf_scales"]
+
+Array = NDArray[np.float64]
+# Rows of pseudo-data at scale one: a leaf of few rows keeps its scale near one.
+PRIOR_ROWS = 1.0
+LOG_2PI = float(np.log(2.0 * np.pi))
+START_EXPONENTS = (3.0, 1.0)
+START_SHAPES = ((0.0, -1.0), (-0.5, 1.0))  # log weights and log variances
+BOUNDS = {
+    "exponent": (0.0, 40.0),
+    "scale": (-5.0, 15.0),
+    "weight": (-12.0, 6.0),
+    "shape": (-9.0, 6.0),
+}
+# Pull towards the start, per row: only where the data say next to nothing does it count.
+RIDGE = 1e-4
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Exponents of the leaf's variance and scale, and the scales over which a leaf is spread.
+
+    ``shape_weights`` sum to one; a leaf's variance is multiplied by each of ``shape_variances``.
+    """
+
+    variance_exponent: float = 0.0
+    scale_exponent: float = 0.0
+    shape_weights: Array = field(default_factory=lambda: np.ones(1))
+    shape_variances: Array = field(default_factory=lambda: np.ones(1))
+
+    @property
+    def mean_variance(self) -> float:
+        """What a leaf's variance is multiplied by on average."""
+        return float(self.shape_weights @ self.shape_variances)
+
+    def log_weight(self, log_path: Array, variance: Array, scale: Array) -> Array:
+        """Log weight of leaves, not normalised; variance and scale have the outputs last."""
+        return np.asarray(
+            log_path
+            - self.variance_exponent * np.log(variance).sum(-1)
+            - self.scale_exponent * np.log(scale).sum(-1)
+        )
+
+
+def leaf_scales(squares: Array, n_rows: Array) -> Array:
+    """Scale of leaves whose standardised leave-one-out residuals have the given sums of squares."""
+    return np.asarray((PRIOR_ROWS + squares) / (PRIOR_ROWS + n_rows))
+
+
+def fit_gate(
+    components: Components, scale: Array, log_path: Array, y: Array, local_scale: bool
+) -> Gate:
+    """The gate under which the mixture of left-out laws gives the rows the highest density.
+
+    Parameters
+    ----------
+    components : Components
+        Laws of y at rows, given all other rows.
+    scale : ndarray of shape (n, n_components, n_outputs)
+        Scales of the leaves, without the row itself.
+    log_path : ndarray of shape (n, n_components)
+        Log path weights, minus infinity where a row reaches no leaf.
+    y : ndarray of shape (n, n_outputs)
+        What was observed, in the units of the experts.
+    local_scale : bool
+        Whether leaves have scales; without them there is one exponent to fit and one shape.
+    """
+    problem = _Problem(
+        log_path,
+        np.log(components.variance).sum(-1),
+        np.log(scale).sum(-1),
+        ((y[:, None, :] - components.mean) ** 2 / components.variance / scale).sum(-1),
+        y.shape[1],
+        len(START_SHAPES[0]) if local_scale else 0,
+    )
+    start, bounds = [START_EXPONENTS[0]], [BOUNDS["exponent"]]
+    if local_scale:
+        n = len(START_SHAPES[0])
+        start += [START_EXPONENTS[1], *START_SHAPES[0][1:], *START_SHAPES[1]]
+        bounds += [BOUNDS["scale"], *[BOUNDS["weight"]] * (n - 1), *[BOUNDS["shape"]] * n]
+    origin = np.array(start)
+
+    def loss(theta: Array) -> tuple[float, Array]:
+        value, gradient = problem.log_density(theta)
+        away = theta - origin
+        return -value + RIDGE * float(away @ away), -gradient + 2.0 * RIDGE * away
+
+    found = minimize(loss, origin, jac=True, method="L-BFGS-B", bounds=bounds)
+    tau, kappa, log_weights, log_variances = problem.parts(found.x)
+    return Gate(tau, kappa, np.exp(log_weights), np.exp(log_variances))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Mean log density of left-out rows, and its gradient, as a function of the gate's parameters.
+
+    All arrays are (rows, components), summed over outputs; ``square`` is the standardised squared residual.
+    ``n_shapes`` is 0 where there are no scales: then theta is the variance exponent alone.
+    """
+
+    log_path: Array
+    log_v: Array
+    log_z: Array
+    square: Array
+    n_outputs: int
+    n_shapes: int
+
+    def parts(self, theta: Array) -> tuple[float, float, Array, Array]:
+        """Exponents, and log weights and log variances of the shapes."""
+        if not self.n_shapes:
+            return float(theta[0]), 0.0, np.zeros(1), np.zeros(1)
+        logits = np.concatenate([[0.0], theta[2 : 1 + self.n_shapes]])
+        log_weights = logits - np.logaddexp.reduce(logits)
+        return float(theta[0]), float(theta[1]), log_weights, theta[1 + self.n_shapes :]
+
+    def log_density(self, theta: Array) -> tuple[float, Array]:
+        tau, kappa, log_weights, log_variances = self.parts(theta)
+        gate, _ = _softmax(self.log_path - tau * self.log_v - kappa * self.log_z)
+        with np.errstate(divide="ignore"):
+            log_gate = np.log(gate)
+        normal = -0.5 * (self.log_v + self.log_z + self.n_outputs * LOG_2PI)
+        precision = np.exp(-log_variances)
+        terms = (
+            (log_gate + normal)[:, :, None]
+            + (log_weights - 0.5 * self.n_outputs * log_variances)
+            - 0.5 * self.square[:, :, None] * precision
+        )  # (rows, components, shapes)
+        n = len(terms)
+        posterior, total = _softmax(terms.reshape(n, -1))
+        posterior = posterior.reshape(terms.shape)
+        moved = posterior.sum(-1) - gate  # where the rows themselves would put the weight
+        gradient = [-(moved * self.log_v).sum() / n]
+        if self.n_shapes:
+            by_shape = posterior.sum((0, 1)) / n
+            squares = np.einsum("nkj,nk->j", posterior, self.square) / n
+            gradient.append(-(moved * self.log_z).sum() / n)
+            gradient += list((by_shape - np.exp(log_weights))[1:])
+            gradient += list(0.5 * (squares * precision - self.n_outputs * by_shape))
+        return float(total.mean()), np.array(gradient)
+
+
+def _softmax(log_weights: Array) -> tuple[Array, Array]:
+    """Normalised weights over axis 1, and the logs of what they were divided by."""
+    top = log_weights.max(axis=1, keepdims=True)
+    weights = np.exp(log_weights - top)
+    total = weights.sum(axis=1, keepdims=True)
+    return weights / total, (np.log(total) + top)[:, 0]

@@ -1,0 +1,162 @@
+"""The gate: gradient, what it can find, and the process that it makes."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dsmgp import DSMGPRegressor
+from dsmgp.components import Components
+from dsmgp.gate import Gate, _Problem, fit_gate
+
+
+def random_problem(rng, n=60, k=4, outputs=2, n_shapes=2):
+    path = np.log(rng.dirichlet(np.ones(k), size=n))
+    path[:5, -1] = -np.inf  # rows that reach fewer leaves
+    path -= np.logaddexp.reduce(path, axis=1, keepdims=True)
+    log_v, log_z = rng.normal(size=(2, n, k))
+    return _Problem(path, log_v, log_z, rng.gamma(outputs, 2.0, size=(n, k)), outputs, n_shapes)
+
+
+@pytest.mark.parametrize("n_shapes", [0, 2, 3])
+def test_the_gradient_equals_finite_differences(rng, n_shapes):
+    problem = random_problem(rng, n_shapes=n_shapes)
+    theta = rng.normal(size=1 if n_shapes == 0 else 2 * n_shapes + 1)
+    h = 1e-5
+    expected = [
+        (problem.log_density(theta + h * e)[0] - problem.log_density(theta - h * e)[0]) / (2 * h)
+        for e in np.eye(len(theta))
+    ]
+    np.testing.assert_allclose(problem.log_density(theta)[1], expected, atol=1e-8)
+
+
+def test_the_density_is_the_mixtures(rng):
+    """One output, by scipy."""
+    problem = random_problem(rng, outputs=1)
+    theta = np.array([1.5, 0.4, -0.7, -0.3, 0.9])
+    weights = np.exp(problem.log_path - 1.5 * problem.log_v - 0.4 * problem.log_z)
+    weights /= weights.sum(axis=1, keepdims=True)
+    shapes = np.exp([0.0, -0.7]) / np.exp([0.0, -0.7]).sum()
+    variance = np.exp(problem.log_v + problem.log_z)
+    residual = np.sqrt(problem.square * variance)
+    density = sum(
+        weights * w * stats.norm.pdf(residual, scale=np.sqrt(variance * np.exp(c)))
+        for w, c in zip(shapes, [-0.3, 0.9], strict=True)
+    ).sum(axis=1)
+    assert problem.log_density(theta)[0] == pytest.approx(np.log(density).mean(), rel=1e-12)
+
+
+def test_the_gate_trusts_the_leaf_that_is_sure_where_that_is_right(rng):
+    """Two experts, each good where it says it is: the fitted gate follows their variances."""
+    n = 2000
+    y = np.zeros((n, 1))
+    variance = np.where(rng.uniform(size=(n, 1, 1)) < 0.5, [[[0.01], [1.0]]], [[[1.0], [0.01]]])
+    mean = rng.normal(size=variance.shape) * np.sqrt(variance)
+    components = Components(np.tile([0, 1], (n, 1)), mean, variance)
+    path = np.full((n, 2), np.log(0.5))
+    gate = fit_gate(components, np.ones_like(mean), path, y, local_scale=False)
+    assert gate.variance_exponent > 0.5
+    np.testing.assert_array_equal(gate.shape_variances, [1.0])
+
+
+def test_heavy_tails_are_found(rng):
+    n = 4000
+    components = Components(np.zeros((n, 1), dtype=int), np.zeros((n, 1, 1)), np.ones((n, 1, 1)))
+    wide = rng.uniform(size=n) < 0.2
+    y = rng.normal(size=n) * np.where(wide, 3.0, 0.5)
+    gate = fit_gate(components, np.ones((n, 1, 1)), np.zeros((n, 1)), y[:, None], local_scale=True)
+    order = np.argsort(gate.shape_variances)
+    np.testing.assert_allclose(gate.shape_variances[order], [0.25, 9.0], rtol=0.2)
+    np.testing.assert_allclose(gate.shape_weights[order], [0.8, 0.2], atol=0.04)
+
+
+def test_without_a_gate_nothing_is_weighed_or_spread():
+    gate = Gate()
+    np.testing.assert_array_equal(
+        gate.log_weight(np.array([-1.0]), np.ones((1, 1)) * 5, np.ones((1, 1))), [-1.0]
+    )
+    assert gate.mean_variance == 1.0
+
+
+@pytest.fixture(params=["balanced", "paper", "two_outputs"])
+def gated(request, rng):
+    X = rng.uniform(-2, 2, size=(200, 2))
+    y = np.sin(3 * X[:, 0]) + 0.1 * (1 + 3 * (X[:, 1] > 0)) * rng.standard_t(4, size=200)
+    if request.param == "two_outputs":
+        y = np.column_stack([y, 0.5 * y + 0.2 * rng.normal(size=200)])
+    options = (
+        {"structure": "paper", "sum_children": 2, "product_children": 2}
+        if request.param == "paper"
+        else {}
+    )
+    model = DSMGPRegressor(
+        "matern32",
+        leaf_size=[20, 40, 80] if not options else 30,
+        random_state=0,
+        max_iter=20,
+        **options,
+    )
+    X_test = rng.uniform(-2.2, 2.2, size=(12, 2))
+    return model.fit(X, y), X_test
+
+
+def test_gated_weights_sum_to_one_and_move_with_x(gated):
+    model, X_test = gated
+    law = model.predict_dist(X_test)
+    np.testing.assert_allclose(law.weights.sum(axis=1), 1.0, atol=1e-12)
+    assert np.ptp(law.weights, axis=0).max() > 0.01
+
+
+def test_gated_joint_moments_have_the_mixtures_marginals(gated):
+    model, X_test = gated
+    for noise in (True, False):
+        law = model.predict_dist(X_test, include_noise=noise)
+        mean, covariance = model.predict(X_test, return_cov=True, include_noise=noise)
+        np.testing.assert_allclose(mean, law.mean, atol=1e-9)
+        diagonal = np.einsum("ii...->i...", covariance)
+        np.testing.assert_allclose(diagonal, law.var, atol=1e-8)
+        np.testing.assert_allclose(model.predict(X_test), law.mean, atol=1e-12)
+
+
+def test_the_gated_law_of_some_points_does_not_depend_on_the_others(gated):
+    model, X_test = gated
+    some = [1, 5, 6, 10]
+    mean, covariance = model.predict(X_test, return_cov=True)
+    sub_mean, sub_covariance = model.predict(X_test[some], return_cov=True)
+    np.testing.assert_allclose(mean[some], sub_mean, atol=1e-10)
+    np.testing.assert_allclose(covariance[np.ix_(some, some)], sub_covariance, atol=1e-10)
+
+
+def test_gated_covariances_are_positive_semidefinite(gated):
+    model, X_test = gated
+    _, covariance = model.predict(X_test, return_cov=True, include_noise=False)
+    matrices = covariance if covariance.ndim == 2 else np.moveaxis(covariance, -1, 0)
+    assert np.linalg.eigvalsh(matrices).min() > -1e-9
+
+
+def test_gated_draws_have_the_joint_moments(gated):
+    model, X_test = gated
+    for noise in (False, True):
+        draws = model.sample_y(X_test, 30_000, random_state=1, include_noise=noise)
+        mean, covariance = model.predict(X_test, return_cov=True, include_noise=noise)
+        if draws.ndim == 2:
+            draws, mean, covariance = draws[:, None], mean[:, None], covariance[..., None]
+        for k in range(mean.shape[1]):
+            scale = np.sqrt(np.diag(covariance[..., k]))
+            error = 6 * scale / np.sqrt(30_000)
+            assert (np.abs(draws[:, k].mean(axis=1) - mean[:, k]) < error).all()
+            np.testing.assert_allclose(
+                np.cov(draws[:, k]) / np.outer(scale, scale),
+                covariance[..., k] / np.outer(scale, scale),
+                atol=0.12,
+            )
+
+
+def test_gated_draws_follow_the_marginal_mixture(gated):
+    model, X_test = gated
+    law = model.predict_dist(X_test)
+    draws = model.sample_y(X_test, 3000, random_state=2, include_noise=True)
+    for sample in range(draws.shape[-1])[:1]:
+        assert law.cdf(draws[..., sample]).shape == law.mean.shape
+    ranks = np.stack([law.cdf(draws[..., s]) for s in range(draws.shape[-1])])
+    for column in ranks.reshape(len(ranks), -1).T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-5
