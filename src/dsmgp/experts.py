@@ -68,6 +68,24 @@ class Solution:
         n = self.mask.sum(-1).to(fit)  # an integer times a number would be of torch's default dtype
         return -0.5 * (fit + n * LOG_2PI) - logs.sum(-1)
 
+    def student(self, rows: float) -> tuple[Tensor, Tensor]:
+        """Log evidence with the leaf's scale integrated out, and the pull on its residuals.
+
+        The scale has an inverse-gamma prior worth ``rows`` rows at scale one, which makes the leaf a
+        multivariate Student-t with that many degrees of freedom. Its gradient is the Gaussian's with
+        ``alpha alpha'`` multiplied by the pull, the inverse of the scale that the leaf's rows suggest: a
+        leaf that is much noisier than the rest does not decide theta for all.
+        """
+        fit = (self.residual * self.alpha).sum(-1)
+        log_det = 2.0 * (self.factor.diagonal(dim1=-2, dim2=-1).log() * self.mask).sum(-1)
+        n = self.mask.sum(-1).to(fit)
+        half = torch.tensor(0.5 * rows).to(fit)
+        constant = (
+            torch.lgamma(half + 0.5 * n) - torch.lgamma(half) - 0.5 * n * math.log(rows * math.pi)
+        )
+        evidence = constant - 0.5 * log_det - (half + 0.5 * n) * torch.log1p(fit / rows)
+        return evidence, (rows + n) / (rows + fit)
+
 
 class Experts:
     """The GPs of a tree's leaves over their training rows.
@@ -125,11 +143,15 @@ class Experts:
         return self._gather(self.executor.map(work, self.groups), len(bound))
 
     def log_evidence_and_gradient(
-        self, naturals: Sequence[Tensor], outputs: Sequence[int] | None = None
+        self,
+        naturals: Sequence[Tensor],
+        outputs: Sequence[int] | None = None,
+        scale_rows: float | None = None,
     ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
         """Log evidence (n_leaves, n_outputs), and for each output its gradient by the natural vector.
 
-        Not a number where a leaf's matrix cannot be factorised: the optimiser steps back.
+        Not a number where a leaf's matrix cannot be factorised: the optimiser steps back. With
+        ``scale_rows`` every leaf has a scale of its own, integrated out (see :meth:`Solution.student`).
         """
         chosen = list(range(len(self.laws))) if outputs is None else list(outputs)
         bound = self._bind(naturals, chosen)
@@ -140,9 +162,13 @@ class Experts:
             for output, law in zip(chosen, bound, strict=True):
                 K, pullback = law.covariance(batch.X, batch.mask)
                 solution = _solve(K, law, batch, output, warn=False)
-                columns.append(solution.log_evidence)
-                W, share, trace = _sensitivity(solution)
-                gradients.append(pullback(W, solution.alpha, share, trace))
+                if scale_rows is None:
+                    evidence, pull = solution.log_evidence, torch.ones_like(solution.nugget)
+                else:
+                    evidence, pull = solution.student(scale_rows)
+                columns.append(evidence)
+                W, share, trace = _sensitivity(solution, pull)
+                gradients.append(pullback(W, solution.alpha * pull.unsqueeze(-1), share, trace))
             return torch.stack(columns, -1), gradients
 
         results = self.executor.map(work, self.groups)
@@ -434,12 +460,16 @@ def _retry(
                 break
 
 
-def _sensitivity(solution: Solution) -> tuple[Tensor, Tensor, Tensor]:
-    """``W = 2 dL/dK = alpha alpha' - K^-1`` (R&W eq. 5.9), ``sum(W * K)`` without noise, ``tr W``."""
+def _sensitivity(solution: Solution, pull: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``W = 2 dL/dK = pull alpha alpha' - K^-1``, ``sum(W * K)`` without noise, and ``tr W``.
+
+    R&W eq. 5.9, where pull is one.
+    """
     W = torch.cholesky_inverse(solution.factor)
     alpha = solution.alpha
-    W.baddbmm_(alpha.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
+    pulled = alpha * pull.unsqueeze(-1)
+    W.baddbmm_(pulled.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
     trace = (W.diagonal(dim1=-2, dim2=-1) * solution.mask).sum(-1)
-    # W * (K + nugget I) sums to residual' alpha - n, which saves a pass over the matrices.
-    total = (solution.residual * alpha).sum(-1) - solution.mask.sum(-1)
+    # W * (K + nugget I) sums to pull residual' alpha - n, which saves a pass over the matrices.
+    total = (solution.residual * pulled).sum(-1) - solution.mask.sum(-1)
     return W, total - solution.nugget * trace, trace

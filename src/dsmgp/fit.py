@@ -41,6 +41,8 @@ NEUTRAL_KERNEL = "matern32"
 # Rows on which leave-one-out scores are computed.
 MAX_SCORED_ROWS = 20_000
 TRIAL_ITERATIONS = 30
+# Rows that the prior of a leaf's scale is worth while theta is learned.
+SCALE_ROWS = 5.0
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class _Fit:
             rng=self.rng,
             max_iter=settings.max_iter or max_iter,
             n_restarts=settings.n_restarts,
+            scale_rows=SCALE_ROWS if settings.local_scale and tree is None else None,
             report=logger.info,
         )
 

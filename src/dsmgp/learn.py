@@ -37,7 +37,11 @@ class Learned:
 
 
 def evidence_objective(
-    tree: Node | None, experts: Experts, processes: Sequence[Process], outputs: Sequence[int]
+    tree: Node | None,
+    experts: Experts,
+    processes: Sequence[Process],
+    outputs: Sequence[int],
+    scale_rows: float | None = None,
 ) -> Objective:
     """The tree's log evidence (plus log priors) and its gradient, as a function of the outputs' thetas.
 
@@ -54,7 +58,7 @@ def evidence_objective(
         naturals = [p.natural(law) for p, law in zip(chosen, laws, strict=True)]
         if not all(bool(torch.isfinite(n).all()) for n in naturals):
             return -np.inf, np.zeros_like(theta)
-        evidence, gradients = experts.log_evidence_and_gradient(naturals, outputs)
+        evidence, gradients = experts.log_evidence_and_gradient(naturals, outputs, scale_rows)
         if not np.all(np.isfinite(evidence)) or not all(np.all(np.isfinite(g)) for g in gradients):
             return -np.inf, np.zeros_like(theta)
         value, responsibility = float(evidence.sum()), np.ones(len(evidence))
@@ -81,6 +85,7 @@ def learn(
     rng: np.random.Generator,
     max_iter: int | None = None,
     n_restarts: int = 0,
+    scale_rows: float | None = None,
     report: Callable[[str], None] = lambda message: None,
 ) -> list[Learned]:
     """Set every process to the theta that maximises the evidence of a tree, or of leaves without one.
@@ -92,7 +97,7 @@ def learn(
     n_rows = max(sum(len(rows) for rows in experts.leaf_rows), 1)
     results = []
     for outputs in sets:
-        objective = evidence_objective(tree, experts, processes, outputs)
+        objective = evidence_objective(tree, experts, processes, outputs, scale_rows)
         start = np.concatenate([processes[k].theta.numpy() for k in outputs])
         best: Learned | None = None
         if start.size:
