@@ -9,10 +9,12 @@ from gpytorch.kernels import (
     LinearKernel,
     MaternKernel,
     PeriodicKernel,
+    PiecewisePolynomialKernel,
     PolynomialKernel,
     RBFKernel,
     RQKernel,
     ScaleKernel,
+    SpectralMixtureKernel,
 )
 from gpytorch.priors import GammaPrior, NormalPrior
 from oracle import kernel as textbook_kernel
@@ -28,7 +30,22 @@ from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Product, Region, leaves
 
 NAMED = sorted(KERNELS)
+
+
+class Manhattan(RBFKernel):
+    """A kernel of the user's own, with a distance of its own."""
+
+    def covar_dist(self, x1, x2, diag=False, square_dist=False, **params):
+        d = (x1 - x2).abs().sum(-1) if diag else (x1.unsqueeze(-2) - x2.unsqueeze(-3)).abs().sum(-1)
+        return d.square() if square_dist else d
+
+
 GENERAL = {
+    "periodic": lambda: PeriodicKernel(),
+    "piecewise": lambda: PiecewisePolynomialKernel(q=2),
+    "mixture": lambda: SpectralMixtureKernel(num_mixtures=2, ard_num_dims=3),
+    "manhattan": lambda: Manhattan(),
+    "linear_sum": lambda: ScaleKernel(RBFKernel()) + LinearKernel(),
     "sum": lambda: ScaleKernel(RBFKernel(ard_num_dims=3)) + ScaleKernel(MaternKernel(nu=0.5)),
     "product": lambda: (
         ScaleKernel(PeriodicKernel(active_dims=[0])) * LinearKernel(active_dims=[1, 2])
@@ -233,6 +250,63 @@ def test_padding_changes_nothing(rng, kernel, monkeypatch):
         torch.testing.assert_close(answers[k][1], variance, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 3.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_padding_changes_nothing_for_heavy_tails(rng, alpha, dtype, monkeypatch):
+    X = torch.from_numpy(rng.normal(size=(60, 2))).to(dtype)
+    Y = torch.from_numpy(rng.normal(size=(60, 1))).to(dtype)
+    parts = Region.whole(2).split(0, [0.0])
+    some = [Leaf(parts[0], np.arange(32)), Leaf(parts[1], np.arange(32, 60))]
+    process = build_process("rq", "zero", 0.1, 2)
+    process.kernel.base_kernel.alpha = alpha
+    law = process.law(2)
+    monkeypatch.setattr(experts_module, "MOST_PADDING", 1.0)
+    _, (together,) = Experts(some, X, Y, [law]).log_evidence_and_gradient([process.natural(law)])
+    for k, leaf in enumerate(some):
+        _, (alone,) = Experts([leaf], X, Y, [law]).log_evidence_and_gradient([process.natural(law)])
+        tolerance = 1e-9 if dtype == torch.float64 else 1e-2
+        np.testing.assert_allclose(together[k], alone[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kernel", sorted(SKLEARN))
+def test_a_row_far_away_costs_the_others_no_digits(rng, kernel):
+    X = rng.normal(size=(40, 3))
+    X[7, 1] = 1e7
+    Y = rng.normal(size=(40, 1))
+    process = build_process(kernel, "zero", 1e-3, 3)
+    law = process.law(3)
+    ell = process.kernel.base_kernel.lengthscale.detach().numpy()[0]
+    experts = Experts(
+        [Leaf(Region.whole(3), np.arange(40))], torch.from_numpy(X), torch.from_numpy(Y), [law]
+    )
+    conditioned = experts.condition([process.natural(law)])
+    oracle = GaussianProcessRegressor(1.0 * SKLEARN[kernel](ell), alpha=1e-3, optimizer=None)
+    oracle.fit(X, Y[:, 0])
+    X_test = np.vstack([rng.normal(size=(5, 3)), [[1e8, 0, 0]]])
+    mean, covariance = oracle.predict(X_test, return_cov=True)
+    found_mean, found_covariance = conditioned.joint(0, torch.from_numpy(X_test))
+    assert conditioned.log_evidence[0, 0] == pytest.approx(
+        oracle.log_marginal_likelihood(), abs=1e-5
+    )
+    np.testing.assert_allclose(found_mean[:, 0], mean, atol=1e-6)
+    np.testing.assert_allclose(found_covariance[0], covariance, atol=1e-6)
+
+
+def test_bare_kernels_get_an_output_scale():
+    for bare in (RBFKernel(), PeriodicKernel(), PiecewisePolynomialKernel(q=1)):
+        assert isinstance(build_process(bare, "zero", 0.1, 3).kernel, ScaleKernel)
+    own = build_process(LinearKernel(), "zero", 0.1, 3).kernel
+    assert isinstance(own, LinearKernel)
+
+
+def test_a_kernels_own_distance_is_kept(rng):
+    process = build_process(Manhattan(), "zero", 0.1, 3)
+    X = torch.from_numpy(rng.normal(size=(1, 6, 3)))
+    law = process.law(3)
+    K, _ = law.bind(process.natural(law)).covariance(X, torch.ones(1, 6, dtype=torch.bool))
+    torch.testing.assert_close(K, process.kernel(X).to_dense())
+
+
 def test_per_leaf_hyperparameters_equal_separate_leaves(rng):
     """A batch may carry one natural vector per leaf."""
     X = torch.from_numpy(rng.normal(size=(2, 15, 3)))
@@ -297,7 +371,9 @@ def test_the_jitter_ladder_warns_and_names_the_leaf(rng):
         torch.from_numpy(rng.normal(size=(20, 1))),
         [law],
     )
-    with pytest.warns(FactorisationWarning, match=r"leaf 0 \(20 rows\).*raise noise_variance"):
+    with pytest.warns(
+        FactorisationWarning, match=r"covariance of leaf 0 \(20 rows\).*raise noise_variance"
+    ):
         conditioned = experts.condition([process.natural(law)])
     assert np.isfinite(conditioned.log_evidence).all()
 

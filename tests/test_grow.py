@@ -173,9 +173,29 @@ def test_splits_lie_between_values_that_are_neighbours_in_floating_point(rng):
     assert [leaf.n_rows for leaf in leaves(tree)] == [5, 5]
 
 
+def test_one_hot_columns_neither_overflow_the_stack_nor_lose_rows(rng):
+    X = np.eye(300)[rng.integers(0, 300, size=900)]
+    for tree in (
+        grow_balanced(X, leaf_sizes=[20], rng=rng),
+        grow_paper(X, leaf_size=20, sum_children=2, depth=2, rng=rng),
+    ):
+        assert_valid(tree, X)
+
+
+def test_uneven_structures_are_stopped_while_they_grow(rng, monkeypatch):
+    monkeypatch.setattr("dsmgp.grow.MAX_OPERATIONS", 1e9)
+    X = rng.lognormal(sigma=3.0, size=(3000, 1))
+    with pytest.raises(ValueError, match="more than is sensible"):
+        grow_paper(X, leaf_size=100, sum_children=8, depth=2, rng=rng)
+    with pytest.raises(ValueError, match="more than is sensible"):
+        grow_balanced(X, leaf_sizes=[500] * 8, depth=3, rng=rng)
+
+
 def test_monsters_are_refused_with_their_cost(rng):
     X = rng.normal(size=(2000, 2))
-    with pytest.raises(ValueError, match=r"leaves of .* operations per evaluation"):
+    with pytest.raises(
+        ValueError, match=r"leaves or more, which need .* operations per evaluation"
+    ):
         grow_paper(X, leaf_size=10, sum_children=30, product_children=10, depth=4, rng=rng)
 
 

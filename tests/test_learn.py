@@ -6,6 +6,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.priors import LogNormalPrior
+from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 from test_experts import central_difference
@@ -14,8 +15,8 @@ from dsmgp import DSMGPRegressor
 from dsmgp.experts import Experts
 from dsmgp.grow import grow_paper
 from dsmgp.learn import OPTIMIZERS, evidence_objective, learn
-from dsmgp.process import KERNELS, build_process
-from dsmgp.tree import Leaf, Region, leaves
+from dsmgp.process import KERNELS, NOISE_FLOOR, build_process
+from dsmgp.tree import Leaf, Product, Region, leaves, nodes
 
 
 @pytest.fixture
@@ -57,8 +58,13 @@ def test_priors_are_part_of_the_objective(two_outputs):
 def test_one_leaf_learns_what_scikit_learn_learns(wavy):
     X, y = wavy
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
-    model = DSMGPRegressor("rbf", structure=Leaf(Region.whole(2)), standardize=False, max_iter=300)
-    model.fit(X, y)
+    model = DSMGPRegressor(
+        ScaleKernel(RBFKernel(ard_num_dims=2)),  # without the priors that kernels by name carry
+        structure=Leaf(Region.whole(2)),
+        weights="posterior",
+        standardize=False,
+        max_iter=300,
+    ).fit(X, y)
     kernel = sk.ConstantKernel(1.0) * sk.RBF([1.0, 1.0]) + sk.WhiteKernel(0.1)
     oracle = GaussianProcessRegressor(kernel, alpha=0.0).fit(X, y)
     best = oracle.log_marginal_likelihood(oracle.kernel_.theta)
@@ -78,20 +84,92 @@ def test_every_optimiser_climbs(wavy, optimizer):
 
 def test_the_full_objective_is_at_least_as_good_as_the_surrogate(wavy):
     X, y = wavy
-    options = {"kernel": "rbf", "structure": "paper", "leaf_size": 30, "random_state": 0}
+    options = {
+        "kernel": "rbf",
+        "structure": "paper",
+        "leaf_size": 30,
+        "weights": "posterior",
+        "random_state": 0,
+    }
     surrogate = DSMGPRegressor(objective="surrogate", **options).fit(X, y)
     full = DSMGPRegressor(objective="full", **options).fit(X, y)
-    assert full.log_marginal_likelihood_ >= surrogate.log_marginal_likelihood_ - 1e-9
+    assert full.log_marginal_likelihood_ > surrogate.log_marginal_likelihood_ + 0.1
     assert full.n_induced_trees_ == surrogate.n_induced_trees_  # the same tree
 
 
-def test_restarts_keep_the_best(wavy):
-    X, y = wavy
-    tree = Leaf(Region.whole(2))
-    options = {"kernel": "rbf", "structure": tree, "max_iter": 5, "random_state": 3}
-    once = DSMGPRegressor(n_restarts=0, **options).fit(X, y)
-    often = DSMGPRegressor(n_restarts=4, **options).fit(X, y)
-    assert often.log_marginal_likelihood_ >= once.log_marginal_likelihood_ - 1e-9
+def test_restarts_keep_the_best(rng):
+    """Two explanations, a slow wave with noise or a fast one without: a bad start finds the worse."""
+    x = np.linspace(0, 1, 60)[:, None]
+    y = np.sin(40 * x)
+    leaf = [Leaf(Region.whole(1), np.arange(60))]
+    found = []
+    for n_restarts in (0, 6):
+        process = build_process("rbf", "zero", 0.5, 1)
+        process.kernel.base_kernel.lengthscale = 1.5
+        law = process.law(1)
+        experts = Experts(leaf, torch.from_numpy(x), torch.from_numpy(y), [law])
+        seen = []
+        (best,) = learn(
+            None, experts, [process], optimizer="lbfgs", rng=np.random.default_rng(0),
+            n_restarts=n_restarts, report=seen.append,
+        )  # fmt: skip
+        assert len(seen) == n_restarts + 1
+        found.append(best.objective)
+    assert found[1] > found[0] + 10
+
+
+def test_noise_stays_above_its_floor(rng):
+    X = np.repeat(rng.uniform(size=(15, 1)), 2, axis=0)  # repeated rows that agree: no noise at all
+    model = DSMGPRegressor("rbf", weights="posterior").fit(X, np.sin(3 * X[:, 0]))
+    assert NOISE_FLOOR <= model.noise_ < 1e-3
+
+
+def test_trees_follow_the_learned_length_scales(rng):
+    """Of two inputs only one matters: nearly all cuts are along it."""
+    X = rng.uniform(-1, 1, size=(400, 2))
+    y = np.sin(6 * X[:, 1])
+    model = DSMGPRegressor("rbf", leaf_size=30, random_state=0).fit(
+        X, y + 0.1 * rng.normal(size=400)
+    )
+    cuts = [node.dimension for node in nodes(model.tree_) if isinstance(node, Product)]
+    assert np.mean(cuts) > 0.65
+
+
+def test_leaves_with_scales_of_their_own_do_not_let_a_noisy_leaf_decide(rng):
+    """The Student evidence: its gradient, and what it is for."""
+    X = rng.normal(size=(60, 2))
+    Y = np.sin(2 * X[:, :1]) + 0.1 * rng.normal(size=(60, 1))
+    some = [Leaf(Region.whole(2), np.arange(k, k + 20)) for k in (0, 20, 40)]
+    Y[40:] += 30 * rng.normal(size=(20, 1))
+    process = build_process("matern32", "constant", 0.1, 2)
+    law = process.law(2)
+    experts = Experts(some, torch.from_numpy(X), torch.from_numpy(Y), [law])
+    objective = evidence_objective(None, experts, [process], [0], scale_rows=5.0)
+    theta = process.theta
+    expected = central_difference(lambda at: np.array(objective(at.numpy())[0]), theta)
+    np.testing.assert_allclose(objective(theta.numpy())[1], expected, rtol=1e-6, atol=1e-7)
+    # Against scipy's multivariate t: scale matrix K, 5 degrees of freedom.
+    process.theta = theta
+    K = process.kernel(experts.X[:20]).to_dense().detach().numpy() + process.noise * np.eye(20)
+    mean = np.full(20, float(process.mean.constant.detach()))
+    oracle = stats.multivariate_t(mean, K, df=5).logpdf(Y[:20, 0])
+    found, _ = experts.log_evidence_and_gradient([process.natural(law)], scale_rows=5.0)
+    assert found[0, 0] == pytest.approx(oracle, rel=1e-9)
+
+
+def test_a_fit_of_one_leaf_does_not_depend_on_the_number_of_threads(rng):
+    X = rng.normal(size=(450, 3))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=450)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for n_threads in (1, 2):
+            torch.set_num_threads(n_threads)
+            model = DSMGPRegressor("matern32", weights="posterior", random_state=0).fit(X, y)
+            results.append(np.append(model.predict(X), model.log_marginal_likelihood_))
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-9, atol=1e-9)
 
 
 def test_a_strong_prior_wins_over_the_data(wavy):
@@ -135,7 +213,7 @@ def test_learning_starts_from_and_returns_to_a_usable_theta(two_outputs, rng):
     processes = [build_process("rbf", "zero", 0.1, 2)]
     law = processes[0].law(2)
     experts = Experts(leaves(tree), torch.from_numpy(X), torch.from_numpy(Y[:, :1]), [law])
-    (found,) = learn(tree, experts, processes, optimizer="lbfgs", rng=rng, together=True)
+    (found,) = learn(tree, experts, processes, optimizer="lbfgs", rng=rng)
     assert found.objective == max(found.path)
     assert found.n_evaluations == len(found.path)
     np.testing.assert_array_equal(processes[0].theta, found.theta)

@@ -27,11 +27,18 @@ def test_weights_come_from_the_joint_evidence(rng):
     tree = grow_paper(X, leaf_size=6, sum_children=2, product_children=2, depth=2, rng=rng)
     X_test = rng.uniform(-1, 1, size=(7, 2))
     model = DSMGPRegressor(
-        "rbf", noise_variance=0.3, structure=tree, optimizer=None, standardize=False
+        "rbf",
+        noise_variance=0.3,
+        structure=tree,
+        weights="posterior",
+        optimizer=None,
+        standardize=False,
     ).fit(X, Y)
     ell = model.kernel_[0].base_kernel.lengthscale.detach().numpy()
+    scale = float(model.kernel_[0].outputscale.detach())
     brute = [
-        brute_force(tree, X, Y[:, k], X_test, textbook_kernel("rbf", ell, 1.0), 0.3) for k in (0, 1)
+        brute_force(tree, X, Y[:, k], X_test, textbook_kernel("rbf", ell, scale), 0.3)
+        for k in (0, 1)
     ]
     log_prior = np.array([p for p, _ in brute[0].trees])
     # Each output's log evidence of a tree, back from its normalised joint with the prior.
@@ -109,6 +116,15 @@ def test_one_output_as_a_column_keeps_its_shape(wavy):
     assert column.predict_dist(X).quantile(0.5).shape == (120, 1)
     assert column.sample_y(X[:3], 4).shape == (3, 1, 4)
     np.testing.assert_array_equal(flat.predict(X), column.predict(X)[:, 0])
+
+
+def test_a_constant_output_does_not_keep_others_from_being_rotated(correlated):
+    X, Y = correlated
+    model = DSMGPRegressor("rbf", random_state=0, max_iter=20).fit(
+        X, np.column_stack([Y, np.ones(500)])
+    )
+    draws = model.predict_dist([[0.5]]).sample(4000, random_state=0)[:, 0]
+    assert np.corrcoef(draws[:, :2].T)[0, 1] > 0.8
 
 
 def test_an_output_that_repeats_another_is_no_problem(rng):

@@ -2,12 +2,14 @@
 
 import copy
 import logging
+import multiprocessing
 import pickle
 import re
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -107,6 +109,40 @@ def test_shifting_and_scaling_the_data_shifts_and_scales_the_predictions(wavy, s
     assert moved.log_marginal_likelihood_ == pytest.approx(expected, abs=0.05)
 
 
+def test_without_standardising_the_scale_of_the_data_does_not_matter(wavy):
+    X, y = wavy
+    options = {"kernel": "rbf", "standardize": False, "random_state": 0}
+    plain = DSMGPRegressor(**options).fit(X, y).score(X, y)
+    for X_unit, y_unit in ((1.0, 1e-6), (100.0, 1.0), (1e-3, 1e5)):
+        moved = DSMGPRegressor(**options).fit(X * X_unit, y * y_unit).score(X * X_unit, y * y_unit)
+        assert moved == pytest.approx(plain, abs=0.01)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-9, 1e9, 1e140])
+def test_very_large_and_small_inputs_are_learned_from(wavy, unit):
+    X, y = wavy
+    model = DSMGPRegressor("rbf", random_state=0, max_iter=30).fit(X * unit, y)
+    assert model.score(X * unit, y) > 0.9
+
+
+def test_a_generator_can_be_the_random_state(wavy):
+    X, y = wavy
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=np.random.default_rng(0)).fit(X, y)
+    assert model.sample_y(X[:2], 3, random_state=np.random.default_rng(1)).shape == (2, 3)
+
+
+def test_it_works_in_processes_that_were_forked(wavy):
+    X, y = wavy
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, y)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        result = pool.apply_async(_fit_again, (X, y))
+        np.testing.assert_allclose(result.get(timeout=60), model.predict(X))
+
+
+def _fit_again(X, y):
+    return DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, y).predict(X)
+
+
 def test_trees_and_splits_are_in_the_users_units(wavy):
     X, y = wavy
     model = DSMGPRegressor(leaf_size=40, random_state=0).fit(1000 * X + 5e4, y)
@@ -142,8 +178,12 @@ def test_summary_says_what_was_learned(wavy):
     assert noise == pytest.approx(1.0, rel=0.4)  # in the units of 10 y
     general = ScaleKernel(RBFKernel()) + ScaleKernel(RBFKernel(ard_num_dims=2))
     assert "AdditiveKernel" in DSMGPRegressor(general, max_iter=2).fit(X, y).summary()
-    both = DSMGPRegressor(max_iter=2).fit(X, np.column_stack([y, y + 0.1 * X[:, 0]])).summary()
-    assert "rotated" in both
+    Y = np.column_stack([y, y + 0.01 * X[:, 0]])
+    both = DSMGPRegressor("rbf", random_state=0).fit(X, Y)
+    assert "rotated" in both.summary()
+    assert abs(both.output_loading_[0, 0]) > 0
+    for mean in ("constant", "linear"):
+        assert f"{mean} mean" in DSMGPRegressor("rq", mean, max_iter=3).fit(X, y).summary()
 
 
 def test_float32_is_close_to_float64(wavy):
@@ -182,6 +222,7 @@ def test_global_settings_are_left_alone(wavy):
     DSMGPRegressor(leaf_size=20, mean="linear", random_state=0).fit(X, y).predict(X)
     assert torch.get_default_dtype() == before[0]
     assert torch.get_num_threads() == before[1]
+    assert torch.equal(torch.random.get_rng_state(), before[2])
     np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
 
 
@@ -208,6 +249,15 @@ def bad_rows():
         "one_row": (X[:1], y[:1], "minimum of 2"),
         "one_dimension": (X[:, 0], y, "2D array"),
         "y_missing": (X, None, "requires y to be passed"),
+        "dates": (
+            pd.DataFrame({"a": pd.date_range("2020", periods=20)}),
+            y,
+            "column 'a' of X holds dates",
+        ),
+        "y_series": (X, pd.Series(["q"] * 20), "'q' in y, row 0"),
+        "lazy": (pl.DataFrame({"a": y}).lazy(), y, "call .collect()"),
+        "arrow": (pa.table({"a": y}), y, "call .to_pandas()"),
+        "huge": (X * 1e160, y, "rescale the data"),
         "y_cube": (X, np.zeros((20, 1, 1)), "one or two dimensions"),
         "y_no_columns": (X, np.zeros((20, 0)), "one or two dimensions"),
     }
@@ -217,7 +267,10 @@ BAD_PARAMETERS = {
     "kernel": ({"kernel": "gauss"}, "'rbf', 'matern12'"),
     "kernel_object": ({"kernel": object()}, "or a gpytorch kernel"),
     "mean": ({"mean": "cubic"}, "'zero', 'constant', 'linear' or a gpytorch mean"),
-    "weights": ({"weights": "best"}, "expected weights to be one of 'posterior', 'uniform'"),
+    "weights": (
+        {"weights": "best"},
+        "expected weights to be one of 'gated', 'posterior', 'uniform'",
+    ),
     "structure": ({"structure": "random"}, "'balanced', 'paper' or a tree"),
     "optimizer": ({"optimizer": "sgd"}, "'lbfgs', 'adam', 'rmsprop' or None"),
     "objective": ({"objective": "both"}, "'surrogate', 'full'"),
@@ -233,6 +286,11 @@ BAD_PARAMETERS = {
     "product_children": ({"product_children": 1}, "at least 2, got 1"),
     "depth": ({"depth": 0}, "depth to be a whole number of at least 1"),
     "noise": ({"noise_variance": -1.0}, "noise_variance to be a positive number"),
+    "noise_text": ({"noise_variance": "a"}, "noise_variance to be a positive number"),
+    "standardize": ({"standardize": "no"}, "standardize to be True or False, got 'no'"),
+    "local_scale": ({"local_scale": 3}, "local_scale to be None or True or False, got 3"),
+    "effort": ({"effort": "extreme"}, "'low', 'medium', 'high'"),
+    "device_meta": ({"device": "meta"}, "try 'auto' or 'cpu'"),
     "max_iter": ({"max_iter": 0}, "max_iter to be a whole number"),
     "n_restarts": ({"n_restarts": -1}, "n_restarts to be a whole number of at least 0"),
     "device": ({"device": "quantum"}, "try 'auto' or 'cpu'"),

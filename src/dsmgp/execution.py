@@ -2,7 +2,7 @@
 
 Torch parallelises inside one operation, which gains little on the small matrices of a leaf. Leaves
 are independent, so whole batches run side by side instead, each on a thread that gives torch one core.
-Results come back in the order of the work, whatever the number of threads.
+Results come back in the order of the work, and are the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def _forget_pools() -> None:
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget_pools)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)
 
 
 class LocalExecutor:
@@ -50,8 +51,10 @@ class LocalExecutor:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         work = list(items)
         n_threads = torch.get_num_threads()
-        if self.serial or n_threads == 1 or len(work) < 2:
+        if self.serial or n_threads == 1:
             return [function(item) for item in work]
+        # Even a single item goes to a thread with one core: results do not depend on how many items
+        # there are, and the calling thread never starts OpenMP's own, which do not survive a fork.
         return list(_pool(n_threads).map(function, work))
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from dsmgp.tree import Leaf
 
 __all__ = ["Conditioned", "Experts", "FactorisationWarning"]
 
+Result = TypeVar("Result")
 Law = Stationary | General
 BoundLaw = BoundStationary | BoundGeneral
 
@@ -31,6 +33,10 @@ LOG_2PI = math.log(2.0 * math.pi)
 BATCH_ELEMENTS = {"cpu": 2**18, "cuda": 2**27}
 # Rows of a smaller leaf may be padded by this share of the batch's largest.
 MOST_PADDING = 0.15
+# A leaf with more rows is worth all cores by itself. Its last digits then depend on their number.
+PARALLEL_ROWS = 3000
+# Jitter is raised tenfold from the first of these to the last, times the matrix's mean diagonal.
+JITTER = {torch.float64: (1e-12, 1e-4), torch.float32: (1e-6, 1e-2)}
 # Test rows that one leaf answers at a time.
 TILE = 4096
 
@@ -128,19 +134,28 @@ class Experts:
         mask = torch.arange(where.shape[1], device=where.device) < ends
         return Batch(tuple(numbers), sizes, self.X[where], self.Y[where], mask)
 
+    def map(self, work: Callable[[int], Result], groups: Sequence[int]) -> list[Result]:
+        """``work`` on groups of leaves, given in their order: large leaves come first, and run one by one
+        on all cores; the rest side by side."""
+        n_large = sum(
+            len(self.leaf_rows[self.groups[k][0]]) > PARALLEL_ROWS for k in groups if k >= 0
+        )
+        large = [work(group) for group in groups[:n_large]]
+        return large + self.executor.map(work, groups[n_large:])
+
     def log_evidence(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
         """Log evidence of every leaf and output, (n_leaves, n_outputs)."""
         bound = self._bind(naturals)
 
-        def work(numbers: Sequence[int]) -> Tensor:
-            batch = self.batch(numbers)
+        def work(group: int) -> Tensor:
+            batch = self.batch(self.groups[group])
             columns = []
             for output, law in enumerate(bound):
                 K, _ = law.covariance(batch.X, batch.mask)
-                columns.append(_solve(K, law, batch, output, warn=False).log_evidence)
+                columns.append(_solve(K, law, batch, output).log_evidence)
             return torch.stack(columns, -1)
 
-        return self._gather(self.executor.map(work, self.groups), len(bound))
+        return self._gather(self.map(work, range(len(self.groups))), len(bound))
 
     def log_evidence_and_gradient(
         self,
@@ -156,12 +171,12 @@ class Experts:
         chosen = list(range(len(self.laws))) if outputs is None else list(outputs)
         bound = self._bind(naturals, chosen)
 
-        def work(numbers: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-            batch = self.batch(numbers)
+        def work(group: int) -> tuple[Tensor, list[Tensor]]:
+            batch = self.batch(self.groups[group])
             columns, gradients = [], []
             for output, law in zip(chosen, bound, strict=True):
                 K, pullback = law.covariance(batch.X, batch.mask)
-                solution = _solve(K, law, batch, output, warn=False)
+                solution = _solve(K, law, batch, output)
                 if scale_rows is None:
                     evidence, pull = solution.log_evidence, torch.ones_like(solution.nugget)
                 else:
@@ -171,12 +186,27 @@ class Experts:
                 gradients.append(pullback(W, solution.alpha * pull.unsqueeze(-1), share, trace))
             return torch.stack(columns, -1), gradients
 
-        results = self.executor.map(work, self.groups)
+        results = self.map(work, range(len(self.groups)))
         evidence = self._gather([e for e, _ in results], len(chosen))
         return evidence, [
             self._gather([g[k] for _, g in results], naturals[k].shape[-1])
             for k in range(len(chosen))
         ]
+
+    def mean_squares(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
+        """For each output the factor by which its covariance should grow to fit the observations best."""
+        bound = self._bind(naturals)
+
+        def work(group: int) -> Tensor:
+            batch = self.batch(self.groups[group])
+            columns = []
+            for output, law in enumerate(bound):
+                solution = _solve(law.covariance(batch.X, batch.mask)[0], law, batch, output)
+                columns.append((solution.residual * solution.alpha).sum(-1))
+            return torch.stack(columns, -1)
+
+        squares = self._gather(self.map(work, range(len(self.groups))), len(bound))
+        return np.asarray(squares.sum(axis=0) / max(sum(len(r) for r in self.leaf_rows), 1))
 
     def condition(
         self,
@@ -238,7 +268,9 @@ class Conditioned:
         sizes = [[len(experts.leaf_rows[k]) for k in group] for group in experts.groups]
         cost = np.cumsum([len(s) * max(s) ** 2 * element * n_outputs for s in sizes])
         self.n_kept = int(np.searchsorted(cost, memory, side="right"))
-        results = experts.executor.map(self._condition, range(len(experts.groups)))
+        self._made: tuple[int, list[Tensor]] | None = None  # factors made again last
+        results = experts.map(self._condition, range(len(experts.groups)))
+        self._warn_of_jitter([r[4] for r in results])
         self.log_evidence = experts._gather([r[0] for r in results], n_outputs)
         self.alphas = [r[1] for r in results]
         self.factors = [r[2] for r in results]
@@ -260,8 +292,8 @@ class Conditioned:
 
     def _condition(
         self, group: int
-    ) -> tuple[Tensor, list[Tensor], list[Tensor] | None, list[LeftOut]]:
-        solutions = self._solutions(group, warn=True)
+    ) -> tuple[Tensor, list[Tensor], list[Tensor] | None, list[LeftOut], Tensor]:
+        solutions = self._solutions(group)
         evidence = torch.stack([s.log_evidence for s in solutions], -1)
         if not torch.isfinite(evidence).all():
             raise ValueError(
@@ -270,7 +302,27 @@ class Conditioned:
             )
         factors = [s.factor for s in solutions] if group < self.n_kept else None
         left_out = [] if self._leave_out is None else self._leave_one_out(group, solutions)
-        return evidence, [s.alpha for s in solutions], factors, left_out
+        added = torch.stack(
+            [s.nugget - law.noise for s, law in zip(solutions, self.bound, strict=True)]
+        )
+        return evidence, [s.alpha for s in solutions], factors, left_out, added.amax(0)
+
+    def _warn_of_jitter(self, added: Sequence[Tensor]) -> None:
+        """One warning for all leaves whose matrix had to be helped."""
+        amount = self.experts._gather([a.unsqueeze(-1) for a in added], 1)[:, 0]
+        helped = np.flatnonzero(amount > 0)
+        if helped.size:
+            named = ", ".join(
+                f"leaf {k} ({len(self.experts.leaf_rows[k])} rows)" for k in helped[:5].tolist()
+            )
+            more = f" and {helped.size - 5} more" if helped.size > 5 else ""
+            warnings.warn(
+                f"not positive definite: the covariance of {named}{more}; up to {amount.max():.3g} was "
+                "added to the diagonal. Repeated rows and very small noise cause this: raise "
+                "noise_variance.",
+                FactorisationWarning,
+                stacklevel=6,
+            )
 
     def _leave_one_out(self, group: int, solutions: list[Solution]) -> list[LeftOut]:
         """Every row from its leaf's other rows, all at once (R&W eqs. 5.10 to 5.12)."""
@@ -310,10 +362,10 @@ class Conditioned:
         """Drop what was left out, which takes more memory than the rows, once it has been used."""
         self.left_out = {}
 
-    def _solutions(self, group: int, warn: bool) -> list[Solution]:
+    def _solutions(self, group: int) -> list[Solution]:
         batch = self.experts.batch(self.experts.groups[group])
         return [
-            _solve(law.covariance(batch.X, batch.mask)[0], law, batch, output, warn)
+            _solve(law.covariance(batch.X, batch.mask)[0], law, batch, output)
             for output, law in enumerate(self.bound)
         ]
 
@@ -332,8 +384,10 @@ class Conditioned:
             factors = self._factors(group) if with_variance else None
             return [self._predict(*tasks[task], factors) for task in by_group[group]]
 
+        # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
+        groups = sorted(by_group, key=lambda group: (group < 0, group))
         answers: list[tuple[Tensor, Tensor]] = [None] * len(tasks)  # type: ignore[list-item]
-        for group, found in zip(by_group, self.experts.executor.map(work, by_group), strict=True):
+        for group, found in zip(groups, self.experts.map(work, groups), strict=True):
             for task, answer in zip(by_group[group], found, strict=True):
                 answers[task] = answer
         return answers
@@ -370,7 +424,12 @@ class Conditioned:
         if group < 0:
             return []
         kept = self.factors[group]
-        return kept if kept is not None else [s.factor for s in self._solutions(group, warn=False)]
+        if kept is not None:
+            return kept
+        made = self._made  # read once: another thread may replace it
+        if made is None or made[0] != group:
+            made = self._made = (group, [s.factor for s in self._solutions(group)])
+        return made[1]
 
     def _reduce(
         self, number: int, X: Tensor, output: int, factors: list[Tensor] | None
@@ -419,45 +478,33 @@ def _groups(sizes: Sequence[int], device: torch.device, largest: int) -> list[li
     return groups
 
 
-def _solve(K: Tensor, law: BoundLaw, batch: Batch, output: int, warn: bool) -> Solution:
+def _solve(K: Tensor, law: BoundLaw, batch: Batch, output: int) -> Solution:
     """Factorise K plus noise, and solve for the observations. K's diagonal is changed in place."""
     residual = torch.where(batch.mask, batch.y[..., output] - law.mean(batch.X), 0.0)
     nugget = law.noise.expand(len(K)).clone()
     K.diagonal(dim1=-2, dim2=-1).add_(nugget.unsqueeze(-1))
     factor, info = torch.linalg.cholesky_ex(K)
     if bool(info.any()):
-        _retry(K, factor, nugget, info, batch, warn)
+        _retry(K, factor, nugget, info)
     alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
     return Solution(factor, alpha, residual, nugget, batch.mask)
 
 
-def _retry(
-    K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor, batch: Batch, warn: bool
-) -> None:
+def _retry(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None:
     """The jitter ladder: more and more diagonal for the leaves that could not be factorised."""
-    eps = torch.finfo(K.dtype).eps
+    lowest, highest = JITTER[K.dtype]
+    identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     for slot in torch.nonzero(info).reshape(-1).tolist():
         scale = float(K[slot].diagonal().mean())
         factor[slot] = torch.nan
-        if not math.isfinite(scale):
-            continue
-        for rung in range(8):
-            jitter = 10.0**rung * 100.0 * eps * scale
-            trial, failed = torch.linalg.cholesky_ex(
-                K[slot] + jitter * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
-            )
+        jitter = lowest * scale
+        while math.isfinite(scale) and jitter <= 1.01 * highest * scale:
+            trial, failed = torch.linalg.cholesky_ex(K[slot] + jitter * identity)
             if not bool(failed):
                 factor[slot] = trial
                 nugget[slot] += jitter
-                if warn:
-                    warnings.warn(
-                        f"leaf {batch.numbers[slot]} ({batch.sizes[slot]} rows): its covariance "
-                        f"matrix is not positive definite; added {jitter:.3g} to its diagonal. "
-                        "Repeated rows and very small noise cause this: raise noise_variance.",
-                        FactorisationWarning,
-                        stacklevel=2,
-                    )
                 break
+            jitter *= 10.0
 
 
 def _sensitivity(solution: Solution, pull: Tensor) -> tuple[Tensor, Tensor, Tensor]:

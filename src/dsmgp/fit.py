@@ -175,8 +175,21 @@ class _Fit:
 
     def _build(self, kernel: Any) -> list[Process]:
         settings = self.settings
-        process = build_process(kernel, settings.mean, settings.noise_variance, self.X.shape[1])
+        process = build_process(
+            kernel,
+            settings.mean,
+            settings.noise_variance,
+            self.X.shape[1],
+            spread=InputUnits.of(self.inputs.to_experts(self.X), True).scale,
+            variance=self._variance(),
+        )
         return [copy.deepcopy(process) for _ in range(self.Y.shape[1])]
+
+    def _variance(self) -> float:
+        """Mean variance of the outputs as the experts see them: one where they are standardised."""
+        if self.settings.standardize:
+            return 1.0
+        return float(np.square(OutputUnits.of(self.Y, True).loading).sum() / self.Y.shape[1])
 
     def _learn(
         self,
@@ -187,7 +200,12 @@ class _Fit:
     ) -> list[Learned]:
         settings = self.settings
         assert settings.optimizer is not None
-        return learn(
+        own_scales = (
+            settings.local_scale
+            and tree is None
+            and all(isinstance(law, Stationary) for law in experts.laws)
+        )
+        found = learn(
             tree,
             experts,
             processes,
@@ -195,9 +213,16 @@ class _Fit:
             rng=self.rng,
             max_iter=settings.max_iter or max_iter,
             n_restarts=settings.n_restarts,
-            scale_rows=SCALE_ROWS if settings.local_scale and tree is None else None,
+            scale_rows=SCALE_ROWS if own_scales else None,
             report=logger.info,
         )
+        if own_scales:
+            # Leaves with scales of their own leave the common one open: set it to what fits all best.
+            factors = experts.mean_squares(_naturals(processes, experts))
+            for process, factor in zip(processes, factors, strict=True):
+                if np.isfinite(factor) and factor > 0:
+                    process.rescale(float(factor))
+        return found
 
     # The tree
 
@@ -307,9 +332,10 @@ def _correlation(Y: Array) -> float:
     """The largest absolute correlation between two outputs."""
     centred = Y - Y.mean(axis=0)
     scale = np.sqrt(np.square(centred).sum(axis=0))
-    if not np.all(scale > 0):
+    varying = centred[:, scale > 0] / scale[scale > 0]
+    if varying.shape[1] < 2:
         return 0.0
-    matrix = (centred / scale).T @ (centred / scale)
+    matrix = varying.T @ varying
     return float(np.max(np.abs(matrix - np.diag(np.diag(matrix)))))
 
 
@@ -320,9 +346,9 @@ def _check_memory(some: Sequence[Leaf], settings: Settings) -> None:
     limit = settings.memory_limit or 0.8 * _physical_memory()
     if need > limit:
         raise ValueError(
-            f"the largest leaf has {largest} rows and needs {need / 1e9:.1f} GB, more than the "
-            f"{limit / 1e9:.1f} GB allowed; lower leaf_size, raise memory_limit, use "
-            "structure='balanced', or remove repeated rows (equal rows cannot be split)"
+            f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
+            f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
+            "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, LinearKernel
 from torch import Tensor
 
 from dsmgp.distance import distance
@@ -16,7 +17,7 @@ from dsmgp.distance import distance
 if TYPE_CHECKING:
     from dsmgp.process import Process
 
-__all__ = ["BoundGeneral", "General"]
+__all__ = ["BoundGeneral", "General", "flatten"]
 
 # GPyTorch evaluates kernels lazily, and flips settings of the process and attributes of the kernel
 # while it does: one thread at a time. What follows, factorising and autograd, runs in parallel.
@@ -39,10 +40,29 @@ class General:
         process = copy.deepcopy(self.process).to(natural)
         process.theta = natural.detach().reshape(-1)
         for module in process.kernel.modules():
-            if isinstance(module, Kernel):
+            if type(module) is LinearKernel:
+                # Added to another kernel its low rank makes GPyTorch factorise the sum.
+                object.__setattr__(module, "forward", partial(_linear, module))
+            if isinstance(module, Kernel) and type(module).covar_dist is Kernel.covar_dist:
                 # GPyTorch loses the distance of rows that almost coincide to rounding.
                 object.__setattr__(module, "covar_dist", _covar_dist)
         return BoundGeneral(process)
+
+
+def flatten(gradients: Sequence[Tensor | None], parameters: Sequence[torch.nn.Parameter]) -> Tensor:
+    """Gradients as one vector in the order of the parameters; zero for those that had no part."""
+    return torch.cat(
+        [
+            (torch.zeros_like(p) if g is None else g).reshape(-1)
+            for g, p in zip(gradients, parameters, strict=True)
+        ]
+    )
+
+
+def _linear(kernel: LinearKernel, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Tensor:
+    """GPyTorch's ``LinearKernel.forward``, as a plain matrix."""
+    a, b = x1 * kernel.variance.sqrt(), x2 * kernel.variance.sqrt()
+    return (a * b).sum(-1) if diag else a @ b.mT
 
 
 def _covar_dist(
@@ -104,10 +124,7 @@ class BoundGeneral:
             found = torch.autograd.grad(
                 [o for o, _ in outputs], parameters, [g for _, g in outputs], allow_unused=True
             )
-            flat = [
-                (torch.zeros_like(p) if g is None else g).reshape(-1)
-                for g, p in zip(found, parameters, strict=True)
-            ]
-            return torch.cat(flat).unsqueeze(0)
+            return flatten(found, parameters).unsqueeze(0)
 
-        return K.detach(), pullback
+        # A copy: the caller adds noise in place, and autograd may have kept the matrix itself.
+        return K.detach().clone(), pullback

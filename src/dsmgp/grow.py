@@ -9,7 +9,7 @@ rows that are equal in a column stay together.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,9 @@ __all__ = ["grow_balanced", "grow_paper"]
 # What structure="paper" may cost before it is refused: on two cores about an hour of learning.
 MAX_LEAVES = 200_000
 MAX_OPERATIONS = 2e14
+# Cuts on the way from a sum node to a leaf. Even a million times more rows than a leaf holds need some
+# 60; more are wanted only where ties let every cut split off a sliver (one-hot columns alone).
+MAX_CUTS = 100
 
 
 def grow_paper(
@@ -64,10 +67,11 @@ def grow_paper(
     ways = product_children or max(2, math.ceil((n_rows / leaf_size) ** (1 / depth)))
     _refuse_monsters(n_rows, leaf_size, sum_children, ways, depth)
     scale = np.ones(n_dims) if unit is None else np.asarray(unit, dtype=np.float64)
+    leaf = _Counter(sum_children, ways, depth, leaf_size).leaf
 
     def sum_node(rows: NDArray[np.int64], region: Region, layers: int) -> Node:
         if rows.size <= leaf_size or layers == 0 or not _varies(X[rows]).any():
-            return Leaf(region, rows)
+            return leaf(region, rows)
         return Sum(tuple(product(rows, region, layers - 1) for _ in range(sum_children)))
 
     def product(rows: NDArray[np.int64], region: Region, layers: int) -> Node:
@@ -123,32 +127,44 @@ def grow_balanced(
     X = np.asarray(X, dtype=np.float64)
     n_rows, n_dims = X.shape
     scale = np.ones(n_dims) if unit is None else np.asarray(unit, dtype=np.float64)
+    # With one layer the cost follows from the sizes asked for; with more it multiplies.
+    leaf = (
+        Leaf
+        if depth == 1
+        else _Counter(len(leaf_sizes), product_children, depth, max(leaf_sizes)).leaf
+    )
 
     def sum_node(
         rows: NDArray[np.int64], region: Region, sizes: Sequence[int], layers: int
     ) -> Node:
         splitting = [size for size in sizes if size < rows.size]
         if not splitting or not _varies(X[rows]).any():
-            return Leaf(region, rows)
-        children: list[Node] = [Leaf(region, rows)] if len(splitting) < len(sizes) else []
+            return leaf(region, rows)
+        children: list[Node] = [leaf(region, rows)] if len(splitting) < len(sizes) else []
         for size in splitting:
             stop = size * (rows.size / size) ** ((layers - 1) / layers)
-            children.append(partition(rows, region, stop, [size] * len(sizes), layers - 1))
+            children.append(partition(rows, region, stop, [size] * len(sizes), layers - 1, 0))
         return children[0] if len(children) == 1 else Sum(tuple(children))
 
     def partition(
-        rows: NDArray[np.int64], region: Region, stop: float, sizes: Sequence[int], layers: int
+        rows: NDArray[np.int64],
+        region: Region,
+        stop: float,
+        sizes: Sequence[int],
+        layers: int,
+        cuts: int,
     ) -> Node:
         if rows.size <= stop:
-            return sum_node(rows, region, sizes, layers) if layers else Leaf(region, rows)
+            return sum_node(rows, region, sizes, layers) if layers else leaf(region, rows)
         spread = _spread(X[rows], scale)
-        if not spread.any():
-            return Leaf(region, rows)  # equal rows cannot be told apart
+        if not spread.any() or cuts == MAX_CUTS:
+            return leaf(region, rows)  # equal rows cannot be told apart
         dimension, values, after = _balanced_cut(X[rows], spread, product_children, rng)
-        return _cut(
-            X, rows, region, dimension, values, after,
-            lambda r, q: partition(r, q, stop, sizes, layers),
-        )  # fmt: skip
+
+        def child(inside: NDArray[np.int64], part: Region) -> Node:
+            return partition(inside, part, stop, sizes, layers, cuts + 1)
+
+        return _cut(X, rows, region, dimension, values, after, child)
 
     return sum_node(np.arange(n_rows), Region.whole(n_dims), list(leaf_sizes), depth)
 
@@ -187,7 +203,15 @@ def _distinct_rank(values: NDArray[np.float64], quantile: float) -> int:
     return min(inside, key=lambda r: abs(r - rank))
 
 
-def _cut(X, rows, region, dimension, values, after, grow_child) -> Node:  # type: ignore[no-untyped-def]
+def _cut(
+    X: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    region: Region,
+    dimension: int,
+    values: NDArray[np.float64],
+    after: NDArray[np.int64],
+    grow_child: Callable[[NDArray[np.int64], Region], Node],
+) -> Node:
     """The product that cuts before the sorted values of rank ``after``, children grown in turn."""
     ranks = np.unique(np.searchsorted(values, values[np.clip(after, 0, len(values) - 1)]))
     ranks = ranks[ranks > 0]
@@ -224,15 +248,34 @@ def _draw(weights: NDArray[np.float64], rng: np.random.Generator) -> int:
 
 
 def _refuse_monsters(n_rows: int, leaf_size: int, sum_children: int, ways: int, depth: int) -> None:
+    """Refuse before growing what is too large even if every cut is even."""
     layers = min(depth, max(math.ceil(math.log(max(n_rows / leaf_size, 1.0), ways)), 0))
     n_leaves = float(sum_children * ways) ** layers
-    expected = max(n_rows / ways**layers, 1.0)
-    operations = n_leaves * expected**3
-    if n_leaves > MAX_LEAVES or operations > MAX_OPERATIONS:
+    rows = max(n_rows / ways**layers, 1.0)
+    if n_leaves > MAX_LEAVES or n_leaves * rows**3 > MAX_OPERATIONS:
+        _Counter(sum_children, ways, depth, leaf_size).refuse(n_leaves, n_leaves * rows**3)
+
+
+class _Counter:
+    """Makes leaves and counts what they will cost: cuts may be uneven, which no estimate foresees."""
+
+    def __init__(self, sum_children: int, ways: int, depth: int, leaf_size: int) -> None:
+        self.asked = (
+            f"sum_children (now {sum_children}), depth (now {depth}) or product_children (now "
+            f"{ways}), change leaf_size (now {leaf_size})"
+        )
+        self.n_leaves, self.operations = 0, 0.0
+
+    def leaf(self, region: Region, rows: NDArray[np.int64]) -> Leaf:
+        self.n_leaves += 1
+        self.operations += float(rows.size) ** 3
+        if self.n_leaves > MAX_LEAVES or self.operations > MAX_OPERATIONS:
+            self.refuse(self.n_leaves, self.operations)
+        return Leaf(region, rows)
+
+    def refuse(self, n_leaves: float, operations: float) -> None:
         raise ValueError(
-            f"this structure would have about {n_leaves:.3g} leaves of {expected:.3g} rows and need "
-            f"{operations:.3g} operations per evaluation of the evidence, more than is sensible "
-            f"({MAX_LEAVES:.3g} leaves, {MAX_OPERATIONS:.3g} operations); lower sum_children (now "
-            f"{sum_children}), depth (now {depth}) or product_children (now {ways}), change "
-            f"leaf_size (now {leaf_size}), or use structure='balanced'"
+            f"this structure has {n_leaves:.3g} leaves or more, which need {operations:.3g} operations per "
+            f"evaluation of the evidence, more than is sensible ({MAX_LEAVES:.3g} leaves, "
+            f"{MAX_OPERATIONS:.3g} operations); lower {self.asked}, or use structure='balanced' with depth=1"
         )

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from dsmgp.units import OutputUnits
+from dsmgp.validation import check_count, random_generator
 
 __all__ = ["Mixture"]
 
@@ -122,13 +123,16 @@ class Mixture:
         return self.quantile(tail), self.quantile(1.0 - tail)
 
     def sample(
-        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+        self,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ) -> Array:
         """Independent draws at each row, (n_samples, n) or (n_samples, n, n_outputs).
 
         Rows are drawn independently of one another; :meth:`DSMGPRegressor.sample_y` draws functions.
         """
-        rng = np.random.default_rng(random_state)
+        check_count("n_samples", n_samples)
+        rng = random_generator(random_state)
         n, _, n_outputs = self._latent_means.shape
         edges = np.cumsum(self.weights, axis=1)
         drawn = rng.uniform(size=(n_samples, n)) * edges[:, -1]

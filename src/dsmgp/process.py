@@ -12,17 +12,28 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 from typing import Any
 
 import gpytorch
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan, Positive
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    MaternKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gpytorch.priors import LogNormalPrior
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from dsmgp.general import General
+from dsmgp.general import General, flatten
 from dsmgp.stationary import Stationary
 
 __all__ = ["KERNELS", "MEANS", "NOISE_FLOOR", "Process", "build_process"]
@@ -105,7 +116,17 @@ class Process(torch.nn.Module):
             return self._none()
         natural = self.natural(law)
         found = torch.autograd.grad(natural, parameters, gradient.to(natural), allow_unused=True)
-        return _flat(found, parameters)
+        return flatten(found, parameters)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply signal and noise variance, where both can be told; noise stays above its floor."""
+        floor = float(self.likelihood.noise_covar.raw_noise_constraint.lower_bound)
+        noise = max(self.noise * factor, 1.001 * floor)
+        try:
+            self.kernel.outputscale = self.kernel.outputscale.detach() * factor
+            self.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
+        except (RuntimeError, AttributeError):
+            return  # a constraint of the user's own does not allow it
 
     def log_prior(self) -> tuple[float, Tensor]:
         """Log density of the priors the modules carry, and its gradient by ``theta``."""
@@ -120,7 +141,7 @@ class Process(torch.nn.Module):
         if not total.requires_grad:
             return float(total), torch.zeros_like(self.theta)
         found = torch.autograd.grad(total, parameters, allow_unused=True)
-        return float(total.detach()), _flat(found, parameters)
+        return float(total.detach()), flatten(found, parameters)
 
     def named_priors(self) -> Any:
         for name in ("mean", "kernel", "likelihood"):
@@ -130,23 +151,19 @@ class Process(torch.nn.Module):
         return torch.empty(0, dtype=torch.float64)
 
 
-def _flat(gradients: tuple[Tensor | None, ...], parameters: list[torch.nn.Parameter]) -> Tensor:
-    return torch.cat(
-        [
-            (torch.zeros_like(p) if g is None else g).reshape(-1)
-            for g, p in zip(gradients, parameters, strict=True)
-        ]
-    )
-
-
 def build_process(
     kernel: str | Kernel,
     mean: str | Mean,
     noise_variance: float | None,
     n_dims: int,
     noise_floor: float = NOISE_FLOOR,
+    spread: ArrayLike | None = None,
+    variance: float = 1.0,
 ) -> Process:
     """A process from names or GPyTorch modules; what is passed in is copied, never changed.
+
+    ``spread`` of each input and ``variance`` of the output, as the experts see them, are the units in which
+    learning starts: all ones where they are standardised.
 
     Examples
     --------
@@ -154,21 +171,27 @@ def build_process(
     >>> round(process.noise, 6), len(process.theta)
     (0.01, 5)
     """
-    start = START_NOISE if noise_variance is None else float(noise_variance)
-    if not (math.isfinite(start) and start > 0):
+    start = START_NOISE * variance if noise_variance is None else noise_variance
+    number = isinstance(start, numbers.Real) and not isinstance(start, bool)
+    if not number or not (math.isfinite(start) and start > 0):
         raise ValueError(f"expected noise_variance to be a positive number, got {noise_variance!r}")
     # A user who asks for less noise than the floor means it: the floor gives way.
-    floor = min(noise_floor, 0.5 * start)
+    floor = min(noise_floor * variance, 0.5 * start)
     likelihood = gpytorch.likelihoods.GaussianLikelihood(
         noise_constraint=GreaterThan(floor, transform=torch.exp, inv_transform=torch.log)
     ).double()
     # In double from the start: GPyTorch makes its bounds in torch's default precision.
     likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(floor)
     likelihood.initialize(noise=torch.tensor(start, dtype=torch.float64))
-    return Process(_build_mean(mean, n_dims), _build_kernel(kernel, n_dims), likelihood)
+    units = torch.ones(n_dims) if spread is None else torch.tensor(np.asarray(spread))
+    return Process(
+        _build_mean(mean, n_dims),
+        _build_kernel(kernel, n_dims, units.double(), variance),
+        likelihood,
+    )
 
 
-def _build_kernel(kernel: str | Kernel, n_dims: int) -> Kernel:
+def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: float) -> Kernel:
     if isinstance(kernel, str):
         if kernel not in KERNELS:
             raise ValueError(
@@ -177,17 +200,18 @@ def _build_kernel(kernel: str | Kernel, n_dims: int) -> Kernel:
             )
         # Logarithms are the coordinates in which length-scales are learned best. Distances grow with
         # sqrt(n_dims), and so do length-scales that are worth considering (Hvarfner et al. 2024).
-        prior = LogNormalPrior(math.sqrt(2.0) + 0.5 * math.log(n_dims), math.sqrt(3.0))
+        middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + spread.log()
+        prior = LogNormalPrior(middle, torch.full_like(middle, math.sqrt(3.0)))
         base = KERNELS[kernel](
             ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
         )
         built = ScaleKernel(
             base,
             outputscale_constraint=_log_positive(),
-            outputscale_prior=LogNormalPrior(0.0, 2.0),
+            outputscale_prior=LogNormalPrior(math.log(variance), 2.0),
         ).double()
-        built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims)
-        built.outputscale = 1.0
+        built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims) * spread
+        built.outputscale = torch.tensor(variance, dtype=torch.float64)
         return built
     if not isinstance(kernel, Kernel):
         raise ValueError(
@@ -195,23 +219,25 @@ def _build_kernel(kernel: str | Kernel, n_dims: int) -> Kernel:
             f"got {kernel!r}"
         )
     copied = copy.deepcopy(kernel).double()
-    if isinstance(copied, (RBFKernel, MaternKernel, RQKernel)):
-        copied = ScaleKernel(copied).double()  # a bare kernel gets an output scale
-        copied.outputscale = 1.0
-    probe = torch.zeros(2, n_dims, dtype=torch.float64)
+    probe = torch.stack([torch.zeros(n_dims), torch.ones(n_dims)]).double()
     try:
         with torch.no_grad():
-            shape = copied(probe).to_dense().shape
+            covariance = copied(probe).to_dense()
     except Exception as error:
         raise ValueError(
             f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
             "ard_num_dims and active_dims"
         ) from error
-    if shape != (2, 2):
+    if covariance.shape != (2, 2):
         raise ValueError(
             f"expected a kernel with one output and no batch shape, got covariance shape "
-            f"{tuple(shape)} for 2 rows"
+            f"{tuple(covariance.shape)} for 2 rows"
         )
+    composed = isinstance(copied, (ScaleKernel, AdditiveKernel, ProductKernel))
+    if not composed and bool((covariance.diagonal() == 1.0).all()):
+        # A bare kernel, whose variance is one whatever its parameters, gets an output scale.
+        copied = ScaleKernel(copied).double()
+        copied.outputscale = torch.tensor(variance, dtype=torch.float64)
     return copied
 
 
@@ -222,10 +248,11 @@ def _build_mean(mean: str | Mean, n_dims: int) -> Mean:
                 f"unknown mean {mean!r}: expected one of {', '.join(map(repr, MEANS))}, "
                 "or a gpytorch mean"
             )
-        built = MEANS[mean](n_dims).double()
+        with torch.random.fork_rng(devices=[]):  # LinearMean starts at random
+            built = MEANS[mean](n_dims).double()
         with torch.no_grad():
             for p in built.parameters():
-                p.zero_()  # LinearMean starts at random
+                p.zero_()
         return built
     if not isinstance(mean, Mean):
         raise ValueError(

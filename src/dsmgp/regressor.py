@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsmgp.effort import EFFORTS
@@ -25,7 +24,13 @@ from dsmgp.model import WEIGHTS, Model
 from dsmgp.process import KERNELS, MEANS
 from dsmgp.summary import summarise
 from dsmgp.tree import Leaf, Node, Product, Sum, n_induced_trees
-from dsmgp.validation import check_choice, check_count, check_finite, refuse_text
+from dsmgp.validation import (
+    check_choice,
+    check_count,
+    check_finite,
+    random_generator,
+    refuse_text,
+)
 
 __all__ = ["DSMGPRegressor"]
 
@@ -96,7 +101,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Precision of the experts.
     memory_limit : int or str, optional
         Bytes, or text such as ``"4GB"``, that matrices may take.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
         Show progress on standard error.
@@ -108,7 +113,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
     kernel_, noise_ : gpytorch kernel and float
-        As learned, in the units the experts see. Several outputs: a list of each.
+        As learned, in the units the experts see. Several outputs: a list of each; where outputs were rotated
+        they belong to the components, and ``output_loading_`` says how these make up the outputs.
+    output_loading_ : ndarray of shape (n_outputs, n_outputs)
+        ``y = centre + output_loading_ @ z``, with z what the experts see.
     log_marginal_likelihood_ : float
         Log evidence of y, in its own units, under the mixture.
     loo_score_, loo_score_new_inputs_ : float
@@ -160,7 +168,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         dtype: str = "float64",
         memory_limit: int | str | None = None,
-        random_state: int | np.random.RandomState | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
         verbose: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -200,8 +208,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = self._settings()
             X, y = self._training_rows(X, y)
-            state = check_random_state(self.random_state)
-            rng = np.random.default_rng(state.randint(2**31, size=4))
+            rng = random_generator(self.random_state)
             fitted = fit(X, y.reshape(len(y), -1), settings, rng)
             self._model = fitted.model
             self._learned = fitted.learned
@@ -263,13 +270,13 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         X: ArrayLike,
         n_samples: int = 1,
-        random_state: int | np.random.RandomState | None = 0,
+        random_state: int | np.random.RandomState | np.random.Generator | None = 0,
         include_noise: bool = False,
     ) -> Array:
         """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples)."""
         check_count("n_samples", n_samples)
         X = self._test_rows(X)
-        rng = np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
+        rng = random_generator(random_state)
         draws = self._model.draws(X, n_samples, rng, include_noise)
         return draws[:, 0, :] if self._squeeze else draws
 
@@ -300,6 +307,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def noise_(self) -> float | list[float]:
         noises = [process.noise for process in self._fitted.processes]
         return noises[0] if len(noises) == 1 else noises
+
+    @property
+    def output_loading_(self) -> Array:
+        return self._fitted.outputs.loading
 
     @property
     def log_marginal_likelihood_(self) -> float:
@@ -378,10 +389,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_choice("weights", self.weights, WEIGHTS)
         check_choice("objective", self.objective, OBJECTIVES)
         check_choice("effort", self.effort, EFFORTS)
-        if self.local_scale not in (None, True, False):
-            raise ValueError(
-                f"expected local_scale to be True, False or None, got {self.local_scale!r}"
-            )
+        for name, valid in (("local_scale", (None, True, False)), ("standardize", (True, False))):
+            if getattr(self, name) not in valid:
+                raise ValueError(
+                    f"expected {name} to be {' or '.join(map(str, valid))}, got {getattr(self, name)!r}"
+                )
         check_choice("dtype", self.dtype, DTYPES)
         if self.optimizer is not None:
             check_choice("optimizer", self.optimizer, OPTIMIZERS, "or None")
@@ -469,7 +481,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(
             f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"

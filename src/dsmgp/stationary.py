@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dsmgp.distance import far, near_pairs, squared_distance
+from dsmgp.distance import centre_of, far, lost_pairs, squared_distance
 
 __all__ = ["BoundStationary", "Stationary"]
 
@@ -121,12 +121,12 @@ class BoundStationary:
 
     def cross(self, A: Tensor, B: Tensor) -> Tensor:
         """Covariance of f between rows of A and of B, (leaves, rows of A, rows of B)."""
-        centre = B[..., self._columns(B)].mean(-2, keepdim=True)
+        centre = centre_of(B[..., self._columns(B)])
         a, b = self._scaled(A, centre), self._scaled(B, centre)
         norms_a, norms_b = (a * a).sum(-1), (b * b).sum(-1)
         r2 = squared_distance(a, b, norms_a, norms_b)
-        if self.law.kind == "matern12":
-            pairs = near_pairs(r2, norms_a, norms_b)
+        pairs = lost_pairs(r2, norms_a, norms_b, smooth=self.law.kind != "matern12")
+        if pairs is not None:
             r2[pairs] = _direct(a, b, pairs).sum(-1)
         k, _ = _KINDS[self.law.kind](r2, self.outputscale[:, None, None], self.shape)
         return k
@@ -137,21 +137,23 @@ class BoundStationary:
         ``mask`` is (leaves, rows), False in padding; a padded row is independent of all others.
         The pull-back gives the gradient by the natural vector, leaf by leaf.
         """
-        rows = mask.sum(-1).clamp_min(1)[:, None, None]
-        inside = X[..., self._columns(X)] * mask.unsqueeze(-1)
-        z = self._scaled(X, inside.sum(-2, keepdim=True) / rows) * mask.unsqueeze(-1)
+        z = self._scaled(X, centre_of(X[..., self._columns(X)])) * mask.unsqueeze(-1)
         norms = torch.where(mask, (z * z).sum(-1), far(X.dtype))
         r2 = squared_distance(z, z, norms, norms)
         r2.diagonal(dim1=-2, dim2=-1).zero_()
-        pairs: tuple[Tensor, ...] = ()
-        if self.law.kind == "matern12":
-            leaf, i, j = near_pairs(r2, norms, norms)
+        pairs = lost_pairs(r2, norms, norms, smooth=self.law.kind != "matern12")
+        if pairs is not None:
+            leaf, i, j = pairs
             off = i != j
             pairs = (leaf[off], i[off], j[off])
             apart = _direct(z, z, pairs)
             r2[pairs] = apart.sum(-1)
         r2_kept = r2.clone() if self.law.kind == "rq" else None
         K, slope = _KINDS[self.law.kind](r2, self.outputscale[:, None, None], self.shape)
+        if (
+            self.law.kind == "rq"
+        ):  # its tail is a power, which padding far away does not make vanish
+            K *= mask.unsqueeze(-1) & mask.unsqueeze(-2)
 
         def pullback(W: Tensor, mean_gradient: Tensor, share: Tensor, trace: Tensor) -> Tensor:
             after = [0.5 * share / self.outputscale]
@@ -161,7 +163,7 @@ class BoundStationary:
             G = W.mul_(slope())
             G.diagonal(dim1=-2, dim2=-1).zero_()
             by_log = z.new_zeros(len(z), z.shape[-1])
-            if pairs and pairs[0].numel():
+            if pairs is not None and pairs[0].numel():
                 # Their slope is steep and their distance small: take the product pair by pair,
                 # where the general form would subtract two large numbers.
                 by_log.index_add_(0, pairs[0], G[pairs].unsqueeze(-1) * apart)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsmgp.model import Model
 from dsmgp.process import Process
@@ -13,6 +14,8 @@ from dsmgp.stationary import Stationary
 from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
 
 __all__ = ["summarise"]
+
+Array = NDArray[np.float64]
 
 
 def summarise(
@@ -78,8 +81,8 @@ def _describe(
     law = process.law(len(names))
     if not isinstance(law, Stationary):
         parameters = [
-            f"  {name} = {np.array2string(value.detach().numpy(), precision=4)}"
-            for name, _, value, *_ in _parameters(process)
+            f"  {name} = {np.array2string(value, precision=4)}"
+            for name, value in _parameters(process)
         ]
         return [
             f"  {type(process.kernel).__name__}, in the units the experts see:",
@@ -89,11 +92,13 @@ def _describe(
     natural = process.natural(law).detach().numpy()
     n = len(law.columns)
     lines = [
-        f"  {law.kind}, {law.mean_kind} mean",
+        f"  {law.kind}, {_mean_in_words(model, natural, law, unit, names)}",
         f"  signal          std {math.sqrt(natural[n]) * abs(unit):.4g}",
         noise,
         f"  {'input':<24} {'length-scale':>14} {'relevance':>10}",
     ]
+    if law.kind == "rq":
+        lines.insert(1, f"  shape           alpha {natural[n + 1]:.4g}")
     relevance = 1.0 / natural[:n]  # per standard deviation of the input
     for k in np.argsort(-relevance):
         column = law.columns[k]
@@ -104,10 +109,22 @@ def _describe(
     return lines
 
 
-def _parameters(process: Process):  # type: ignore[no-untyped-def]
-    for name, module, constraint, raw in (
-        (name, process.kernel, constraint, raw)
-        for name, raw, constraint in process.kernel.named_parameters_and_constraints()
-    ):
+def _mean_in_words(
+    model: Model, natural: Array, law: Stationary, unit: float, names: Sequence[str]
+) -> str:
+    """The prior mean in the user's units: y - centre as a function of x."""
+    parameters = natural[len(law.columns) + 1 + (law.kind == "rq") : -1] * unit
+    if law.mean_kind == "zero":
+        return "zero mean"
+    if law.mean_kind == "constant":
+        return f"constant mean {parameters[0]:.4g} above the average"
+    slopes = parameters[:-1] / model.inputs.scale
+    named = ", ".join(f"{s:+.3g} per {name}" for s, name in zip(slopes, names, strict=True))
+    return f"linear mean ({named})"
+
+
+def _parameters(process: Process) -> Iterator[tuple[str, Array]]:
+    """Names and values of a kernel's parameters, as constrained."""
+    for name, raw, constraint in process.kernel.named_parameters_and_constraints():
         value = raw if constraint is None else constraint.transform(raw)
-        yield name.replace("raw_", ""), module, value
+        yield name.replace("raw_", ""), value.detach().numpy()

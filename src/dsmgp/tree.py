@@ -8,6 +8,7 @@ in the user's units.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -105,8 +106,14 @@ class Leaf:
     def __post_init__(self) -> None:
         if self.rows is None:
             return
-        rows = np.array(self.rows, dtype=np.int64)
-        if rows.ndim != 1 or np.unique(rows).size != rows.size:
+        given = np.asarray(self.rows)
+        rows = given.astype(np.int64)
+        if (
+            not np.array_equal(rows, given)
+            or (rows < 0).any()
+            or rows.ndim != 1
+            or np.unique(rows).size != rows.size
+        ):
             raise ValueError("expected the rows of a leaf to be a list of distinct row numbers")
         rows.flags.writeable = False
         object.__setattr__(self, "rows", rows)
@@ -134,17 +141,20 @@ class Product:
     region: Region = field(init=False)
 
     def __post_init__(self) -> None:
-        children, splits = tuple(self.children), tuple(float(s) for s in self.splits)
+        children, splits = _checked_children(self.children), tuple(float(s) for s in self.splits)
         if len(children) != len(splits) + 1 or not splits:
             raise ValueError(
                 "expected a product to have one child more than splits and at least two, "
                 f"got {len(children)} children and {len(splits)} splits"
             )
         first, last = children[0].region, children[-1].region
-        if not 0 <= self.dimension < first.n_dims:
+        if (
+            not isinstance(self.dimension, numbers.Integral)
+            or not 0 <= self.dimension < first.n_dims
+        ):
             raise ValueError(
-                f"expected the dimension of a product to lie in 0..{first.n_dims - 1}, "
-                f"got {self.dimension}"
+                f"expected the dimension of a product to be one of 0..{first.n_dims - 1}, "
+                f"got {self.dimension!r}"
             )
         lower, upper = first.lower.copy(), first.upper.copy()
         if last.n_dims == first.n_dims:
@@ -170,6 +180,10 @@ class Product:
         object.__setattr__(self, "splits", splits)
         object.__setattr__(self, "region", region)
 
+    def sides(self, X: NDArray[np.float64]) -> NDArray[np.int64]:
+        """For each row of ``X`` the index of the child whose region holds it."""
+        return np.searchsorted(self.splits, X[:, self.dimension], side="right")
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sum:
@@ -190,7 +204,7 @@ class Sum:
     log_weights: NDArray[np.float64] = None  # type: ignore[assignment]  # uniform when left out
 
     def __post_init__(self) -> None:
-        children = tuple(self.children)
+        children = _checked_children(self.children)
         if not children:
             raise ValueError("expected a sum node to have at least one child, got none")
         given = self.log_weights
@@ -225,6 +239,13 @@ class Sum:
 
 
 Node = Sum | Product | Leaf
+
+
+def _checked_children(children: Sequence[Node]) -> tuple[Node, ...]:
+    for child in children:
+        if not isinstance(child, (Sum, Product, Leaf)):
+            raise ValueError(f"expected children to be Sum, Product or Leaf, got {child!r}")
+    return tuple(children)
 
 
 def _box(region: Region) -> str:
@@ -321,7 +342,7 @@ def _send(
         return [points] * len(node.children)
     if not points.size:
         return [points] * len(node.children)
-    side = np.searchsorted(node.splits, X[points, node.dimension], side="right")
+    side = node.sides(X[points])
     return [points[side == k] for k in range(len(node.children))]
 
 

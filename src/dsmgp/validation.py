@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
-__all__ = ["check_choice", "check_count", "check_finite", "refuse_text"]
+# Beyond this squares overflow.
+LARGEST = 1e150
+
+__all__ = ["check_choice", "check_count", "check_finite", "random_generator", "refuse_text"]
 
 
 def check_choice(name: str, value: Any, valid: Iterable[str], otherwise: str = "") -> None:
@@ -35,13 +39,15 @@ def check_count(name: str, value: Any, least: int = 1, none: bool = False) -> An
 def check_finite(
     values: NDArray[np.float64], what: str, names: Sequence[str] | None = None
 ) -> None:
-    """Refuse NaN and infinity, naming the first row and its column."""
-    finite = np.isfinite(values)
+    """Refuse NaN, infinity and numbers whose square is out of range, naming the first row and column."""
+    with np.errstate(invalid="ignore"):
+        finite = np.abs(values) < LARGEST
     if finite.all():
         return
     row, *rest = np.argwhere(~finite)[0]
     column = int(rest[0]) if rest else None
-    kind = "NaN" if np.isnan(values[tuple(np.argwhere(~finite)[0])]) else "infinity (inf)"
+    entry = values[tuple(np.argwhere(~finite)[0])]
+    kind = "NaN" if np.isnan(entry) else "infinity (inf)" if np.isinf(entry) else f"{entry:g}"
     where = f"row {row}"
     if column is not None:
         label = f" ({names[column]!r})" if names is not None else ""
@@ -49,31 +55,37 @@ def check_finite(
     n_bad = int((~finite).sum())
     raise ValueError(
         f"{what} contains {kind} in {where}"
-        + (f", and {n_bad - 1} more entries that are not finite" if n_bad > 1 else "")
-        + "; drop or impute such rows first"
+        + (f", and {n_bad - 1} more such entries" if n_bad > 1 else "")
+        + ("; rescale the data" if np.isfinite(entry) else "; drop or impute such rows first")
     )
 
 
 def refuse_text(values: Any, what: str) -> None:
-    """Refuse text that is no number, naming its column and row, before anything tries to convert it."""
+    """Refuse text that is no number, and dates, naming column and row, before anything converts them."""
+    if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
+        raise ValueError(f"{what} is a lazy frame; call .collect() on it first")
+    if hasattr(values, "to_pandas") and hasattr(values, "column_names"):
+        raise ValueError(f"{what} is an Arrow table; call .to_pandas() on it first")
     columns = getattr(values, "columns", None)
     if columns is not None:
         for name in columns:
             _refuse_text_in(np.asarray(values[name]), f"column {name!r} of {what}")
         return
-    array = values if isinstance(values, np.ndarray) else None
+    array = np.asarray(values) if hasattr(values, "dtype") else None
     if array is None and isinstance(values, (list, tuple)):
         try:
             array = np.asarray(values)
         except ValueError:
             return  # ragged: the shape check says so
-    if array is not None and array.dtype.kind in "OUS" and array.ndim <= 2:
+    if array is not None and array.dtype.kind in "OUSmM" and array.ndim <= 2:
         for k in range(array.shape[1] if array.ndim == 2 else 1):
             label = f"column {k} of {what}" if array.ndim == 2 else what
             _refuse_text_in(array[:, k] if array.ndim == 2 else array.reshape(-1), label)
 
 
 def _refuse_text_in(column: NDArray[Any], label: str) -> None:
+    if column.dtype.kind in "mM":
+        raise ValueError(f"{label} holds dates or times; turn them into numbers first")
     if column.dtype.kind not in "OUS":
         return
     for row, entry in enumerate(column):
@@ -85,3 +97,10 @@ def _refuse_text_in(column: NDArray[Any], label: str) -> None:
                     f"could not convert text to float: {str(entry)!r} in {label}, row {row}; encode "
                     "categories as numbers first (for example with OneHotEncoder)"
                 ) from None
+
+
+def random_generator(random_state: Any) -> np.random.Generator:
+    """A generator from an int, None, a RandomState (which moves on) or a Generator (used as it is)."""
+    if isinstance(random_state, np.random.Generator):
+        return random_state
+    return np.random.default_rng(check_random_state(random_state).randint(2**31, size=4))
