@@ -32,14 +32,16 @@ class Choice:
     scores: dict[str, float]
 
 
-def left_out_score(leaves: Sequence[Leaf], conditioned: Conditioned) -> float:
+def left_out_score(
+    leaves: Sequence[Leaf], conditioned: Conditioned, labels: NDArray[np.int64]
+) -> float:
     """Mean negative log density of rows left out of their leaf, in the units of the experts.
 
     The worse of two: each row left out alone, which is what a random split measures, and left out with all
     its twins, which is what new inputs will see. A kernel or a noise that is good under one only is not good:
     noise going to zero looks fine on twins left out together and is a disaster on rows seen twice.
     """
-    loo = LeaveOneOut(leaves, conditioned)
+    loo = LeaveOneOut(leaves, conditioned, labels)
     rows = np.unique(np.concatenate([leaf.rows for leaf in leaves if leaf.rows is not None]))
     scales = loo.scales_without(rows)
     plain = loo.components(rows)
@@ -78,7 +80,7 @@ def choose_kernel(
         learn(processes, experts)
         naturals = [p.natural(law).detach() for p, law in zip(processes, experts.laws, strict=True)]
         conditioned = experts.condition(naturals, memory=0, leave_out=leave_out)
-        scores[name] = left_out_score(leaves, conditioned)
+        scores[name] = left_out_score(leaves, conditioned, leave_out)
         kept[name] = before = processes
         logger.info("kernel %s: leave-one-out score %.4f", name, scores[name])
     best = min(scores, key=scores.__getitem__)

@@ -299,7 +299,7 @@ class _Fit:
     ) -> Fitted:
         """Scales of the leaves, the gate, and the scores of rows left out."""
         settings = self.settings
-        loo = LeaveOneOut(leaves(tree), conditioned)
+        loo = LeaveOneOut(leaves(tree), conditioned, self.labels)
         scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
         model = Model(tree, processes, conditioned, self.inputs, outputs, settings.weights, scales)
         if settings.weights == "gated":

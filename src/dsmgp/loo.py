@@ -31,16 +31,23 @@ class LeaveOneOut:
     leaves : sequence of Leaf
     conditioned : Conditioned
         With ``left_out`` computed.
+    labels : ndarray of shape (n_rows,)
+        From :func:`equal_rows`.
     """
 
-    def __init__(self, leaves: Sequence[Leaf], conditioned: Conditioned) -> None:
+    def __init__(self, leaves: Sequence[Leaf], conditioned: Conditioned, labels: Index) -> None:
         self.leaves, self.left_out = leaves, conditioned.left_out
         self.Y = conditioned.experts.Y.cpu().double().numpy()
         self.squares = np.zeros((len(leaves), self.Y.shape[1]))
         self.n_rows = np.array([leaf.n_rows for leaf in leaves])
+        # By leaf: each row's share of the sum of squares, with its twins', and how many they are.
+        self._own: dict[int, tuple[Array, Array]] = {}
         for number, found in self.left_out.items():
             rows = leaves[number].rows
-            self.squares[number] = ((self.Y[rows] - found.mean) ** 2 / found.variance).sum(axis=0)
+            assert rows is not None
+            square = (self.Y[rows] - found.mean) ** 2 / found.variance
+            self.squares[number] = square.sum(axis=0)
+            self._own[number] = _summed_over_twins(square, labels[rows])
 
     @property
     def scales(self) -> Array:
@@ -49,23 +56,41 @@ class LeaveOneOut:
 
     def components(self, rows: Index, grouped: bool = False) -> Components:
         """What the leaves say at ``rows``; ``grouped``: without all rows of the same inputs."""
+        if grouped:
+            return self._stack(
+                rows, {k: (f.grouped_mean, f.grouped_variance) for k, f in self.left_out.items()}
+            )
+        return self._stack(rows, {k: (f.mean, f.variance) for k, f in self.left_out.items()})
+
+    def scales_without(self, rows: Index) -> Array:
+        """Scales of the leaves at ``rows``, each without the row: (n, n_components, n_outputs).
+
+        Without its twins too: a twin's residual is against the row itself, and would betray it.
+        """
+        own = self._stack(rows, self._own)
+        others = np.maximum(own.of_leaves(self.squares, 0.0) - own.mean, 0.0)
+        count = own.of_leaves(self.n_rows[:, None].astype(np.float64), 1.0) - own.variance
+        return leaf_scales(others, count)
+
+    def _stack(self, rows: Index, values: dict[int, tuple[Array, Array]]) -> Components:
+        """By leaf, two values for each of its rows: both at ``rows``, side by side."""
         position = np.full(len(self.Y), -1, dtype=np.int64)
         position[rows] = np.arange(len(rows))
         tasks, answers = [], []
-        for number, found in self.left_out.items():
+        for number, (first, second) in values.items():
             at = position[self.leaves[number].rows]
             chosen = at >= 0
             if chosen.any():
-                mean = found.grouped_mean if grouped else found.mean
-                variance = found.grouped_variance if grouped else found.variance
                 tasks.append((number, at[chosen]))
-                answers.append((mean[chosen], variance[chosen]))
+                answers.append((first[chosen], second[chosen]))
         return Components.stack(len(rows), tasks, answers, self.Y.shape[1])
 
-    def scales_without(self, rows: Index) -> Array:
-        """Scales of the leaves at ``rows``, each without the row itself: (n, n_components, n_outputs)."""
-        found = self.components(rows)
-        own = (self.Y[rows][:, None, :] - found.mean) ** 2 / found.variance
-        others = np.maximum(found.of_leaves(self.squares, 0.0) - own, 0.0)
-        count = found.of_leaves(self.n_rows[:, None].astype(np.float64), 1.0) - 1.0
-        return leaf_scales(others, count)
+
+def _summed_over_twins(square: Array, labels: Index) -> tuple[Array, Array]:
+    """For each row the sum over the rows of the same label, and their number."""
+    _, group, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(counts) == len(labels):
+        return square, np.ones_like(square)
+    total = np.zeros((len(counts), square.shape[1]))
+    np.add.at(total, group, square)
+    return total[group], np.broadcast_to(counts[group][:, None], square.shape).astype(np.float64)
