@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 PRIOR_ROWS = 1.0
 LOG_2PI = float(np.log(2.0 * np.pi))
 START_EXPONENTS = (3.0, 1.0)
-START_SHAPES = ((0.0, -1.0), (-0.5, 1.0))  # log weights and log variances
+START_SHAPES = ((0.0, -0.5, -1.5), (-0.7, -2.5, 1.2))  # log weights and log variances
 BOUNDS = {
     "exponent": (0.0, 40.0),
     "scale": (-5.0, 15.0),
