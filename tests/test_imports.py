@@ -13,7 +13,7 @@ LAYERS = [
     ["grow", "stationary", "general"],
     ["inference", "mixture", "process", "gate"],
     ["experts"],
-    ["learn", "loo", "joint"],
+    ["learn", "loo", "joint", "scores"],
     ["choose", "model"],
     ["fit", "summary"],
     ["regressor"],

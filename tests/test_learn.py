@@ -105,7 +105,7 @@ def test_restarts_keep_the_best(rng):
     found = []
     for n_restarts in (0, 6):
         process = build_process("rbf", "zero", 0.5, 1)
-        process.kernel.base_kernel.lengthscale = 1.5
+        process.kernel.base_kernel.lengthscale = 0.15
         law = process.law(1)
         experts = Experts(leaf, torch.from_numpy(x), torch.from_numpy(y), [law])
         seen = []

@@ -52,6 +52,7 @@ def main() -> None:
         depth=2,
         kernel="rbf",
         objective="full",
+        weights="posterior",
         random_state=0,
     )
     exact = GaussianProcessRegressor(

@@ -28,6 +28,7 @@ class Effort:
     ladder : leaf sizes, from small to large
     copies : partitions of each size
     seconds : what all leaves of all partitions may take to condition, by the cost model
+    most_rows : rows up to which all of them may be one leaf, by device: predictions pay for it too
     leaf_size : rows of the leaves that theta is learned on
     n_leaves : how many of them
     n_trial_leaves : how many of them a kernel is tried on
@@ -37,6 +38,7 @@ class Effort:
     ladder: tuple[int, ...]
     copies: int
     seconds: float
+    most_rows: dict[str, int]
     leaf_size: int
     n_leaves: int
     n_trial_leaves: int
@@ -45,14 +47,15 @@ class Effort:
     def leaf_sizes(self, n_rows: int, n_outputs: int, device: str) -> list[int]:
         """Sizes of the leaves, one entry per partition.
 
-        Where a size holds all rows, the partition is one leaf that knows everything; the whole data as one leaf
-        is tried last even if the ladder ends below.
+        Where a size holds all rows, the partition is one leaf that knows everything. It is tried last, even
+        if the ladder ends below.
         """
-        rate = SECONDS.get(device, SECONDS["cuda"]) * n_outputs
+        kind = device if device in SECONDS else "cuda"
+        rate = SECONDS[kind] * n_outputs
         sizes: list[int] = []
         spent = 0.0
         for size in (*self.ladder, n_rows):
-            if sizes and sizes[-1] >= n_rows:
+            if sizes and (sizes[-1] >= n_rows or size >= n_rows > self.most_rows[kind]):
                 break
             whole = size >= n_rows
             rows = n_rows if whole else FILL * size
@@ -67,7 +70,18 @@ class Effort:
 
 #: By name.
 EFFORTS = {
-    "low": Effort((125, 250, 500), 2, 3.0, 250, 20, 6, 3000),
-    "medium": Effort((60, 125, 250, 500, 1000, 2000), 2, 20.0, 500, 40, 10, 6000),
-    "high": Effort((60, 125, 250, 500, 1000, 2000, 4000), 3, 300.0, 1000, 60, 20, 20000),
+    "low": Effort((125, 250, 500), 2, 5.0, {"cpu": 1000, "cuda": 5000}, 250, 20, 6, 3000),
+    "medium": Effort(
+        (60, 125, 250, 500, 1000, 2000), 2, 45.0, {"cpu": 4000, "cuda": 40_000}, 500, 40, 10, 6000
+    ),
+    "high": Effort(
+        (60, 125, 250, 500, 1000, 2000, 4000),
+        3,
+        400.0,
+        {"cpu": 20_000, "cuda": 60_000},
+        1000,
+        60,
+        20,
+        20_000,
+    ),
 }

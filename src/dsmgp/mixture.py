@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from dsmgp.units import OutputUnits
 from dsmgp.validation import check_count, random_generator
@@ -15,6 +15,8 @@ __all__ = ["Mixture"]
 
 Array = NDArray[np.float64]
 LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
+# Rows whose quantiles are solved for together.
+QUANTILE_ROWS = 8192
 
 
 class Mixture:
@@ -169,32 +171,18 @@ class Mixture:
         return (self._rows(y)[:, None, :] - self.component_means) / scale, scale
 
     def _quantile(self, level: float) -> Array:
-        """Newton's method on the log of the smaller tail, kept inside a bracket that halves."""
-        scale = np.sqrt(self.component_variances)
-        ends = self.component_means + scale * ndtri(level)
-        used = self.weights[:, :, None] > 0
-        low = np.where(used, ends, np.inf).min(1)
-        high = np.where(used, ends, -np.inf).max(1)
-        # In the upper half work on 1 - cdf, so that both tails keep their digits.
-        sign = 1.0 if level <= 0.5 else -1.0
-        target = np.log(min(level, 1.0 - level))
-        weights = self.weights[:, :, None]
-        y = 0.5 * (low + high)
-        for _ in range(200):
-            z = (y[:, None, :] - self.component_means) / scale
-            tail = _log_mix(log_ndtr(sign * z), weights)
-            density = _log_mix(-0.5 * z * z - np.log(scale) - LOG_SQRT_2PI, weights)
-            beyond = sign * (tail - target) > 0
-            low, high = np.where(beyond, low, y), np.where(beyond, y, high)
-            with np.errstate(over="ignore", invalid="ignore"):
-                step = y - sign * (tail - target) * np.exp(tail - density)
-            inside = (step > low) & (step < high)
-            new = np.where(inside, step, 0.5 * (low + high))
-            done = np.abs(new - y) <= 1e-13 * (np.abs(y) + scale.min(1))
-            y = new
-            if done.all():
-                break
-        return y
+        n, _, n_outputs = self.component_means.shape
+        found = np.empty((n, n_outputs))
+        for output in range(n_outputs):
+            for start in range(0, n, QUANTILE_ROWS):
+                rows = slice(start, start + QUANTILE_ROWS)
+                found[rows, output] = _solve_quantile(
+                    self.weights[rows],
+                    self.component_means[rows, :, output],
+                    np.sqrt(self.component_variances[rows, :, output]),
+                    level,
+                )
+        return found
 
     def _out(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
@@ -205,3 +193,35 @@ def _log_mix(log_terms: Array, weights: Array) -> Array:
     kept = np.where(weights > 0, log_terms, -np.inf)
     top = kept.max(axis=1, keepdims=True)
     return np.log(np.sum(weights * np.exp(kept - top), axis=1)) + np.squeeze(top, axis=1)
+
+
+def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -> Array:
+    """Newton's method on the log of the smaller tail, kept inside a bracket that halves.
+
+    Arrays are (rows, components). Rows leave the iteration as they converge.
+    """
+    ends = means + scales * ndtri(level)
+    low = np.where(weights > 0, ends, np.inf).min(axis=1)
+    high = np.where(weights > 0, ends, -np.inf).max(axis=1)
+    # In the upper half work on 1 - cdf, so that both tails keep their digits.
+    sign = 1.0 if level <= 0.5 else -1.0
+    target = np.log(min(level, 1.0 - level))
+    result = 0.5 * (low + high)
+    active = np.arange(len(result))
+    for _ in range(200):
+        y = result[active]
+        z = (y[:, None] - means) / scales
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
+            tail = np.log((weights * ndtr(sign * z)).sum(axis=1))
+            density = (weights * np.exp(-0.5 * z * z) / scales).sum(axis=1) / np.sqrt(2.0 * np.pi)
+            step = y - sign * (tail - target) * np.exp(tail) / density
+        beyond = sign * (tail - target) > 0
+        low, high = np.where(beyond, low, y), np.where(beyond, y, high)
+        new = np.where((step > low) & (step < high), step, 0.5 * (low + high))
+        result[active] = new
+        going = np.abs(new - y) > 1e-13 * (np.abs(y) + scales.min(axis=1))
+        if not going.any():
+            break
+        active, low, high = active[going], low[going], high[going]
+        weights, means, scales = weights[going], means[going], scales[going]
+    return result

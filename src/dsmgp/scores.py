@@ -1,0 +1,128 @@
+"""Scores of predictions: of the mean, of the whole law, and of its calibration.
+
+Every function takes what was observed, ``y`` of shape (n,) or (n, n_outputs), and a
+:class:`~dsmgp.mixture.Mixture` (or, for errors of the mean, an array of means). Lower is better unless it says
+otherwise. Several outputs: errors are averaged over outputs, densities of the marginals are added up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from dsmgp.mixture import Mixture
+
+__all__ = [
+    "coverage",
+    "crps",
+    "gaussian_nlpd",
+    "interval_width",
+    "joint_nlpd",
+    "mae",
+    "nlpd",
+    "pit",
+    "pit_histogram",
+    "rmse",
+]
+
+Array = NDArray[np.float64]
+
+
+def mae(y: ArrayLike, mean: ArrayLike) -> float:
+    """Mean absolute error of the mean."""
+    return float(np.mean(np.abs(_error(y, mean))))
+
+
+def rmse(y: ArrayLike, mean: ArrayLike) -> float:
+    """Root mean square error of the mean, averaged over outputs.
+
+    Examples
+    --------
+    >>> rmse([1.0, 2.0], [1.0, 4.0])
+    1.4142135623730951
+    """
+    return float(np.mean(np.sqrt(np.mean(_error(y, mean) ** 2, axis=0))))
+
+
+def nlpd(y: ArrayLike, law: Mixture) -> float:
+    """Mean negative log predictive density of the mixture; of several outputs the sum of the marginals'."""
+    return float(-np.mean(_columns(law.logpdf(y)).sum(axis=1)))
+
+
+def joint_nlpd(y: ArrayLike, law: Mixture) -> float:
+    """Mean negative log density of all outputs together."""
+    return float(-np.mean(law.joint_logpdf(y)))
+
+
+def gaussian_nlpd(y: ArrayLike, law: Mixture) -> float:
+    """NLPD of the Gaussians with the mixture's means and variances, which is what the paper reports."""
+    variance = _columns(law.var)
+    terms = 0.5 * (_error(y, law.mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
+    return float(np.mean(terms.sum(axis=1)))
+
+
+def crps(y: ArrayLike, law: Mixture, batch: int = 4096) -> float:
+    """Mean continuous ranked probability score, in closed form (Grimit et al. 2006), in the units of y.
+
+    ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the law.
+    """
+    observed = _columns(np.asarray(y, dtype=np.float64))
+    total = 0.0
+    for start in range(0, len(observed), batch):
+        rows = slice(start, start + batch)
+        weights = law.weights[rows]
+        for output in range(observed.shape[1]):
+            mean = law.component_means[rows, :, output]
+            variance = law.component_variances[rows, :, output]
+            near = _absolute(observed[rows, output, None] - mean, variance)
+            spread = np.zeros(len(mean))
+            for k in range(mean.shape[1]):  # one component against all: never a cube in memory
+                pair = _absolute(mean[:, k, None] - mean, variance[:, k, None] + variance)
+                spread += weights[:, k] * (weights * pair).sum(axis=1)
+            total += float(np.sum((weights * near).sum(axis=1) - 0.5 * spread))
+    return total / observed.size
+
+
+def coverage(y: ArrayLike, law: Mixture, level: float = 0.9) -> float:
+    """Share of observations inside the central interval; calibrated if it equals ``level``."""
+    u = pit(y, law)
+    return float(np.mean((u >= 0.5 - 0.5 * level) & (u <= 0.5 + 0.5 * level)))
+
+
+def interval_width(law: Mixture, level: float = 0.9) -> float:
+    """Mean width of the central interval."""
+    low, high = law.interval(level)
+    return float(np.mean(high - low))
+
+
+def pit(y: ArrayLike, law: Mixture) -> Array:
+    """Probability integral transform: where in its law each observation lies; uniform if calibrated."""
+    return law.cdf(y)
+
+
+def pit_histogram(y: ArrayLike, law: Mixture, n_bins: int = 10) -> Array:
+    """Share of observations in each of ``n_bins`` equal slices of their law."""
+    counts, _ = np.histogram(pit(y, law), bins=n_bins, range=(0.0, 1.0))
+    return np.asarray(counts / counts.sum())
+
+
+def _columns(values: Array) -> Array:
+    return values.reshape(len(values), -1)
+
+
+def _error(y: ArrayLike, mean: ArrayLike) -> Array:
+    observed, predicted = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
+    if observed.shape != predicted.shape:
+        raise ValueError(
+            f"expected y and means of one shape, got {observed.shape} and {predicted.shape}"
+        )
+    return _columns(observed - predicted)
+
+
+def _absolute(mean: Array, variance: Array) -> Array:
+    """E|X| of a Gaussian."""
+    std = np.sqrt(variance)
+    z = mean / std
+    density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
+    return np.asarray(2.0 * std * density + mean * (2.0 * ndtr(z) - 1.0))

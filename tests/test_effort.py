@@ -1,0 +1,42 @@
+"""The dial: sizes grow with what may be spent, and cost stays bounded."""
+
+import pytest
+
+from dsmgp import DSMGPRegressor
+from dsmgp.effort import EFFORTS, FILL, OVERHEAD, SECONDS
+
+
+@pytest.mark.parametrize("name", sorted(EFFORTS))
+@pytest.mark.parametrize("n_rows", [2, 50, 900, 10_000, 300_000, 10_000_000])
+def test_sizes_increase_and_their_cost_stays_within_the_budget(name, n_rows):
+    effort = EFFORTS[name]
+    sizes = effort.leaf_sizes(n_rows, 1, "cpu")
+    assert sizes == sorted(sizes)
+    assert sum(size >= n_rows for size in sizes) <= 1  # one leaf for everything is enough
+    rows = [min(n_rows, FILL * size) for size in sizes[effort.copies :]]  # beyond the smallest
+    assert sum(n_rows * m * (m + OVERHEAD) * SECONDS["cpu"] for m in rows) <= effort.seconds
+
+
+def test_small_data_are_also_one_leaf_and_large_data_are_not():
+    for name in EFFORTS:
+        assert max(EFFORTS[name].leaf_sizes(800, 1, "cpu")) >= 800
+        assert max(EFFORTS[name].leaf_sizes(1_000_000, 1, "cpu")) < 1_000_000
+
+
+def test_more_effort_and_a_gpu_buy_larger_leaves():
+    largest = [
+        max(EFFORTS[name].leaf_sizes(100_000, 1, "cpu")) for name in ("low", "medium", "high")
+    ]
+    assert largest == sorted(largest)
+    assert max(EFFORTS["medium"].leaf_sizes(10_000, 1, "cuda")) == 10_000
+    assert max(EFFORTS["medium"].leaf_sizes(10_000, 1, "cpu")) < 10_000
+
+
+def test_the_dial_reaches_the_tree(rng):
+    X = rng.normal(size=(700, 2))
+    y = X[:, 0] + 0.1 * rng.normal(size=700)
+    low, high = (
+        DSMGPRegressor("rbf", effort=effort, max_iter=3, random_state=0).fit(X, y)
+        for effort in ("low", "high")
+    )
+    assert len(low.tree_.children) < len(high.tree_.children)
