@@ -1,4 +1,4 @@
-"""Choosing the kernel: each candidate learns on a few leaves, and leave-one-out decides."""
+"""Choosing kernel and units of the outputs: each candidate learns on a few leaves, and leave-one-out decides."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dsmgp.components import Components
 from dsmgp.experts import Conditioned, Experts
 from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut
+from dsmgp.mixture import Mixture
 from dsmgp.process import Process
 from dsmgp.tree import Leaf
+from dsmgp.units import OutputUnits
 
-__all__ = ["CANDIDATES", "Choice", "choose_kernel", "left_out_score"]
+__all__ = ["CANDIDATES", "Choice", "choose_kernel", "left_out_score", "units_score"]
+
+Array = NDArray[np.float64]
 
 logger = logging.getLogger("dsmgp")
 
@@ -38,30 +41,61 @@ def left_out_score(
     """How well rows left out of their leaf are predicted: their law and, as much, their mean. Lower is better.
 
     The sum of the mean negative log density, in the units of the experts, and of the log of the root mean square
-    error. Densities alone would buy sharp peaks with a worse mean. The worse of two: each row left out alone, which is what a random split measures, and left out with all
-    its twins, which is what new inputs will see. A kernel or a noise that is good under one only is not good:
-    noise going to zero looks fine on twins left out together and is a disaster on rows seen twice.
+    error. Densities alone would buy sharp peaks with a worse mean. The worse of two: each row left out
+    alone, which is what a random split measures, and left out with all its twins, which is what new inputs will
+    see. A kernel or a noise that is good under one only is not good: noise going to zero looks fine on twins left
+    out together and is a disaster on rows seen twice.
+    """
+
+    def score(law: Mixture, y: Array) -> float:
+        error = np.mean((y - law.component_means[:, 0]) ** 2, axis=0)
+        return float(-law.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
+
+    laws, y = _left_out_laws(leaves, conditioned, labels, None)
+    return max(score(law, y) for law in laws)
+
+
+def units_score(
+    leaves: Sequence[Leaf], conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits
+) -> float:
+    """How well several outputs of rows left out are predicted, jointly and one by one. Lower is better.
+
+    The sum of the joint negative log density and of those of the marginals. The joint one alone rewards
+    whatever makes correlated outputs independent, however much worse each of them is then predicted.
+    """
+    (law, _), z = _left_out_laws(leaves, conditioned, labels, units)
+    y = units.mean_to_user(z)
+    return float(-law.joint_logpdf(y).mean() - law.logpdf(y).sum(axis=1).mean())
+
+
+def _left_out_laws(
+    leaves: Sequence[Leaf],
+    conditioned: Conditioned,
+    labels: NDArray[np.int64],
+    units: OutputUnits | None,
+) -> tuple[tuple[Mixture, Mixture], Array]:
+    """Laws of rows left out alone and with their twins, and what was observed in the experts' units.
+
+    Rows stand in one leaf each, so there is nothing to weigh: a law is the leaf's, spread over the shapes.
     """
     loo = LeaveOneOut(leaves, conditioned, labels)
     rows = np.unique(np.concatenate([leaf.rows for leaf in leaves if leaf.rows is not None]))
     scales = loo.scales_without(rows)
-    plain = loo.components(rows)
-    path = np.where(plain.leaf >= 0, 0.0, -np.inf)
-    gate = fit_gate(plain, scales, path, loo.Y[rows], local_scale=True)
-
-    def score(found: Components) -> float:
-        square = (loo.Y[rows][:, None, :] - found.mean) ** 2 / found.variance / scales
-        log_terms = [
-            np.log(w) - 0.5 * (square / c + np.log(c * found.variance * scales)).sum(-1)
-            for w, c in zip(gate.shape_weights, gate.shape_variances, strict=True)
-        ]
-        # Rows stand in one leaf each here, so there is nothing to weigh.
-        density = float(-np.logaddexp.reduce(log_terms)[:, 0].mean())
-        error = loo.Y[rows] - found.mean[:, 0]
-        logger.info("  negative log density %.4f, error %.4f", density, np.sqrt(np.mean(error**2)))
-        return density + float(0.5 * np.log(np.mean(error**2, axis=0)).sum())
-
-    return max(score(plain), score(loo.components(rows, grouped=True)))
+    both = [loo.components(rows, grouped) for grouped in (False, True)]
+    path = np.zeros(both[0].leaf.shape)
+    gate = fit_gate(both[0], scales, path, loo.Y[rows], local_scale=True)
+    weights = np.tile(gate.shape_weights, (len(rows), 1))
+    laws = [
+        Mixture(
+            weights,
+            np.repeat(found.mean, len(gate.shape_weights), axis=1),
+            found.variance * scales * gate.shape_variances[:, None],
+            units,
+            squeeze=False,
+        )
+        for found in both
+    ]
+    return (laws[0], laws[1]), loo.Y[rows]
 
 
 def choose_kernel(

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.choose import Choice, choose_kernel
+from dsmgp.choose import Choice, choose_kernel, units_score
 from dsmgp.effort import EFFORTS
 from dsmgp.experts import Conditioned, Experts
 from dsmgp.gate import fit_gate
@@ -36,8 +36,8 @@ logger = logging.getLogger("dsmgp")
 PAPER_SIZE, PAPER_CHILDREN, BALANCED_CHILDREN = 100, 4, 8
 # Outputs less correlated than this are left as they are.
 LEAST_CORRELATION = 0.1
-# The kernel with which outputs as they are and rotated are compared when it is yet to be chosen.
-NEUTRAL_KERNEL = "matern32"
+# The kernel with which outputs as they are and mixed are compared when it is yet to be chosen.
+NEUTRAL_KERNEL = "matern12"
 # Rows on which leave-one-out scores are computed.
 MAX_SCORED_ROWS = 20_000
 TRIAL_ITERATIONS = 30
@@ -146,8 +146,14 @@ class _Fit:
         trial = self._some(surrogate, self.effort.n_trial_leaves)
         if self.Y.shape[1] > 1 and _correlation(self.Y) > LEAST_CORRELATION:
             kernel = NEUTRAL_KERNEL if automatic else settings.kernel
-            rotated = OutputUnits.rotated(self.Y, settings.standardize)
-            outputs = max((outputs, rotated), key=lambda u: self._trial_evidence(trial, u, kernel))
+            order = range(self.Y.shape[1])
+            candidates = [
+                outputs,
+                OutputUnits.rotated(self.Y, settings.standardize),
+                OutputUnits.chained(self.Y, settings.standardize, order),
+                OutputUnits.chained(self.Y, settings.standardize, order[::-1]),
+            ]
+            outputs = min(candidates, key=lambda units: self._units_score(trial, units, kernel))
         if automatic:
             self.choice, processes = choose_kernel(
                 self._build,
@@ -161,17 +167,17 @@ class _Fit:
         learned = self._learn(None, self._experts(surrogate, outputs, processes), processes)
         return outputs, processes, learned
 
-    def _trial_evidence(self, trial: list[Leaf], outputs: OutputUnits, kernel: Any) -> float:
-        """Log evidence of the outputs in the user's units, after learning on a few leaves."""
+    def _units_score(self, trial: list[Leaf], outputs: OutputUnits, kernel: Any) -> float:
+        """Leave-one-out score of the outputs in the user's units, after learning on a few leaves."""
         processes = self._build(kernel)
         experts = self._experts(trial, outputs, processes)
         self._learn(None, experts, processes, TRIAL_ITERATIONS)
-        evidence = float(experts.log_evidence(_naturals(processes, experts)).sum())
-        evidence -= sum(leaf.n_rows for leaf in trial) * outputs.log_det
+        conditioned = experts.condition(_naturals(processes, experts), 0, self.labels)
+        score = units_score(trial, conditioned, self.labels, outputs)
         logger.info(
-            "outputs %s: log evidence %.6g", "as given" if outputs.diagonal else "rotated", evidence
+            "outputs as %s: leave-one-out score %.4f", outputs.loading.round(3).tolist(), score
         )
-        return evidence
+        return score
 
     def _build(self, kernel: Any) -> list[Process]:
         settings = self.settings

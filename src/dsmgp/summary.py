@@ -56,7 +56,10 @@ def summarise(
         title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
         lines += ["", f"kernel{title}", *_describe(model, process, output, names, rotated)]
     if rotated:
-        lines += ["", "Outputs are correlated and were rotated to uncorrelated components:"]
+        lines += [
+            "",
+            "Outputs are correlated and were turned into uncorrelated components (rotated or regressed on one another):",
+        ]
         lines += [
             f"  output {k} = {model.outputs.centre[k]:.4g}"
             + "".join(f" {w:+.4g} * component {j}" for j, w in enumerate(row))

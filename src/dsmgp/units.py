@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,8 +47,8 @@ class InputUnits:
 class OutputUnits:
     """The user's outputs are ``y = centre + loading @ z``; experts model each entry of z on its own.
 
-    ``loading`` is diagonal where outputs are only rescaled. Where outputs are correlated it also turns
-    their principal components back into them: independent components then give dependent outputs.
+    ``loading`` is diagonal where outputs are only rescaled. Where outputs are correlated it also mixes
+    components that are not: independent components then give dependent outputs.
     """
 
     centre: Array
@@ -73,6 +74,22 @@ class OutputUnits:
         spread = np.where(spread > 1e-9 * spread.max(), spread, 1.0) if standardize else 1.0
         shift = centre if not standardize else np.zeros_like(centre)
         return cls(plain.centre + plain.loading @ shift, plain.loading @ (vectors * spread))
+
+    @classmethod
+    def chained(cls, Y: Array, standardize: bool, order: Sequence[int]) -> OutputUnits:
+        """Each output, in the given order, less its regression on those before it."""
+        plain = cls.of(Y, standardize)
+        Z = plain.to_experts(Y)
+        Z = Z - Z.mean(axis=0)
+        unit = np.eye(Y.shape[1])
+        for place, output in enumerate(order):
+            before = list(order[:place])
+            slopes = np.linalg.lstsq(Z[:, before], Z[:, output], rcond=None)[0] if before else []
+            unit[output] = np.asarray(slopes, dtype=np.float64) @ unit[before] if before else 0.0
+            rest = Z[:, output] - (Z[:, before] @ slopes if before else 0.0)
+            spread = np.sqrt(np.mean(rest**2))
+            unit[output, output] = spread if standardize and spread > 1e-9 else 1.0
+        return cls(plain.centre, plain.loading @ unit)
 
     @property
     def n_outputs(self) -> int:
