@@ -64,9 +64,11 @@ def test_heavy_tails_are_found(rng):
     wide = rng.uniform(size=n) < 0.2
     y = rng.normal(size=n) * np.where(wide, 3.0, 0.5)
     gate = fit_gate(components, np.ones((n, 1, 1)), np.zeros((n, 1)), y[:, None], local_scale=True)
-    order = np.argsort(gate.shape_variances)
-    np.testing.assert_allclose(gate.shape_variances[order], [0.25, 9.0], rtol=0.2)
-    np.testing.assert_allclose(gate.shape_weights[order], [0.8, 0.2], atol=0.04)
+    wide = gate.shape_variances > 2.0
+    assert gate.shape_weights[wide].sum() == pytest.approx(0.2, abs=0.04)
+    narrow = gate.shape_weights[~wide] / gate.shape_weights[~wide].sum()
+    assert narrow @ gate.shape_variances[~wide] == pytest.approx(0.25, rel=0.1)
+    assert gate.shape_variances[wide] == pytest.approx(9.0, rel=0.2)
 
 
 def test_without_a_gate_nothing_is_weighed_or_spread():
