@@ -13,7 +13,7 @@ def test_sizes_increase_and_their_cost_stays_within_the_budget(name, n_rows):
     sizes = effort.leaf_sizes(n_rows, 1, "cpu")
     assert sizes == sorted(sizes)
     assert sum(size >= n_rows for size in sizes) <= 1  # one leaf for everything is enough
-    rows = [min(n_rows, FILL * size) for size in sizes[effort.copies :]]  # beyond the smallest
+    rows = [min(n_rows, FILL * size) for size in sizes[effort.copies[1] :]]  # beyond the smallest
     assert sum(n_rows * m * (m + OVERHEAD) * SECONDS["cpu"] for m in rows) <= effort.seconds
 
 

@@ -16,6 +16,7 @@ FILL = 0.67
 # Seconds per operation for a leaf to be factorised, inverted and left out, with m (m + OVERHEAD) operations
 # a row: measured by benchmarks/engine.py on two cores, and on one H200.
 OVERHEAD = 400.0
+CHEAP = 0.1
 SECONDS = {"cpu": 1.0 / 30e9, "cuda": 1.0 / 3000e9}
 
 
@@ -26,7 +27,7 @@ class Effort:
     Attributes
     ----------
     ladder : leaf sizes, from small to large
-    copies : partitions of each size
+    copies : partitions of each size, at least and at most; more than the least while they are cheap
     seconds : what all leaves of all partitions may take to condition, by the cost model
     most_rows : rows up to which all of them may be one leaf, by device: predictions pay for it too
     leaf_size : rows of the leaves that theta is learned on
@@ -36,7 +37,7 @@ class Effort:
     """
 
     ladder: tuple[int, ...]
-    copies: int
+    copies: tuple[int, int]
     seconds: float
     most_rows: dict[str, int]
     leaf_size: int
@@ -50,6 +51,16 @@ class Effort:
         Where a size holds all rows, the partition is one leaf that knows everything. It is tried last, even
         if the ladder ends below.
         """
+        for copies in range(self.copies[1], self.copies[0], -1):
+            sizes, spent = self._climb(n_rows, n_outputs, device, copies)
+            if spent <= CHEAP * self.seconds:
+                return sizes
+        return self._climb(n_rows, n_outputs, device, self.copies[0])[0]
+
+    def _climb(
+        self, n_rows: int, n_outputs: int, device: str, n_copies: int
+    ) -> tuple[list[int], float]:
+        """Sizes up the ladder as far as the budget goes, and the seconds they take."""
         kind = device if device in SECONDS else "cuda"
         rate = SECONDS[kind] * n_outputs
         sizes: list[int] = []
@@ -59,24 +70,31 @@ class Effort:
                 break
             whole = size >= n_rows
             rows = n_rows if whole else FILL * size
-            copies = 1 if whole else self.copies
+            copies = 1 if whole else n_copies
             cost = copies * n_rows * rows * (rows + OVERHEAD) * rate
             if sizes and spent + cost > self.seconds:
                 break
             spent += cost
             sizes += [size] * copies
-        return sizes
+        return sizes, spent
 
 
 #: By name.
 EFFORTS = {
-    "low": Effort((125, 250, 500), 2, 5.0, {"cpu": 1000, "cuda": 5000}, 250, 20, 6, 3000),
+    "low": Effort((125, 250, 500), (2, 2), 5.0, {"cpu": 1000, "cuda": 5000}, 250, 20, 6, 3000),
     "medium": Effort(
-        (60, 125, 250, 500, 1000, 2000), 2, 45.0, {"cpu": 4000, "cuda": 40_000}, 500, 40, 10, 6000
+        (60, 125, 250, 500, 1000, 2000),
+        (2, 4),
+        45.0,
+        {"cpu": 4000, "cuda": 40_000},
+        500,
+        40,
+        10,
+        6000,
     ),
     "high": Effort(
         (60, 125, 250, 500, 1000, 2000, 4000),
-        3,
+        (3, 6),
         400.0,
         {"cpu": 20_000, "cuda": 60_000},
         1000,
