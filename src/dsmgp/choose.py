@@ -17,7 +17,7 @@ from dsmgp.process import Process
 from dsmgp.tree import Leaf
 from dsmgp.units import OutputUnits
 
-__all__ = ["CANDIDATES", "Choice", "choose_kernel", "left_out_score", "units_score"]
+__all__ = ["CANDIDATES", "Choice", "left_out_score", "rank_kernels", "units_score"]
 
 Array = NDArray[np.float64]
 
@@ -29,9 +29,10 @@ CANDIDATES = ("rbf", "matern52", "matern32", "matern12")
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel's name and its leave-one-out scores (lower is better), for each that was tried."""
+    """A kernel that was tried, its processes as learned so far, and every candidate's score."""
 
     kernel: str
+    processes: list[Process]
     scores: dict[str, float]
 
 
@@ -99,14 +100,14 @@ def _left_out_laws(
     return (laws[0], laws[1]), loo.Y[rows]
 
 
-def choose_kernel(
+def rank_kernels(
     build: Callable[[str], list[Process]],
     learn: Callable[[list[Process], Experts], object],
     experts_of: Callable[[list[Process]], Experts],
     leaves: Sequence[Leaf],
     leave_out: NDArray[np.int64],
-) -> tuple[Choice, list[Process]]:
-    """The candidate with the best score, and its processes as learned."""
+) -> list[Choice]:
+    """The candidates, the one with the best score first."""
     scores: dict[str, float] = {}
     kept: dict[str, list[Process]] = {}
     before: list[Process] | None = None
@@ -122,5 +123,4 @@ def choose_kernel(
         scores[name] = left_out_score(leaves, conditioned, leave_out)
         kept[name] = before = processes
         logger.info("kernel %s: leave-one-out score %.4f", name, scores[name])
-    best = min(scores, key=scores.__getitem__)
-    return Choice(best, scores), kept[best]
+    return [Choice(name, kept[name], scores) for name in sorted(scores, key=scores.__getitem__)]

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.choose import Choice, choose_kernel, units_score
+from dsmgp.choose import Choice, rank_kernels, units_score
 from dsmgp.effort import EFFORTS
 from dsmgp.experts import Conditioned, Experts
 from dsmgp.gate import fit_gate
@@ -41,6 +41,8 @@ NEUTRAL_KERNEL = "matern12"
 # Rows on which leave-one-out scores are computed.
 MAX_SCORED_ROWS = 20_000
 TRIAL_ITERATIONS = 30
+# Two kernels whose trial scores are this close are both fitted, where rows times outputs are no more than this.
+CLOSE_SCORES, MAX_DUEL_ROWS = 0.15, 20_000
 # Rows that the prior of a leaf's scale is worth while theta is learned.
 SCALE_ROWS = 5.0
 
@@ -80,9 +82,10 @@ class Fitted:
 
     model: Model
     learned: list[Learned]
-    choice: Choice | None
+    choice: Choice
     loo_score: float
     loo_score_new_inputs: float
+    duel_score: float  # by which two kernels are compared: of law and mean together
 
 
 def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
@@ -98,19 +101,31 @@ class _Fit:
         self.effort = EFFORTS[settings.effort]
         self.inputs = InputUnits.of(X, settings.standardize)
         self.labels = equal_rows(X)
-        self.choice: Choice | None = None
 
     def run(self) -> Fitted:
         settings = self.settings
         given = None if isinstance(settings.structure, str) else place(settings.structure, self.X)
-        outputs, processes, learned = self._learn_theta(self._surrogate(given))
+        surrogate = self._surrogate(given)
+        outputs, candidates = self._candidates(surrogate)
+        found = [self._finish(given, surrogate, outputs, candidate) for candidate in candidates]
+        return min(found, key=lambda fitted: fitted.duel_score)
+
+    def _finish(
+        self, given: Node | None, surrogate: list[Leaf], outputs: OutputUnits, choice: Choice
+    ) -> Fitted:
+        """The whole fit, from a kernel and its processes on."""
+        settings, processes, learned = self.settings, choice.processes, []
+        if settings.optimizer is not None:
+            learned = self._learn(None, self._experts(surrogate, outputs, processes), processes)
         tree = given or self._grow(self._length_scales(processes))
         experts = self._experts(leaves(tree), outputs, processes)
         if settings.optimizer is not None and settings.objective == "full":
             learned = self._learn(tree, experts, processes)
         memory = 0.5 * (settings.memory_limit or 0.25 * _physical_memory())
         conditioned = experts.condition(_naturals(processes, experts), memory, self.labels)
-        return self._weigh(tree, processes, conditioned, outputs, learned)
+        fitted = self._weigh(tree, choice, conditioned, outputs, learned)
+        logger.info("kernel %s: leave-one-out NLPD %.6g", choice.kernel, fitted.loo_score)
+        return fitted
 
     # Theta, on a part of the leaves
 
@@ -132,40 +147,39 @@ class _Fit:
             return found
         return [found[k] for k in sorted(self.rng.choice(len(found), most, replace=False))]
 
-    def _learn_theta(
-        self, surrogate: list[Leaf]
-    ) -> tuple[OutputUnits, list[Process], list[Learned]]:
-        """Units of the outputs, and a process for each, learned on the leaves given."""
+    def _candidates(self, surrogate: list[Leaf]) -> tuple[OutputUnits, list[Choice]]:
+        """Units of the outputs, and the kernels worth a whole fit: one, or two that are close."""
         settings = self.settings
         _check_memory(surrogate, settings)
         outputs = OutputUnits.of(self.Y, settings.standardize)
         automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
         if settings.optimizer is None:
             # The kernel was given for the outputs as they are.
-            return outputs, self._build("rbf" if automatic else settings.kernel), []
+            kernel = NEUTRAL_KERNEL if automatic else settings.kernel
+            return outputs, [Choice(str(kernel), self._build(kernel), {})]
         trial = self._some(surrogate, self.effort.n_trial_leaves)
         if self.Y.shape[1] > 1 and _correlation(self.Y) > LEAST_CORRELATION:
             kernel = NEUTRAL_KERNEL if automatic else settings.kernel
             order = range(self.Y.shape[1])
-            candidates = [
+            tried = [
                 outputs,
                 OutputUnits.rotated(self.Y, settings.standardize),
                 OutputUnits.chained(self.Y, settings.standardize, order),
                 OutputUnits.chained(self.Y, settings.standardize, order[::-1]),
             ]
-            outputs = min(candidates, key=lambda units: self._units_score(trial, units, kernel))
-        if automatic:
-            self.choice, processes = choose_kernel(
-                self._build,
-                lambda processes, experts: self._learn(None, experts, processes, TRIAL_ITERATIONS),
-                lambda processes: self._experts(trial, outputs, processes),
-                trial,
-                self.labels,
-            )
-        else:
-            processes = self._build(settings.kernel)
-        learned = self._learn(None, self._experts(surrogate, outputs, processes), processes)
-        return outputs, processes, learned
+            outputs = min(tried, key=lambda units: self._units_score(trial, units, kernel))
+        if not automatic:
+            return outputs, [Choice(str(settings.kernel), self._build(settings.kernel), {})]
+        ranked = rank_kernels(
+            self._build,
+            lambda processes, experts: self._learn(None, experts, processes, TRIAL_ITERATIONS),
+            lambda processes: self._experts(trial, outputs, processes),
+            trial,
+            self.labels,
+        )
+        best, second = ranked[:2]
+        close = second.scores[second.kernel] - best.scores[best.kernel] < CLOSE_SCORES
+        return outputs, ranked[:2] if close and self.Y.size <= MAX_DUEL_ROWS else [best]
 
     def _units_score(self, trial: list[Leaf], outputs: OutputUnits, kernel: Any) -> float:
         """Leave-one-out score of the outputs in the user's units, after learning on a few leaves."""
@@ -298,7 +312,7 @@ class _Fit:
     def _weigh(
         self,
         tree: Node,
-        processes: list[Process],
+        choice: Choice,
         conditioned: Conditioned,
         outputs: OutputUnits,
         learned: list[Learned],
@@ -307,7 +321,9 @@ class _Fit:
         settings = self.settings
         loo = LeaveOneOut(leaves(tree), conditioned, self.labels)
         scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
-        model = Model(tree, processes, conditioned, self.inputs, outputs, settings.weights, scales)
+        model = Model(
+            tree, choice.processes, conditioned, self.inputs, outputs, settings.weights, scales
+        )
         if settings.weights == "gated":
             rows = self._sample(self.effort.n_gate_rows)
             components = loo.components(rows)
@@ -317,12 +333,13 @@ class _Fit:
             path = components.of_leaves(model.log_path_weights, -np.inf)
             model.gate = fit_gate(components, without, path, loo.Y[rows], settings.local_scale)
         rows = self._sample(MAX_SCORED_ROWS)
-        scores = [
-            float(-model.left_out_law(loo, rows, grouped).logpdf(self.Y[rows]).sum(axis=1).mean())
-            for grouped in (False, True)
-        ]
+        laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
+        scores = [float(-law.logpdf(self.Y[rows]).sum(axis=1).mean()) for law in laws]
+        error = np.mean((self.Y[rows] - laws[0].mean) ** 2, axis=0)
+        error = np.maximum(error, np.finfo(np.float64).tiny)
         conditioned.forget_left_out()
-        return Fitted(model, learned, self.choice, *scores)
+        duel = scores[0] + 0.5 * float(np.log(error).sum())
+        return Fitted(model, learned, choice, scores[0], scores[1], duel)
 
     def _sample(self, most: int) -> NDArray[np.int64]:
         if len(self.X) <= most:

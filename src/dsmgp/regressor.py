@@ -214,7 +214,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self._learned = fitted.learned
             self.loo_score_ = fitted.loo_score
             self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
-            self.kernel_scores_ = fitted.choice.scores if fitted.choice else None
+            self.kernel_scores_ = fitted.choice.scores or None
             self._squeeze = y.ndim == 1
         return self
 
