@@ -13,8 +13,8 @@ __all__ = ["EFFORTS", "Effort"]
 
 # Rows of a leaf grown down to a leaf_size of M, on average, over M.
 FILL = 0.67
-# Seconds per operation for a leaf to be factorised, inverted and left out, with m (m + OVERHEAD) operations
-# a row: measured by benchmarks/engine.py on two cores, and on one H200.
+# Seconds for a leaf to be factorised, inverted and left out, with m (m + OVERHEAD) operations a row: fitted to
+# timings of leaves of 70 to 670 rows on two cores during development; the GPU's rate is a cautious guess.
 OVERHEAD = 400.0
 CHEAP = 0.1
 SECONDS = {"cpu": 1.0 / 30e9, "cuda": 1.0 / 3000e9}
