@@ -189,6 +189,15 @@ def test_constraints_hold(wavy):
     assert (lengthscale <= 2.5).all()
 
 
+def test_an_output_scale_that_is_held_fixed_stays(wavy):
+    X, y = wavy
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2)).double()
+    kernel.outputscale = torch.tensor(3.0, dtype=torch.float64)
+    kernel.raw_outputscale.requires_grad_(False)
+    model = DSMGPRegressor(kernel, leaf_size=30, random_state=0).fit(X, y)
+    assert float(model.kernel_.outputscale) == pytest.approx(3.0, rel=1e-12)
+
+
 def test_without_an_optimiser_everything_stays_as_given(wavy):
     X, y = wavy
     kernel = ScaleKernel(RBFKernel(ard_num_dims=2)).double()

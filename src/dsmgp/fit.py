@@ -240,8 +240,8 @@ class _Fit:
             # Leaves with scales of their own leave the common one open: set it to what fits all best.
             factors = experts.mean_squares(_naturals(processes, experts))
             for process, factor in zip(processes, factors, strict=True):
-                if np.isfinite(factor) and factor > 0:
-                    process.rescale(float(factor))
+                if np.isfinite(factor) and factor > 0 and not process.rescale(float(factor)):
+                    logger.info("the common scale %.4g was not applied: it is held fixed", factor)
         return found
 
     # The tree

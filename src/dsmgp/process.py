@@ -118,15 +118,24 @@ class Process(torch.nn.Module):
         found = torch.autograd.grad(natural, parameters, gradient.to(natural), allow_unused=True)
         return flatten(found, parameters)
 
-    def rescale(self, factor: float) -> None:
-        """Multiply signal and noise variance, where both can be told; noise stays above its floor."""
-        floor = float(self.likelihood.noise_covar.raw_noise_constraint.lower_bound)
-        noise = max(self.noise * factor, 1.001 * floor)
-        try:
-            self.kernel.outputscale = self.kernel.outputscale.detach() * factor
-            self.likelihood.noise = torch.tensor(noise, dtype=torch.float64)
-        except (RuntimeError, AttributeError):
-            return  # a constraint of the user's own does not allow it
+    def rescale(self, factor: float) -> bool:
+        """Multiply signal and noise variance, and say whether that was done.
+
+        Both or neither: a parameter that is held fixed, or a constraint that forbids its new value, keeps all as
+        it is. Noise stays above its floor.
+        """
+        bound = self.likelihood.noise_covar.raw_noise_constraint
+        raw = (self.kernel.raw_outputscale, self.likelihood.noise_covar.raw_noise)
+        signal = self.kernel.outputscale.detach() * factor
+        noise = torch.tensor(
+            max(self.noise * factor, 1.001 * float(bound.lower_bound)), dtype=torch.float64
+        )
+        allowed = self.kernel.raw_outputscale_constraint.check(signal) and bound.check(noise)
+        if not allowed or not all(parameter.requires_grad for parameter in raw):
+            return False
+        self.kernel.outputscale = signal
+        self.likelihood.noise = noise
+        return True
 
     def log_prior(self) -> tuple[float, Tensor]:
         """Log density of the priors the modules carry, and its gradient by ``theta``."""
