@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from dsmgp import DSMGPRegressor, Mixture, scores
+from dsmgp.conditioned import Conditioned
 from dsmgp.datasets import load
 from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut, equal_rows
@@ -76,10 +77,8 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
         for weights in ("posterior", "uniform")
     }
     labels = equal_rows(X)
-    naturals = [
-        p.natural(law).detach() for p, law in zip(full.processes, experts.laws, strict=True)
-    ]
-    loo = LeaveOneOut(leaves(full.tree), experts.condition(naturals, 0, labels), labels)
+    conditioned = Conditioned(experts, full.experts.naturals, 0, labels)
+    loo = LeaveOneOut(leaves(full.tree), conditioned, labels)
     rows = np.sort(np.random.default_rng(0).permutation(len(X))[:6000])
     components = loo.components(rows)
     path = components.of_leaves(full.log_path_weights, -np.inf)

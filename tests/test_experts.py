@@ -22,7 +22,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from dsmgp import experts as experts_module
-from dsmgp.experts import Experts, FactorisationWarning
+from dsmgp.conditioned import Conditioned, FactorisationWarning
+from dsmgp.experts import Experts
 from dsmgp.general import General
 from dsmgp.grow import grow_balanced
 from dsmgp.process import KERNELS, build_process
@@ -168,8 +169,8 @@ def test_both_laws_agree_on_the_same_kernel(rng, kernel):
     np.testing.assert_allclose(found, by_theta, rtol=1e-7, atol=1e-8)
     test = torch.from_numpy(rng.normal(size=(9, 3)))
     for (m1, v1), (m2, v2) in zip(
-        experts.condition([process.natural(law)]).predict([(0, test)]),
-        other.condition([process.natural(general)]).predict([(0, test)]),
+        Conditioned(experts, [process.natural(law)]).predict([(0, test)]),
+        Conditioned(other, [process.natural(general)]).predict([(0, test)]),
         strict=True,
     ):
         torch.testing.assert_close(m1, m2, rtol=1e-8, atol=1e-9)
@@ -195,7 +196,7 @@ def test_one_leaf_is_scikit_learns_gp(rng, kernel):
     experts = Experts(
         [Leaf(Region.whole(3), np.arange(80))], torch.from_numpy(X), torch.from_numpy(Y), [law]
     )
-    conditioned = experts.condition([process.natural(law)])
+    conditioned = Conditioned(experts, [process.natural(law)])
     oracle = GaussianProcessRegressor(1.7 * SKLEARN[kernel](ell), alpha=0.07, optimizer=None)
     oracle.fit(X, Y[:, 0])
     X_test = rng.normal(size=(30, 3))
@@ -239,13 +240,13 @@ def test_padding_changes_nothing(rng, kernel, monkeypatch):
     natural = [process.natural(law)]
     evidence, gradient = together.log_evidence_and_gradient(natural)
     test = torch.from_numpy(X[:4])
-    answers = together.condition(natural).predict([(k, test) for k in range(3)])
+    answers = Conditioned(together, natural).predict([(k, test) for k in range(3)])
     for k, leaf in enumerate(some):
         alone = Experts([leaf], torch.from_numpy(X), torch.from_numpy(Y), [law])
         e, g = alone.log_evidence_and_gradient(natural)
         np.testing.assert_allclose(evidence[k], e[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[0][k], g[0][0], rtol=1e-9, atol=1e-10)
-        ((mean, variance),) = alone.condition(natural).predict([(0, test)])
+        ((mean, variance),) = Conditioned(alone, natural).predict([(0, test)])
         torch.testing.assert_close(answers[k][0], mean, rtol=1e-11, atol=1e-12)
         torch.testing.assert_close(answers[k][1], variance, rtol=1e-11, atol=1e-12)
 
@@ -279,7 +280,7 @@ def test_a_row_far_away_costs_the_others_no_digits(rng, kernel):
     experts = Experts(
         [Leaf(Region.whole(3), np.arange(40))], torch.from_numpy(X), torch.from_numpy(Y), [law]
     )
-    conditioned = experts.condition([process.natural(law)])
+    conditioned = Conditioned(experts, [process.natural(law)])
     oracle = GaussianProcessRegressor(1.0 * SKLEARN[kernel](ell), alpha=1e-3, optimizer=None)
     oracle.fit(X, Y[:, 0])
     X_test = np.vstack([rng.normal(size=(5, 3)), [[1e8, 0, 0]]])
@@ -331,7 +332,7 @@ def test_an_empty_leaf_has_evidence_one_and_predicts_its_prior(rng):
     evidence, (gradient,) = experts.log_evidence_and_gradient([process.natural(law)])
     assert evidence[1, 0] == 0.0
     assert not gradient[1].any()
-    conditioned = experts.condition([process.natural(law)])
+    conditioned = Conditioned(experts, [process.natural(law)])
     ((mean, variance),) = conditioned.predict([(1, torch.full((2, 1), 101.0).double())])
     np.testing.assert_allclose(mean[:, 0], 0.4)
     np.testing.assert_allclose(variance[:, 0], 1.0)
@@ -341,7 +342,7 @@ def test_factors_beyond_the_memory_limit_are_made_again(rng):
     X, Y = random_rows(rng, 100)
     process, law, experts = build("matern52", "zero", X, Y)
     natural = [process.natural(law)]
-    kept, made = experts.condition(natural), experts.condition(natural, memory=10_000)
+    kept, made = Conditioned(experts, natural), Conditioned(experts, natural, memory=10_000)
     assert made.n_kept < kept.n_kept == len(experts.groups)
     test = torch.from_numpy(rng.normal(size=(6, 3)))
     tasks = [(k, test) for k in range(experts.n_leaves)]
@@ -353,7 +354,7 @@ def test_factors_beyond_the_memory_limit_are_made_again(rng):
 def test_means_alone_equal_means_with_variances(rng):
     X, Y = random_rows(rng)
     process, law, experts = build("rbf", "linear", X, Y)
-    conditioned = experts.condition([process.natural(law)])
+    conditioned = Conditioned(experts, [process.natural(law)])
     test = torch.from_numpy(rng.normal(size=(6, 3)))
     ((mean, none),) = conditioned.predict([(0, test)], with_variance=False)
     ((expected, _),) = conditioned.predict([(0, test)])
@@ -374,7 +375,7 @@ def test_the_jitter_ladder_warns_and_names_the_leaf(rng):
     with pytest.warns(
         FactorisationWarning, match=r"covariance of leaf 0 \(20 rows\).*raise noise_variance"
     ):
-        conditioned = experts.condition([process.natural(law)])
+        conditioned = Conditioned(experts, [process.natural(law)])
     assert np.isfinite(conditioned.log_evidence).all()
 
 
@@ -385,7 +386,7 @@ def test_hyperparameters_out_of_range_give_no_number_and_conditioning_says_so(rn
     evidence, _ = experts.log_evidence_and_gradient(natural)
     assert np.isnan(evidence).all()
     with pytest.raises(ValueError, match="could not be factorised"):
-        experts.condition(natural)
+        Conditioned(experts, natural)
 
 
 def test_float32_agrees_with_float64_to_its_precision(rng):

@@ -9,11 +9,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 
 # Lower layers first. A module may import from layers below its own, or earlier in its own line.
 LAYERS = [
-    ["tree", "distance", "units", "validation", "execution", "components", "effort"],
+    ["tree", "distance", "units", "validation", "execution", "components", "effort", "settings"],
     ["grow", "stationary", "general"],
     ["inference", "mixture", "process", "gate"],
-    ["experts"],
-    ["learn", "loo", "joint", "scores"],
+    ["experts", "conditioned"],
+    ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "summary"],
     ["regressor"],

@@ -7,6 +7,7 @@ from oracle import brute_force
 from oracle import kernel as textbook_kernel
 
 from dsmgp import DSMGPRegressor
+from dsmgp.conditioned import Conditioned
 from dsmgp.loo import LeaveOneOut, equal_rows
 from dsmgp.process import build_process
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves, place
@@ -45,11 +46,10 @@ def conditioned(X, y, tree, kernel, weights, **options):
     ).fit(X, y)
     inner = model._model
     experts = inner.experts.experts
-    naturals = [
-        p.natural(law).detach() for p, law in zip(inner.processes, experts.laws, strict=True)
-    ]
     labels = equal_rows(X)
-    return model, LeaveOneOut(leaves(inner.tree), experts.condition(naturals, 0, labels), labels)
+    return model, LeaveOneOut(
+        leaves(inner.tree), Conditioned(experts, inner.experts.naturals, 0, labels), labels
+    )
 
 
 @pytest.mark.parametrize("grouped", [False, True])

@@ -3,7 +3,7 @@
 >>> from dsmgp import DSMGPRegressor
 """
 
-from dsmgp.experts import FactorisationWarning
+from dsmgp.conditioned import FactorisationWarning
 from dsmgp.mixture import Mixture
 from dsmgp.regressor import DSMGPRegressor
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dsmgp.experts import Conditioned, Experts
+from dsmgp.conditioned import Conditioned
 from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
-from dsmgp.process import Process
+from dsmgp.process import Family
+from dsmgp.train import Trainer
 from dsmgp.tree import Leaf
 from dsmgp.units import OutputUnits
 
-__all__ = ["CANDIDATES", "Choice", "left_out_score", "rank_kernels", "units_score"]
+__all__ = ["choose_units", "left_out_score", "rank_kernels", "units_score"]
 
 Array = NDArray[np.float64]
 
@@ -25,15 +26,9 @@ logger = logging.getLogger("dsmgp")
 
 #: From smooth to rough, so that each is a good start for the next.
 CANDIDATES = ("rbf", "matern52", "matern32", "matern12")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A kernel that was tried, its processes as learned so far, and every candidate's score."""
-
-    kernel: str
-    processes: list[Process]
-    scores: dict[str, float]
+TRIAL_ITERATIONS = 30
+# Outputs less correlated than this are left as they are.
+LEAST_CORRELATION = 0.1
 
 
 def left_out_score(
@@ -100,27 +95,53 @@ def _left_out_laws(
     return (laws[0], laws[1]), loo.Y[rows]
 
 
-def rank_kernels(
-    build: Callable[[str], list[Process]],
-    learn: Callable[[list[Process], Experts], object],
-    experts_of: Callable[[list[Process]], Experts],
-    leaves: Sequence[Leaf],
-    leave_out: NDArray[np.int64],
-) -> list[Choice]:
-    """The candidates, the one with the best score first."""
-    scores: dict[str, float] = {}
-    kept: dict[str, list[Process]] = {}
-    before: list[Process] | None = None
-    for name in CANDIDATES:
-        processes = build(name)
+def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[float, Family]]:
+    """Every candidate's score after learning on the leaves, and the family itself; the best first."""
+    found: dict[str, tuple[float, Family]] = {}
+    before: Family | None = None
+    for kernel in CANDIDATES:
+        family = trainer.build(kernel)
         if before is not None:
-            for new, old in zip(processes, before, strict=True):
+            for new, old in zip(family.processes, before.processes, strict=True):
                 new.theta = old.theta
-        experts = experts_of(processes)
-        learn(processes, experts)
-        naturals = [p.natural(law).detach() for p, law in zip(processes, experts.laws, strict=True)]
-        conditioned = experts.condition(naturals, memory=0, leave_out=leave_out)
-        scores[name] = left_out_score(leaves, conditioned, leave_out)
-        kept[name] = before = processes
-        logger.info("kernel %s: leave-one-out score %.4f", name, scores[name])
-    return [Choice(name, kept[name], scores) for name in sorted(scores, key=scores.__getitem__)]
+        trainer.learn(leaves, family, TRIAL_ITERATIONS)
+        score = left_out_score(leaves, trainer.left_out(leaves, family), trainer.labels)
+        logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
+        found[kernel] = score, family
+        before = family
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def choose_units(trainer: Trainer, leaves: Sequence[Leaf], kernel: Any) -> OutputUnits:
+    """Units in which several outputs are best learned: as they are, rotated, or each regressed on the others."""
+    Y, standardize = trainer.Y, trainer.settings.standardize
+    plain = OutputUnits.of(Y, standardize)
+    if Y.shape[1] == 1 or _correlation(Y) <= LEAST_CORRELATION:
+        return plain
+    order = range(Y.shape[1])
+    tried = [
+        plain,
+        OutputUnits.rotated(Y, standardize),
+        OutputUnits.chained(Y, standardize, order),
+        OutputUnits.chained(Y, standardize, order[::-1]),
+    ]
+    scores = []
+    for trainer.outputs in tried:
+        family = trainer.build(kernel)
+        trainer.learn(leaves, family, TRIAL_ITERATIONS)
+        conditioned = trainer.left_out(leaves, family)
+        scores.append(units_score(leaves, conditioned, trainer.labels, trainer.outputs))
+        loading = trainer.outputs.loading.round(3).tolist()
+        logger.info("outputs as %s: leave-one-out score %.4f", loading, scores[-1])
+    return tried[int(np.argmin(scores))]
+
+
+def _correlation(Y: Array) -> float:
+    """The largest absolute correlation between two outputs."""
+    centred = Y - Y.mean(axis=0)
+    scale = np.sqrt(np.square(centred).sum(axis=0))
+    varying = centred[:, scale > 0] / scale[scale > 0]
+    if varying.shape[1] < 2:
+        return 0.0
+    matrix = varying.T @ varying
+    return float(np.max(np.abs(matrix - np.diag(np.diag(matrix)))))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EFFORTS", "Effort"]
+__all__ = ["EFFORTS", "Effort", "leaf_rows", "seconds"]
 
 # Rows of a leaf grown down to a leaf_size of M, on average, over M.
 FILL = 0.67
@@ -18,6 +18,16 @@ FILL = 0.67
 OVERHEAD = 400.0
 CHEAP = 0.1
 SECONDS = {"cpu": 1.0 / 30e9, "cuda": 1.0 / 3000e9}
+
+
+def leaf_rows(leaf_size: int, n_rows: int) -> float:
+    """Rows of a leaf, on average, when all rows are cut down to ``leaf_size``."""
+    return n_rows if leaf_size >= n_rows else FILL * leaf_size
+
+
+def seconds(n_rows: float, rows: float, device: str) -> float:
+    """What it takes to condition leaves of ``rows`` rows that hold ``n_rows`` in all, for one output."""
+    return n_rows * rows * (rows + OVERHEAD) * SECONDS[device if device in SECONDS else "cuda"]
 
 
 @dataclass(frozen=True)
@@ -62,16 +72,13 @@ class Effort:
     ) -> tuple[list[int], float]:
         """Sizes up the ladder as far as the budget goes, and the seconds they take."""
         kind = device if device in SECONDS else "cuda"
-        rate = SECONDS[kind] * n_outputs
         sizes: list[int] = []
         spent = 0.0
         for size in (*self.ladder, n_rows):
             if sizes and (sizes[-1] >= n_rows or size >= n_rows > self.most_rows[kind]):
                 break
-            whole = size >= n_rows
-            rows = n_rows if whole else FILL * size
-            copies = 1 if whole else n_copies
-            cost = copies * n_rows * rows * (rows + OVERHEAD) * rate
+            copies = 1 if size >= n_rows else n_copies
+            cost = copies * n_outputs * seconds(n_rows, leaf_rows(size, n_rows), device)
             if sizes and spent + cost > self.seconds:
                 break
             spent += cost

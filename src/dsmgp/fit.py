@@ -4,88 +4,58 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dsmgp.choose import Choice, rank_kernels, units_score
-from dsmgp.effort import EFFORTS
-from dsmgp.experts import Conditioned, Experts
+from dsmgp.choose import choose_units, left_out_score, rank_kernels
+from dsmgp.conditioned import Conditioned
+from dsmgp.effort import EFFORTS, leaf_rows, seconds
 from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced, grow_paper
-from dsmgp.learn import Learned, learn
-from dsmgp.loo import LeaveOneOut, equal_rows
+from dsmgp.learn import Learned
+from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
-from dsmgp.process import Process, build_process
+from dsmgp.process import Family
+from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
-from dsmgp.tree import Leaf, Node, induced_tree, leaves, place
-from dsmgp.units import InputUnits, OutputUnits
+from dsmgp.train import Trainer, physical_memory
+from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves, place
 
-__all__ = ["Fitted", "Settings", "fit"]
+__all__ = ["Fitted", "fit"]
 
 Array = NDArray[np.float64]
 logger = logging.getLogger("dsmgp")
 
 PAPER_SIZE, PAPER_CHILDREN, BALANCED_CHILDREN = 100, 4, 8
-# Outputs less correlated than this are left as they are.
-LEAST_CORRELATION = 0.1
 # The kernel with which outputs as they are and mixed are compared when it is yet to be chosen.
 NEUTRAL_KERNEL = "matern12"
 # Rows on which leave-one-out scores are computed.
 MAX_SCORED_ROWS = 20_000
-TRIAL_ITERATIONS = 30
-# Two kernels whose trial scores are this close are both fitted, where rows times outputs are no more than this.
-CLOSE_SCORES, MAX_DUEL_ROWS = 0.15, 20_000
-# Rows that the prior of a leaf's scale is worth while theta is learned.
-SCALE_ROWS = 5.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a fit is asked for, already checked. The fields are those of :class:`DSMGPRegressor`."""
-
-    kernel: Any = "auto"
-    mean: Any = "zero"
-    noise_variance: float | None = None
-    structure: str | Node = "balanced"
-    leaf_sizes: Sequence[int] | None = None  # None: "auto", here and below
-    sum_children: int | None = None
-    product_children: int | None = None
-    depth: int | None = None
-    weights: str = "gated"
-    local_scale: bool = True
-    effort: str = "medium"
-    optimizer: str | None = "lbfgs"
-    objective: str = "surrogate"
-    max_iter: int | None = None
-    n_restarts: int = 0
-    standardize: bool = True
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    dtype: torch.dtype = torch.float64
-    memory_limit: int | None = None
+# Partitions alternate between two kernels whose trial scores are this close.
+CLOSE_SCORES = 0.05
+# Leaves this much larger than those theta is learned on get a theta of their own, if it can be had for this share of
+# the seconds: so many iterations, two kernels, on this share of the rows theta was learned on.
+LARGE, POLISH_SHARE, POLISH_ITERATIONS, POLISH_ROWS = 2.0, 0.25, 15, 0.5
 
 
 @dataclass
 class Fitted:
     """A fitted model and how it was found.
 
-    ``learned`` has one entry per output, or one for all together. The scores are negative log predictive
-    densities of rows left out, in the user's units: alone, and with all rows of the same inputs.
+    ``learned`` has for each family one entry per output, or one for all together; ``kernel_scores`` what each kernel
+    that was tried scored. The other scores are negative log predictive densities of rows left out, in the user's
+    units: alone, and with all rows of the same inputs.
     """
 
     model: Model
     learned: list[Learned]
-    choice: Choice
+    kernel_scores: dict[str, float]
     loo_score: float
     loo_score_new_inputs: float
-    duel_score: float  # by which two kernels are compared: of law and mean together
 
 
 def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
@@ -99,35 +69,59 @@ class _Fit:
     def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
         self.effort = EFFORTS[settings.effort]
-        self.inputs = InputUnits.of(X, settings.standardize)
-        self.labels = equal_rows(X)
+        self.trainer = Trainer(X, Y, settings, rng)
+        self.learned: list[Learned] = []
+        self.kernel_scores: dict[str, float] = {}
 
     def run(self) -> Fitted:
-        settings = self.settings
+        settings, n_dims = self.settings, self.X.shape[1]
         given = None if isinstance(settings.structure, str) else place(settings.structure, self.X)
-        surrogate = self._surrogate(given)
-        outputs, candidates = self._candidates(surrogate)
-        found = [self._finish(given, surrogate, outputs, candidate) for candidate in candidates]
-        return min(found, key=lambda fitted: fitted.duel_score)
-
-    def _finish(
-        self, given: Node | None, surrogate: list[Leaf], outputs: OutputUnits, choice: Choice
-    ) -> Fitted:
-        """The whole fit, from a kernel and its processes on."""
-        settings, processes, learned = self.settings, choice.processes, []
-        if settings.optimizer is not None:
-            learned = self._learn(None, self._experts(surrogate, outputs, processes), processes)
-        tree = given or self._grow(self._length_scales(processes))
-        experts = self._experts(leaves(tree), outputs, processes)
+        families = self._families(given)
+        partitions = [(given, families[0])] if given else self._partitions(families)
+        tree, families, family = _join(partitions)
         if settings.optimizer is not None and settings.objective == "full":
-            learned = self._learn(tree, experts, processes)
-        memory = 0.5 * (settings.memory_limit or 0.25 * _physical_memory())
-        conditioned = experts.condition(_naturals(processes, experts), memory, self.labels)
-        fitted = self._weigh(tree, choice, conditioned, outputs, learned)
-        logger.info("kernel %s: leave-one-out NLPD %.6g", choice.kernel, fitted.loo_score)
-        return fitted
+            self.learned = self.trainer.learn(leaves(tree), families[0], tree=tree)
+        experts = self.trainer.experts(leaves(tree), families, family.tolist())
+        tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
+        naturals = [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
+        memory = 0.5 * (settings.memory_limit or 0.25 * physical_memory())
+        conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
+        return self._weigh(tree, families, family, conditioned)
+
+    @property
+    def _may_mix(self) -> bool:
+        """Whether partitions may differ in kernel and theta: not in structures that nest sum nodes."""
+        settings = self.settings
+        nested = (settings.depth or 1) > 1 or settings.structure != "balanced"
+        return settings.optimizer is not None and settings.objective != "full" and not nested
 
     # Theta, on a part of the leaves
+
+    def _families(self, given: Node | None) -> list[Family]:
+        """What leaves may be made of, learned. With more than one the best comes first; the second may be far behind."""
+        settings, trainer = self.settings, self.trainer
+        automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
+        kernel = NEUTRAL_KERNEL if automatic else settings.kernel
+        if settings.optimizer is None:
+            return [trainer.build(kernel)]  # given for the outputs as they are
+        surrogate = self._surrogate(given)
+        trial = trainer.some(surrogate, self.effort.n_trial_leaves)
+        trainer.outputs = choose_units(trainer, trial, kernel)
+        families = [trainer.build(kernel)]
+        if automatic:
+            ranked = rank_kernels(trainer, trial)
+            self.kernel_scores = {name: score for name, (score, _) in ranked.items()}
+            families = [family for _, family in ranked.values()][: 2 if self._may_mix else 1]
+        for family in self._close(families):
+            self.learned += trainer.learn(surrogate, family)
+        return families
+
+    def _close(self, families: list[Family]) -> list[Family]:
+        """Those whose kernel is about as good as the best."""
+        if len(families) == 1:
+            return families
+        best = self.kernel_scores[families[0].kernel]
+        return [f for f in families if self.kernel_scores[f.kernel] - best < CLOSE_SCORES]
 
     def _surrogate(self, given: Node | None) -> list[Leaf]:
         """Leaves of one partition to learn on: all of them with the paper's structure, else some."""
@@ -137,137 +131,92 @@ class _Fit:
         if given is not None:
             return leaves(induced_tree(given, self.rng))
         size = int(np.median(settings.leaf_sizes)) if settings.leaf_sizes else self.effort.leaf_size
-        found = leaves(
-            grow_balanced(self.X, leaf_sizes=[size], rng=self.rng, unit=self.inputs.scale)
-        )
-        return self._some(found, self.effort.n_leaves)
+        found = leaves(self._grow([size], self.trainer.inputs.scale))
+        return self.trainer.some(found, self.effort.n_leaves)
 
-    def _some(self, found: list[Leaf], most: int) -> list[Leaf]:
-        if len(found) <= most:
-            return found
-        return [found[k] for k in sorted(self.rng.choice(len(found), most, replace=False))]
+    def _large_family(self, families: list[Family], sizes: Sequence[int]) -> Family | None:
+        """Theta for partitions of large leaves, from leaves as large as theirs, where that can be afforded.
 
-    def _candidates(self, surrogate: list[Leaf]) -> tuple[OutputUnits, list[Choice]]:
-        """Units of the outputs, and the kernels worth a whole fit: one, or two that are close."""
-        settings = self.settings
-        _check_memory(surrogate, settings)
-        outputs = OutputUnits.of(self.Y, settings.standardize)
-        automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
-        if settings.optimizer is None:
-            # The kernel was given for the outputs as they are.
-            kernel = NEUTRAL_KERNEL if automatic else settings.kernel
-            return outputs, [Choice(str(kernel), self._build(kernel), {})]
-        trial = self._some(surrogate, self.effort.n_trial_leaves)
-        if self.Y.shape[1] > 1 and _correlation(self.Y) > LEAST_CORRELATION:
-            kernel = NEUTRAL_KERNEL if automatic else settings.kernel
-            order = range(self.Y.shape[1])
-            tried = [
-                outputs,
-                OutputUnits.rotated(self.Y, settings.standardize),
-                OutputUnits.chained(self.Y, settings.standardize, order),
-                OutputUnits.chained(self.Y, settings.standardize, order[::-1]),
-            ]
-            outputs = min(tried, key=lambda units: self._units_score(trial, units, kernel))
-        if not automatic:
-            return outputs, [Choice(str(settings.kernel), self._build(settings.kernel), {})]
-        ranked = rank_kernels(
-            self._build,
-            lambda processes, experts: self._learn(None, experts, processes, TRIAL_ITERATIONS),
-            lambda processes: self._experts(trial, outputs, processes),
-            trial,
-            self.labels,
-        )
-        best, second = ranked[:2]
-        close = second.scores[second.kernel] - best.scores[best.kernel] < CLOSE_SCORES
-        return outputs, ranked[:2] if close and self.Y.size <= MAX_DUEL_ROWS else [best]
+        Large leaves see further than those theta was learned on, and may prefer another kernel: the best two
+        go on from where they are, and leave-one-out decides.
+        """
+        effort, device, n = self.effort, self.settings.device.type, len(self.X)
+        if not all(isinstance(law, Stationary) for law in families[0].laws(self.X.shape[1])):
+            return None
+        evaluations = POLISH_ITERATIONS * len(families) * self.Y.shape[1]
+        budget = POLISH_SHARE * effort.seconds / evaluations
+        least = min(n, POLISH_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n))
+        for size in sorted({s for s in sizes if self._is_large(s)}, reverse=True):
+            rows = leaf_rows(size, n)
+            n_leaves = int(budget / seconds(rows, rows, device))
+            if n_leaves * rows >= least:
+                break
+        else:
+            return None
+        trainer = self.trainer
+        found = leaves(self._grow([size], trainer.length_scales(families[0])))
+        some = trainer.some(found, min(n_leaves, effort.n_leaves))
+        scored = []
+        for family in families:
+            polished = copy.deepcopy(family)
+            self.learned += trainer.learn(some, polished, POLISH_ITERATIONS)
+            score = left_out_score(some, trainer.left_out(some, polished), trainer.labels)
+            logger.info("large leaves, kernel %s: score %.4f", polished.kernel, score)
+            scored.append((score, polished))
+        return min(scored, key=lambda item: item[0])[1]
 
-    def _units_score(self, trial: list[Leaf], outputs: OutputUnits, kernel: Any) -> float:
-        """Leave-one-out score of the outputs in the user's units, after learning on a few leaves."""
-        processes = self._build(kernel)
-        experts = self._experts(trial, outputs, processes)
-        self._learn(None, experts, processes, TRIAL_ITERATIONS)
-        conditioned = experts.condition(_naturals(processes, experts), 0, self.labels)
-        score = units_score(trial, conditioned, self.labels, outputs)
-        logger.info(
-            "outputs as %s: leave-one-out score %.4f", outputs.loading.round(3).tolist(), score
-        )
-        return score
-
-    def _build(self, kernel: Any) -> list[Process]:
-        settings = self.settings
-        process = build_process(
-            kernel,
-            settings.mean,
-            settings.noise_variance,
-            self.X.shape[1],
-            spread=InputUnits.of(self.inputs.to_experts(self.X), True).scale,
-            variance=self._variance(),
-        )
-        return [copy.deepcopy(process) for _ in range(self.Y.shape[1])]
-
-    def _variance(self) -> float:
-        """Mean variance of the outputs as the experts see them: one where they are standardised."""
-        if self.settings.standardize:
-            return 1.0
-        return float(np.square(OutputUnits.of(self.Y, True).loading).sum() / self.Y.shape[1])
-
-    def _learn(
-        self,
-        tree: Node | None,
-        experts: Experts,
-        processes: list[Process],
-        max_iter: int | None = None,
-    ) -> list[Learned]:
-        settings = self.settings
-        assert settings.optimizer is not None
-        own_scales = (
-            settings.local_scale
-            and tree is None
-            and all(isinstance(law, Stationary) for law in experts.laws)
-        )
-        found = learn(
-            tree,
-            experts,
-            processes,
-            optimizer=settings.optimizer,
-            rng=self.rng,
-            max_iter=settings.max_iter or max_iter,
-            n_restarts=settings.n_restarts,
-            scale_rows=SCALE_ROWS if own_scales else None,
-            report=logger.info,
-        )
-        if own_scales:
-            # Leaves with scales of their own leave the common one open: set it to what fits all best.
-            factors = experts.mean_squares(_naturals(processes, experts))
-            for process, factor in zip(processes, factors, strict=True):
-                if np.isfinite(factor) and factor > 0 and not process.rescale(float(factor)):
-                    logger.info("the common scale %.4g was not applied: it is held fixed", factor)
-        return found
+    def _is_large(self, size: int) -> bool:
+        return min(size, len(self.X)) >= LARGE * self.effort.leaf_size
 
     # The tree
 
-    def _grow(self, unit: Array) -> Node:
-        settings = self.settings
+    def _partitions(self, families: list[Family]) -> list[tuple[Node, Family]]:
+        """Sums over partitions, and the family that the leaves of each are of."""
+        settings, trainer = self.settings, self.trainer
         if settings.structure == "paper":
-            return self._grow_paper(settings.sum_children or PAPER_CHILDREN)
+            tree = self._grow_paper(settings.sum_children or PAPER_CHILDREN)
+            return [(tree, families[0])]
+        sizes, close = self._sizes(), self._close(families)
+        large = None
+        if self._may_mix and settings.leaf_sizes is None:
+            large = self._large_family(families, sizes)
+        owners = [*close, *([] if large is None else [large])]
+        owned: list[list[int]] = [[] for _ in owners]
+        for k, size in enumerate(sizes):
+            if large is not None and self._is_large(size):
+                owned[-1].append(size)
+            else:  # partitions of one size take turns
+                owned[sizes[:k].count(size) % len(close)].append(size)
+        return [
+            (self._grow(own, trainer.length_scales(family)), family)
+            for own, family in zip(owned, owners, strict=True)
+            if own
+        ]
+
+    def _sizes(self) -> list[int]:
+        """Sizes of the leaves, one entry per partition."""
+        settings = self.settings
         sizes = list(settings.leaf_sizes or self._auto_sizes())
         n_children = settings.sum_children
         if n_children is None:
             n_children = len(sizes) if len(sizes) > 1 else BALANCED_CHILDREN
         # Fewer partitions than sizes: spread over the sizes; more: go round.
         if n_children < len(sizes):
-            sizes = [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, n_children)]
-        return grow_balanced(
-            self.X,
-            leaf_sizes=[sizes[k % len(sizes)] for k in range(n_children)],
-            product_children=settings.product_children or 2,
-            depth=settings.depth or 1,
-            rng=self.rng,
-            unit=unit,
-        )
+            return [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, n_children)]
+        return [sizes[k % len(sizes)] for k in range(n_children)]
 
     def _auto_sizes(self) -> list[int]:
         return self.effort.leaf_sizes(len(self.X), self.Y.shape[1], self.settings.device.type)
+
+    def _grow(self, sizes: Sequence[int], unit: Array) -> Node:
+        return grow_balanced(
+            self.X,
+            leaf_sizes=sizes,
+            product_children=self.settings.product_children or 2,
+            depth=self.settings.depth or 1,
+            rng=self.rng,
+            unit=unit,
+        )
 
     def _grow_paper(self, sum_children: int) -> Node:
         settings = self.settings
@@ -278,51 +227,31 @@ class _Fit:
             product_children=settings.product_children,
             depth=settings.depth or 2,
             rng=self.rng,
-            unit=self.inputs.scale,
+            unit=self.trainer.inputs.scale,
         )
 
-    def _length_scales(self, processes: list[Process]) -> Array:
-        """How far one has to go along each input for the function to change, in the user's units.
-
-        Several outputs change together where the most wiggly of them does. Kernels without
-        length-scales use the inputs' spread instead.
-        """
-        laws = [process.law(self.X.shape[1]) for process in processes]
-        if not all(isinstance(law, Stationary) for law in laws):
-            return self.inputs.scale
-        rates = np.full((len(laws), self.X.shape[1]), 1e-3)  # an input the kernel does not see
-        for row, (process, law) in enumerate(zip(processes, laws, strict=True)):
-            assert isinstance(law, Stationary)
-            scales = process.natural(law).detach().numpy()[: len(law.columns)]
-            rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
-        return np.asarray(self.inputs.scale / np.sqrt(np.square(rates).mean(axis=0)))
-
-    # Experts and weights
-
-    def _experts(self, some: list[Leaf], outputs: OutputUnits, processes: list[Process]) -> Experts:
-        _check_memory(some, self.settings)
-        laws = [process.law(self.X.shape[1]) for process in processes]
-        Z, targets = self.inputs.to_experts(self.X), outputs.to_experts(self.Y)
-        return Experts(some, self._tensor(Z), self._tensor(targets), laws)
-
-    def _tensor(self, values: Array) -> Tensor:
-        settings = self.settings
-        return torch.from_numpy(np.ascontiguousarray(values)).to(settings.device, settings.dtype)
+    # Weights
 
     def _weigh(
         self,
         tree: Node,
-        choice: Choice,
+        families: list[Family],
+        family: NDArray[np.int64],
         conditioned: Conditioned,
-        outputs: OutputUnits,
-        learned: list[Learned],
     ) -> Fitted:
         """Scales of the leaves, the gate, and the scores of rows left out."""
-        settings = self.settings
-        loo = LeaveOneOut(leaves(tree), conditioned, self.labels)
+        settings, trainer = self.settings, self.trainer
+        loo = LeaveOneOut(leaves(tree), conditioned, trainer.labels)
         scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
         model = Model(
-            tree, choice.processes, conditioned, self.inputs, outputs, settings.weights, scales
+            tree=tree,
+            families=families,
+            family=family,
+            experts=conditioned,
+            inputs=trainer.inputs,
+            outputs=trainer.outputs,
+            weights=settings.weights,
+            scales=scales,
         )
         if settings.weights == "gated":
             rows = self._sample(self.effort.n_gate_rows)
@@ -335,11 +264,8 @@ class _Fit:
         rows = self._sample(MAX_SCORED_ROWS)
         laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
         scores = [float(-law.logpdf(self.Y[rows]).sum(axis=1).mean()) for law in laws]
-        error = np.mean((self.Y[rows] - laws[0].mean) ** 2, axis=0)
-        error = np.maximum(error, np.finfo(np.float64).tiny)
         conditioned.forget_left_out()
-        duel = scores[0] + 0.5 * float(np.log(error).sum())
-        return Fitted(model, learned, choice, scores[0], scores[1], duel)
+        return Fitted(model, self.learned, self.kernel_scores, *scores)
 
     def _sample(self, most: int) -> NDArray[np.int64]:
         if len(self.X) <= most:
@@ -347,36 +273,14 @@ class _Fit:
         return np.sort(self.rng.choice(len(self.X), most, replace=False))
 
 
-def _naturals(processes: list[Process], experts: Experts) -> list[Tensor]:
-    return [p.natural(law).detach() for p, law in zip(processes, experts.laws, strict=True)]
-
-
-def _correlation(Y: Array) -> float:
-    """The largest absolute correlation between two outputs."""
-    centred = Y - Y.mean(axis=0)
-    scale = np.sqrt(np.square(centred).sum(axis=0))
-    varying = centred[:, scale > 0] / scale[scale > 0]
-    if varying.shape[1] < 2:
-        return 0.0
-    matrix = varying.T @ varying
-    return float(np.max(np.abs(matrix - np.diag(np.diag(matrix)))))
-
-
-def _check_memory(some: Sequence[Leaf], settings: Settings) -> None:
-    """Refuse a leaf whose matrices cannot be held, before anything is allocated."""
-    largest = max(leaf.n_rows for leaf in some)
-    need = 4 * largest**2 * torch.finfo(settings.dtype).bits // 8
-    limit = settings.memory_limit or 0.8 * _physical_memory()
-    if need > limit:
-        raise ValueError(
-            f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
-            f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
-            "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
-        )
-
-
-def _physical_memory() -> float:
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return math.inf
+def _join(
+    partitions: Sequence[tuple[Node, Family]],
+) -> tuple[Node, list[Family], NDArray[np.int64]]:
+    """One sum over all partitions, the families, and which of them each leaf is of."""
+    trees = [tree for tree, _ in partitions]
+    families = [family for _, family in partitions]
+    family = np.repeat(np.arange(len(trees)), [len(leaves(tree)) for tree in trees])
+    if len(trees) == 1:
+        return trees[0], families, family
+    children = [c for tree in trees for c in (tree.children if isinstance(tree, Sum) else [tree])]
+    return Sum(tuple(children)), families, family

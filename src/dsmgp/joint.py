@@ -31,16 +31,15 @@ class Joint:
 
     def __init__(self, model: Model, X: Array, include_noise: bool) -> None:
         self.model, self.X, self.Z = model, X, model.experts_see(X)
-        self.noise = (
-            np.array(model.experts.noises) if include_noise else np.zeros(len(model.processes))
-        )
+        noise = model.experts.noise
+        self.noise = noise if include_noise else np.zeros_like(noise)
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}
         self.log_weight: dict[int, Array] = {}  # of each leaf at the rows it holds, in their order
         if model.gate is not None:
             tasks = route(model.tree, X)
             for (number, points), (_, variance) in zip(tasks, model.answers(X, tasks), strict=True):
                 at = np.full(len(X), np.nan)
-                at[points] = model.log_gate(number, variance + model.experts.noises)
+                at[points] = model.log_gate(number, variance + noise[number])
                 self.log_weight[number] = at
 
     def moments(self, node: Node, points: Index) -> tuple[Array, Array]:
@@ -79,7 +78,7 @@ class Joint:
 
     def draw(self, node: Node, points: Index, n_samples: int, rng: np.random.Generator) -> Array:
         """Draws at the points, (n_points, n_outputs, n_samples), in the units of the experts."""
-        out = np.empty((len(points), len(self.model.processes), n_samples))
+        out = np.empty((len(points), self.model.outputs.n_outputs, n_samples))
         if isinstance(node, Leaf):
             mean, covariance = self._leaf(node, points)
             gate = self.model.shape
@@ -140,7 +139,7 @@ class Joint:
         rows = self.Z[torch.from_numpy(points).to(self.Z.device)]
         mean, covariance = self.model.experts.joint(number, rows)
         C = covariance.to("cpu", torch.float64).numpy()
-        C = C + self.noise[:, None, None] * np.eye(len(points))
+        C = C + self.noise[number][:, None, None] * np.eye(len(points))
         scale = self.model.scales[number] * self.model.shape.mean_variance
         return mean.to("cpu", torch.float64).numpy(), C * scale[:, None, None]
 

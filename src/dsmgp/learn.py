@@ -48,7 +48,7 @@ def evidence_objective(
     Without a tree the leaves are independent, and their log evidences are added up. In a tree a leaf's gradient counts with the leaf's responsibility. An evaluation at hyperparameters for which a
     leaf cannot be factorised is minus infinity.
     """
-    laws = [experts.laws[k] for k in outputs]
+    laws = [experts.laws[k][0] for k in outputs]  # theta is for all leaves
     chosen = [processes[k] for k in outputs]
     ends = np.cumsum([len(p.theta) for p in chosen])[:-1]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp.components import Components
-from dsmgp.experts import Conditioned
+from dsmgp.conditioned import Conditioned
 from dsmgp.gate import leaf_scales
 from dsmgp.tree import Leaf
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.components import Components
-from dsmgp.experts import Conditioned
+from dsmgp.conditioned import Conditioned
 from dsmgp.gate import Gate
 from dsmgp.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.joint import Joint
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
-from dsmgp.process import Process
+from dsmgp.process import Family, Process
 from dsmgp.tree import Node, Product, Sum, nodes, route
 from dsmgp.units import InputUnits, OutputUnits
 
@@ -37,8 +37,10 @@ class Model:
     Attributes
     ----------
     tree : Node
-    processes : list of Process
-        One per output of the experts.
+    families : list of Family
+        Kernels, means and noises: leaves of different partitions may differ in them.
+    family : ndarray of shape (n_leaves,)
+        Which of them a leaf belongs to.
     experts : Conditioned
         The leaves, given their training rows.
     inputs, outputs : InputUnits, OutputUnits
@@ -52,13 +54,19 @@ class Model:
     """
 
     tree: Node
-    processes: list[Process]
+    families: list[Family]
+    family: Index
     experts: Conditioned
     inputs: InputUnits
     outputs: OutputUnits
     weights: str
     scales: Array
     gate: Gate | None = None
+
+    @property
+    def processes(self) -> list[Process]:
+        """Of the first family, the one that did best; one per output."""
+        return self.families[0].processes
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -126,7 +134,9 @@ class Model:
         variance = components.variance
         if not include_noise:
             # f may be known exactly at a training row without noise; a density still needs a width.
-            variance = np.maximum(variance - self.experts.noises, np.finfo(np.float64).tiny)
+            variance = np.maximum(
+                variance - components.of_leaves(self.experts.noise, 0.0), np.finfo(np.float64).tiny
+            )
         shapes = self.shape
         n_shapes = len(shapes.shape_weights)
         spread = (variance * scale)[:, :, None, :] * shapes.shape_variances[:, None]
@@ -155,7 +165,7 @@ class Model:
         if self.gate is not None:
             return self.mixture(X, squeeze=False).mean
         tasks = route(self.tree, X)
-        total = np.zeros((len(X), len(self.processes)))
+        total = np.zeros((len(X), self.outputs.n_outputs))
         for (number, points), (mean, _) in zip(tasks, self.answers(X, tasks, False), strict=True):
             total[points] += np.exp(self.log_path_weights[number]) * mean
         return self.outputs.mean_to_user(total)
@@ -202,8 +212,12 @@ class Model:
     def _stack(
         self, X: Array, tasks: Sequence[tuple[int, Index]], answers: Sequence[tuple[Array, Array]]
     ) -> Components:
-        noisy = [(mean, variance + self.experts.noises) for mean, variance in answers]
-        return Components.stack(len(X), tasks, noisy, len(self.processes))
+        noise = self.experts.noise
+        noisy = [
+            (mean, variance + noise[number])
+            for (number, _), (mean, variance) in zip(tasks, answers, strict=True)
+        ]
+        return Components.stack(len(X), tasks, noisy, self.outputs.n_outputs)
 
 
 def _numpy(tensor: Tensor) -> Array:

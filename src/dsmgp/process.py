@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import numbers
+from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
@@ -36,7 +37,7 @@ from torch import Tensor
 from dsmgp.general import General, flatten
 from dsmgp.stationary import Stationary
 
-__all__ = ["KERNELS", "MEANS", "NOISE_FLOOR", "Process", "build_process"]
+__all__ = ["KERNELS", "MEANS", "NOISE_FLOOR", "Family", "Process", "build_process"]
 
 KERNELS: dict[str, Any] = {
     "rbf": RBFKernel,
@@ -158,6 +159,22 @@ class Process(torch.nn.Module):
 
     def _none(self) -> Tensor:
         return torch.empty(0, dtype=torch.float64)
+
+
+@dataclass
+class Family:
+    """A kernel by name, and the processes, one per output, that the leaves of some partitions share."""
+
+    kernel: str
+    processes: list[Process]
+
+    def laws(self, n_dims: int) -> list[Stationary | General]:
+        return [process.law(n_dims) for process in self.processes]
+
+    def naturals(self, n_dims: int) -> list[Tensor]:
+        """Hyperparameters as the leaves read them, one vector per output."""
+        laws = self.laws(n_dims)
+        return [p.natural(law).detach() for p, law in zip(self.processes, laws, strict=True)]
 
 
 def build_process(

@@ -17,11 +17,12 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsmgp.effort import EFFORTS
-from dsmgp.fit import Settings, fit
+from dsmgp.fit import fit
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.mixture import Mixture
 from dsmgp.model import WEIGHTS, Model
 from dsmgp.process import KERNELS, MEANS
+from dsmgp.settings import Settings
 from dsmgp.summary import summarise
 from dsmgp.tree import Leaf, Node, Product, Sum, n_induced_trees
 from dsmgp.validation import (
@@ -214,7 +215,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self._learned = fitted.learned
             self.loo_score_ = fitted.loo_score
             self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
-            self.kernel_scores_ = fitted.choice.scores or None
+            self.kernel_scores_ = fitted.kernel_scores or None
             self._squeeze = y.ndim == 1
         return self
 

@@ -1,0 +1,156 @@
+"""Learning theta on some leaves: what every step of a fit that learns has in common."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.conditioned import Conditioned
+from dsmgp.experts import Experts
+from dsmgp.learn import Learned, learn
+from dsmgp.loo import equal_rows
+from dsmgp.process import Family, build_process
+from dsmgp.settings import Settings
+from dsmgp.stationary import Stationary
+from dsmgp.tree import Leaf, Node
+from dsmgp.units import InputUnits, OutputUnits
+
+__all__ = ["Trainer", "physical_memory"]
+
+Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
+
+# Rows that the prior of a leaf's scale is worth while theta is learned.
+SCALE_ROWS = 5.0
+
+
+class Trainer:
+    """Rows, in the user's units, on some of whose leaves kernels are tried and theta is learned."""
+
+    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+        self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
+        self.inputs = InputUnits.of(X, settings.standardize)
+        self.outputs = OutputUnits.of(Y, settings.standardize)
+        self.labels = equal_rows(X)
+
+    def build(self, kernel: Any) -> Family:
+        """A family before it has learned."""
+        settings = self.settings
+        process = build_process(
+            kernel,
+            settings.mean,
+            settings.noise_variance,
+            self.X.shape[1],
+            spread=InputUnits.of(self.inputs.to_experts(self.X), True).scale,
+            variance=self._variance(),
+        )
+        return Family(str(kernel), [copy.deepcopy(process) for _ in range(self.Y.shape[1])])
+
+    def _variance(self) -> float:
+        """Mean variance of the outputs as the experts see them: one where they are standardised."""
+        if self.settings.standardize:
+            return 1.0
+        return float(np.square(OutputUnits.of(self.Y, True).loading).sum() / self.Y.shape[1])
+
+    def experts(
+        self, some: Sequence[Leaf], families: Sequence[Family], family: Sequence[int] | None = None
+    ) -> Experts:
+        """The leaves' GPs; ``family`` says which of the families each leaf belongs to."""
+        self._check_memory(some)
+        own = [each.laws(self.X.shape[1]) for each in families]
+        laws = (
+            own[0] if family is None else [[own[f][o] for f in family] for o in range(len(own[0]))]
+        )
+        Z, targets = self.inputs.to_experts(self.X), self.outputs.to_experts(self.Y)
+        return Experts(some, self._tensor(Z), self._tensor(targets), laws)
+
+    def _tensor(self, values: Array) -> Tensor:
+        settings = self.settings
+        return torch.from_numpy(np.ascontiguousarray(values)).to(settings.device, settings.dtype)
+
+    def learn(
+        self,
+        some: Sequence[Leaf],
+        family: Family,
+        max_iter: int | None = None,
+        tree: Node | None = None,
+    ) -> list[Learned]:
+        """Set a family's theta to what fits the leaves best, or the tree whose leaves they are."""
+        settings, experts = self.settings, self.experts(some, [family])
+        assert settings.optimizer is not None
+        stationary = all(isinstance(law, Stationary) for law in family.laws(self.X.shape[1]))
+        own_scales = settings.local_scale and tree is None and stationary
+        found = learn(
+            tree,
+            experts,
+            family.processes,
+            optimizer=settings.optimizer,
+            rng=self.rng,
+            max_iter=settings.max_iter or max_iter,
+            n_restarts=settings.n_restarts,
+            scale_rows=SCALE_ROWS if own_scales else None,
+            report=logger.info,
+        )
+        if own_scales:
+            # Leaves with scales of their own leave the common one open: set it to what fits all best.
+            factors = experts.mean_squares(family.naturals(self.X.shape[1]))
+            for process, factor in zip(family.processes, factors, strict=True):
+                if np.isfinite(factor) and factor > 0 and not process.rescale(float(factor)):
+                    logger.info("the common scale %.4g was not applied: it is held fixed", factor)
+        return found
+
+    def left_out(self, some: Sequence[Leaf], family: Family) -> Conditioned:
+        """The leaves conditioned, every row also predicted without itself."""
+        naturals = family.naturals(self.X.shape[1])
+        return Conditioned(self.experts(some, [family]), naturals, 0, self.labels)
+
+    def length_scales(self, family: Family) -> Array:
+        """How far one has to go along each input for the function to change, in the user's units.
+
+        Several outputs change together where the most wiggly of them does. Kernels without
+        length-scales use the inputs' spread instead.
+        """
+        laws = family.laws(self.X.shape[1])
+        if not all(isinstance(law, Stationary) for law in laws):
+            return self.inputs.scale
+        rates = np.full((len(laws), self.X.shape[1]), 1e-3)  # an input the kernel does not see
+        naturals = family.naturals(self.X.shape[1])
+        for row, (natural, law) in enumerate(zip(naturals, laws, strict=True)):
+            assert isinstance(law, Stationary)
+            scales = natural.numpy()[: len(law.columns)]
+            rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
+        return np.asarray(self.inputs.scale / np.sqrt(np.square(rates).mean(axis=0)))
+
+    def some(self, found: list[Leaf], most: int) -> list[Leaf]:
+        """At most so many of the leaves, drawn at random, in their order."""
+        if len(found) <= most:
+            return found
+        return [found[k] for k in sorted(self.rng.choice(len(found), most, replace=False))]
+
+    def _check_memory(self, some: Sequence[Leaf]) -> None:
+        """Refuse a leaf whose matrices cannot be held, before anything is allocated."""
+        largest = max(leaf.n_rows for leaf in some)
+        need = 4 * largest**2 * torch.finfo(self.settings.dtype).bits // 8
+        limit = self.settings.memory_limit or 0.8 * physical_memory()
+        if need > limit:
+            raise ValueError(
+                f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
+                f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
+                "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
+            )
+
+
+def physical_memory() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
