@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import platform
 import subprocess
 import time
@@ -258,13 +259,15 @@ def run(name: str, method: str, seed: int) -> list[dict]:
 
 
 def setting() -> dict[str, str]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    # A machine that was sent the files alone is told the commit.
+    commit = os.environ.get("DSMGP_COMMIT") or subprocess.check_output(command, text=True)
     device = (
         torch.cuda.get_device_name()
         if torch.cuda.is_available()
         else f"{torch.get_num_threads()} cores"
     )
-    return {"commit": commit.stdout.strip(), "machine": f"{platform.machine()}, {device}"}
+    return {"commit": commit.strip(), "machine": f"{platform.machine()}, {device}"}
 
 
 def table(rows: list[dict]) -> str:

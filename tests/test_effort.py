@@ -3,7 +3,7 @@
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.effort import EFFORTS, FILL, OVERHEAD, SECONDS
+from dsmgp.effort import EFFORTS, leaf_rows, seconds
 
 
 @pytest.mark.parametrize("name", sorted(EFFORTS))
@@ -13,8 +13,8 @@ def test_sizes_increase_and_their_cost_stays_within_the_budget(name, n_rows):
     sizes = effort.leaf_sizes(n_rows, 1, "cpu")
     assert sizes == sorted(sizes)
     assert sum(size >= n_rows for size in sizes) <= 1  # one leaf for everything is enough
-    rows = [min(n_rows, FILL * size) for size in sizes[effort.copies[1] :]]  # beyond the smallest
-    assert sum(n_rows * m * (m + OVERHEAD) * SECONDS["cpu"] for m in rows) <= effort.seconds
+    rows = [leaf_rows(size, n_rows) for size in sizes[effort.copies[1] :]]  # beyond the smallest
+    assert sum(seconds(n_rows, m, "cpu") for m in rows) <= effort.budget("cpu")
 
 
 def test_small_data_are_also_one_leaf_and_large_data_are_not():

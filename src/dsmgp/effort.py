@@ -13,11 +13,12 @@ __all__ = ["EFFORTS", "Effort", "leaf_rows", "seconds"]
 
 # Rows of a leaf grown down to a leaf_size of M, on average, over M.
 FILL = 0.67
-# Seconds for a leaf to be factorised, inverted and left out, with m (m + OVERHEAD) operations a row: fitted to
-# timings of leaves of 70 to 670 rows on two cores during development; the GPU's rate is a cautious guess.
-OVERHEAD = 400.0
+# What a row costs in a leaf of m rows that is factorised, inverted and left out: a fixed part, and m (m + OVERHEAD)
+# operations at a rate. By device; fitted to benchmarks/engine.py.
+ROW_SECONDS = {"cpu": 0.0, "cuda": 3e-6}
+OVERHEAD = {"cpu": 400.0, "cuda": 0.0}
+RATE = {"cpu": 30e9, "cuda": 15e12}
 CHEAP = 0.1
-SECONDS = {"cpu": 1.0 / 30e9, "cuda": 1.0 / 3000e9}
 
 
 def leaf_rows(leaf_size: int, n_rows: int) -> float:
@@ -27,7 +28,8 @@ def leaf_rows(leaf_size: int, n_rows: int) -> float:
 
 def seconds(n_rows: float, rows: float, device: str) -> float:
     """What it takes to condition leaves of ``rows`` rows that hold ``n_rows`` in all, for one output."""
-    return n_rows * rows * (rows + OVERHEAD) * SECONDS[device if device in SECONDS else "cuda"]
+    kind = device if device in RATE else "cuda"
+    return n_rows * (ROW_SECONDS[kind] + rows * (rows + OVERHEAD[kind]) / RATE[kind])
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Effort:
     ----------
     ladder : leaf sizes, from small to large
     copies : partitions of each size, at least and at most; more than the least while they are cheap
-    seconds : what all leaves of all partitions may take to condition, by the cost model
+    seconds : what all leaves of all partitions may take to condition, by the cost model, by device
     most_rows : rows up to which all of them may be one leaf, by device: predictions pay for it too
     leaf_size : rows of the leaves that theta is learned on
     n_leaves : how many of them
@@ -48,12 +50,16 @@ class Effort:
 
     ladder: tuple[int, ...]
     copies: tuple[int, int]
-    seconds: float
+    seconds: dict[str, float]
     most_rows: dict[str, int]
     leaf_size: int
     n_leaves: int
     n_trial_leaves: int
     n_gate_rows: int
+
+    def budget(self, device: str) -> float:
+        """Seconds on a device."""
+        return self.seconds.get(device, self.seconds["cuda"])
 
     def leaf_sizes(self, n_rows: int, n_outputs: int, device: str) -> list[int]:
         """Sizes of the leaves, one entry per partition.
@@ -63,7 +69,7 @@ class Effort:
         """
         for copies in range(self.copies[1], self.copies[0], -1):
             sizes, spent = self._climb(n_rows, n_outputs, device, copies)
-            if spent <= CHEAP * self.seconds:
+            if spent <= CHEAP * self.budget(device):
                 return sizes
         return self._climb(n_rows, n_outputs, device, self.copies[0])[0]
 
@@ -71,15 +77,15 @@ class Effort:
         self, n_rows: int, n_outputs: int, device: str, n_copies: int
     ) -> tuple[list[int], float]:
         """Sizes up the ladder as far as the budget goes, and the seconds they take."""
-        kind = device if device in SECONDS else "cuda"
+        most_rows = self.most_rows.get(device, self.most_rows["cuda"])
         sizes: list[int] = []
         spent = 0.0
         for size in (*self.ladder, n_rows):
-            if sizes and (sizes[-1] >= n_rows or size >= n_rows > self.most_rows[kind]):
+            if sizes and (sizes[-1] >= n_rows or size >= n_rows > most_rows):
                 break
             copies = 1 if size >= n_rows else n_copies
             cost = copies * n_outputs * seconds(n_rows, leaf_rows(size, n_rows), device)
-            if sizes and spent + cost > self.seconds:
+            if sizes and spent + cost > self.budget(device):
                 break
             spent += cost
             sizes += [size] * copies
@@ -88,11 +94,20 @@ class Effort:
 
 #: By name.
 EFFORTS = {
-    "low": Effort((125, 250, 500), (2, 2), 5.0, {"cpu": 1000, "cuda": 5000}, 250, 20, 6, 3000),
+    "low": Effort(
+        (125, 250, 500),
+        (2, 2),
+        {"cpu": 5.0, "cuda": 2.0},
+        {"cpu": 1000, "cuda": 5000},
+        250,
+        20,
+        6,
+        3000,
+    ),
     "medium": Effort(
         (60, 125, 250, 500, 1000, 2000),
         (2, 4),
-        45.0,
+        {"cpu": 45.0, "cuda": 12.0},
         {"cpu": 4000, "cuda": 40_000},
         500,
         40,
@@ -102,7 +117,7 @@ EFFORTS = {
     "high": Effort(
         (60, 125, 250, 500, 1000, 2000, 4000),
         (3, 6),
-        400.0,
+        {"cpu": 400.0, "cuda": 60.0},
         {"cpu": 20_000, "cuda": 60_000},
         1000,
         60,

@@ -144,7 +144,7 @@ class _Fit:
         if not all(isinstance(law, Stationary) for law in families[0].laws(self.X.shape[1])):
             return None
         evaluations = POLISH_ITERATIONS * len(families) * self.Y.shape[1]
-        budget = POLISH_SHARE * effort.seconds / evaluations
+        budget = POLISH_SHARE * effort.budget(device) / evaluations
         least = min(n, POLISH_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n))
         for size in sorted({s for s in sizes if self._is_large(s)}, reverse=True):
             rows = leaf_rows(size, n)
