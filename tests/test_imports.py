@@ -9,7 +9,17 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 
 # Lower layers first. A module may import from layers below its own, or earlier in its own line.
 LAYERS = [
-    ["tree", "distance", "units", "validation", "execution", "components", "effort", "settings"],
+    [
+        "tree",
+        "distance",
+        "units",
+        "validation",
+        "execution",
+        "components",
+        "effort",
+        "settings",
+        "sharing",
+    ],
     ["grow", "stationary", "general"],
     ["inference", "mixture", "process", "gate"],
     ["experts", "conditioned"],

@@ -26,7 +26,6 @@ __all__ = ["Bound", "BoundLaw", "Experts", "Solution"]
 Result = TypeVar("Result")
 Law = Stationary | General
 BoundLaw = BoundStationary | BoundGeneral
-Bound = Callable[[Sequence[int]], list[BoundLaw]]
 
 LOG_2PI = math.log(2.0 * math.pi)
 # Elements of one batch of matrices: a few of them fit in a core's cache, or fill a GPU.
@@ -85,6 +84,25 @@ class Solution:
         )
         evidence = constant - 0.5 * log_det - (half + 0.5 * n) * torch.log1p(fit / rows)
         return evidence, (rows + n) / (rows + fit)
+
+
+class Bound:
+    """The laws of leaves at their hyperparameters: from leaves that share a law to one per output."""
+
+    def __init__(self, laws: Sequence[Sequence[Law]], naturals: Sequence[Tensor]) -> None:
+        self.laws, self.naturals = laws, naturals
+        self._shared: dict[tuple[int, Law], BoundLaw] = {}
+
+    def __call__(self, numbers: Sequence[int]) -> list[BoundLaw]:
+        return [self._bind(output, numbers) for output in range(len(self.laws))]
+
+    def _bind(self, output: int, numbers: Sequence[int]) -> BoundLaw:
+        law, natural = self.laws[output][numbers[0]], self.naturals[output]
+        if natural.ndim == 2:  # leaf by leaf
+            return law.bind(natural[list(numbers)])
+        if (output, law) not in self._shared:
+            self._shared[output, law] = law.bind(natural)
+        return self._shared[output, law]
 
 
 class Experts:
@@ -197,24 +215,9 @@ class Experts:
         ]
 
     def bind(self, naturals: Sequence[Tensor], outputs: Sequence[int] | None = None) -> Bound:
-        """The laws at their hyperparameters: a function from leaves that share them to one law per output."""
-        chosen = range(self.n_outputs) if outputs is None else outputs
-        tensors = [natural.detach().to(self.X) for natural in naturals]
-        shared: dict[tuple[int, Law], BoundLaw] = {}
-
-        def bound(numbers: Sequence[int]) -> list[BoundLaw]:
-            found = []
-            for output, natural in zip(chosen, tensors, strict=True):
-                law = self.laws[output][numbers[0]]
-                if natural.ndim == 2:
-                    found.append(law.bind(natural[list(numbers)]))
-                    continue
-                if (output, law) not in shared:
-                    shared[output, law] = law.bind(natural)
-                found.append(shared[output, law])
-            return found
-
-        return bound
+        """The laws of all outputs, or of some, at their hyperparameters."""
+        laws = self.laws if outputs is None else [self.laws[k] for k in outputs]
+        return Bound(laws, [natural.detach().to(self.X) for natural in naturals])
 
     def solutions(self, bound: Bound, group: int) -> list[Solution]:
         """A group of leaves factorised, output by output."""
