@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.experts import BoundLaw, Experts, Solution
+from dsmgp.experts import BoundLaw, Experts, Solution, half_inverse
 
 __all__ = ["Conditioned", "FactorisationWarning", "LeftOut"]
 
@@ -62,6 +62,7 @@ class Conditioned:
     ) -> None:
         self.experts = experts
         self._leave_out = leave_out
+        self._targets = experts.Y.to("cpu", torch.float64).numpy()
         self.naturals = list(naturals)
         self.bound = experts.bind(naturals)
         n_outputs = experts.n_outputs
@@ -136,35 +137,31 @@ class Conditioned:
     def _leave_one_out(self, group: int, solutions: list[Solution]) -> list[LeftOut]:
         """Every row from its leaf's other rows, all at once (R&W eqs. 5.10 to 5.12)."""
         assert self._leave_out is not None
-        found: list[list[tuple[NDArray[np.float64], ...]]] = []
         numbers = self.experts.groups[group]
+        rows = [self.experts.leaf_rows[number].cpu().numpy() for number in numbers]
+        twins = [_twins(self._leave_out[own]) for own in rows]
+        found: list[list[tuple[NDArray[np.float64], ...]]] = [[] for _ in numbers]
         for output, solution in enumerate(solutions):
-            inverse = torch.cholesky_inverse(solution.factor)
-            per_leaf = []
-            for slot, number in enumerate(numbers):
-                rows = self.experts.leaf_rows[number]
-                n = len(rows)
-                K_inverse, alpha = inverse[slot, :n, :n], solution.alpha[slot, :n]
-                y = self.experts.Y[rows, output]
-                variance = 1.0 / K_inverse.diagonal()
-                mean = y - alpha * variance
-                twins = _twins(self._leave_out[rows.cpu().numpy()])
-                grouped_mean, grouped_variance = mean.clone(), variance.clone()
-                for members in twins:  # groups of one size at a time: (groups, size)
-                    at = torch.from_numpy(members).to(y.device)
-                    S = torch.linalg.inv(K_inverse[at.unsqueeze(-1), at.unsqueeze(-2)])
-                    grouped_mean[at] = y[at] - (S @ alpha[at].unsqueeze(-1)).squeeze(-1)
-                    grouped_variance[at] = S.diagonal(dim1=-2, dim2=-1)
-                per_leaf.append(
-                    tuple(
-                        t.to("cpu", torch.float64).numpy()
-                        for t in (mean, variance, grouped_mean, grouped_variance)
-                    )
-                )
-            found.append(per_leaf)
+            half = half_inverse(solution.factor)
+            variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
+            away = solution.alpha * variance
+            on_host = [t.to("cpu", torch.float64).numpy() for t in (away, variance)]
+            for slot, own in enumerate(rows):
+                y = self._targets[own, output]
+                lone = [table[slot, : len(own)] for table in on_host]
+                grouped = [table.copy() for table in lone]
+                for members in twins[slot]:  # groups of one size at a time: (groups, size)
+                    at = torch.from_numpy(members).to(half.device)
+                    columns = half[slot][:, at].movedim(0, 1)  # (groups, rows, size)
+                    S = torch.linalg.inv(columns.mT @ columns)
+                    pulled = (S @ solution.alpha[slot, at].unsqueeze(-1)).squeeze(-1)
+                    grouped[0][members] = pulled.to("cpu", torch.float64).numpy()
+                    diagonal = S.diagonal(dim1=-2, dim2=-1)
+                    grouped[1][members] = diagonal.to("cpu", torch.float64).numpy()
+                found[slot].append((y - lone[0], lone[1], y - grouped[0], grouped[1]))
         return [
-            LeftOut(*(np.stack([o[slot][k] for o in found], -1) for k in range(4)))
-            for slot in range(len(numbers))
+            LeftOut(*(np.stack([one[k] for one in by_output], -1) for k in range(4)))
+            for by_output in found
         ]
 
     def forget_left_out(self) -> None:

@@ -21,7 +21,7 @@ from dsmgp.general import BoundGeneral, General
 from dsmgp.stationary import BoundStationary, Stationary
 from dsmgp.tree import Leaf
 
-__all__ = ["Bound", "BoundLaw", "Experts", "Solution"]
+__all__ = ["Bound", "BoundLaw", "Experts", "Solution", "half_inverse"]
 
 Result = TypeVar("Result")
 Law = Stationary | General
@@ -30,6 +30,8 @@ BoundLaw = BoundStationary | BoundGeneral
 LOG_2PI = math.log(2.0 * math.pi)
 # Elements of one batch of matrices: a few of them fit in a core's cache, or fill a GPU.
 BATCH_ELEMENTS = {"cpu": 2**18, "cuda": 2**27}
+# Larger leaves are worked on one by one: batched routines are slower there, on a GPU too.
+MAX_BATCHED_ROWS = 2000
 # Rows of a smaller leaf may be padded by this share of the batch's largest.
 MOST_PADDING = 0.15
 # A leaf with more rows is worth all cores by itself. Its last digits then depend on their number.
@@ -258,7 +260,7 @@ def _groups(
         group = open_groups.get(laws[k])
         if group is not None and all(law.batched for law in laws[k]):
             widest = sizes[group[0]]
-            fits = (len(group) + 1) * widest**2 <= elements
+            fits = (len(group) + 1) * widest**2 <= elements and widest <= MAX_BATCHED_ROWS
             if fits and sizes[k] >= (1.0 - MOST_PADDING) * widest - 8:
                 group.append(k)
                 continue
@@ -296,12 +298,25 @@ def _retry(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None:
             jitter *= 10.0
 
 
+def half_inverse(factor: Tensor) -> Tensor:
+    """The factor's inverse J, for which K^-1 = J' J."""
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+
+
+def _inverse(factor: Tensor) -> Tensor:
+    if factor.device.type == "cpu":
+        return torch.cholesky_inverse(factor)
+    half = half_inverse(factor)  # on a GPU LAPACK's way takes several times as long
+    return half.mT @ half
+
+
 def _sensitivity(solution: Solution, pull: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``W = 2 dL/dK = pull alpha alpha' - K^-1``, ``sum(W * K)`` without noise, and ``tr W``.
 
     R&W eq. 5.9, where pull is one.
     """
-    W = torch.cholesky_inverse(solution.factor)
+    W = _inverse(solution.factor)
     alpha = solution.alpha
     pulled = alpha * pull.unsqueeze(-1)
     W.baddbmm_(pulled.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
