@@ -21,16 +21,25 @@ from oracle import kernel as textbook_kernel
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from dsmgp import experts as experts_module
+from dsmgp import batched as batched_module
 from dsmgp.conditioned import Conditioned, FactorisationWarning
 from dsmgp.experts import Experts
 from dsmgp.general import General
 from dsmgp.grow import grow_balanced
+from dsmgp.native import NativeEngine
 from dsmgp.process import KERNELS, build_process
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Product, Region, leaves
 
 NAMED = sorted(KERNELS)
+
+
+@pytest.fixture(autouse=True, params=["native", "batched"])
+def engine(request, monkeypatch):
+    """Every test runs with compiled code and with torch."""
+    if request.param == "batched":
+        monkeypatch.setattr(NativeEngine, "can", staticmethod(lambda X, laws: False))
+    return request.param
 
 
 class Manhattan(RBFKernel):
@@ -224,8 +233,8 @@ def test_rational_quadratic_is_its_textbook_formula(rng):
 
 
 @pytest.mark.parametrize("kernel", NAMED)
-def test_padding_changes_nothing(rng, kernel, monkeypatch):
-    """Leaves of very different size in one batch give what each gives alone."""
+def test_leaves_together_give_what_each_gives_alone(rng, kernel, monkeypatch):
+    """Leaves of very different size in one call; in torch, padding changes nothing."""
     X, Y = random_rows(rng, 90)
     bounds = [0, 3, 40, 90]
     parts = Region.whole(3).split(0, [-1.0, 1.0])
@@ -234,7 +243,7 @@ def test_padding_changes_nothing(rng, kernel, monkeypatch):
     ]
     process = build_process(kernel, "constant", 0.05, 3)
     law = process.law(3)
-    monkeypatch.setattr(experts_module, "MOST_PADDING", 1.0)
+    monkeypatch.setattr(batched_module, "MOST_PADDING", 1.0)
     together = Experts(some, torch.from_numpy(X), torch.from_numpy(Y), [law])
     assert len(together.groups) == 1
     natural = [process.natural(law)]
@@ -261,7 +270,7 @@ def test_padding_changes_nothing_for_heavy_tails(rng, alpha, dtype, monkeypatch)
     process = build_process("rq", "zero", 0.1, 2)
     process.kernel.base_kernel.alpha = alpha
     law = process.law(2)
-    monkeypatch.setattr(experts_module, "MOST_PADDING", 1.0)
+    monkeypatch.setattr(batched_module, "MOST_PADDING", 1.0)
     _, (together,) = Experts(some, X, Y, [law]).log_evidence_and_gradient([process.natural(law)])
     for k, leaf in enumerate(some):
         _, (alone,) = Experts([leaf], X, Y, [law]).log_evidence_and_gradient([process.natural(law)])
@@ -343,7 +352,9 @@ def test_factors_beyond_the_memory_limit_are_made_again(rng):
     process, law, experts = build("matern52", "zero", X, Y)
     natural = [process.natural(law)]
     kept, made = Conditioned(experts, natural), Conditioned(experts, natural, memory=10_000)
-    assert made.n_kept < kept.n_kept == len(experts.groups)
+    groups = range(len(experts.groups))
+    assert all(kept.factors.keeps(k) for k in groups)
+    assert not all(made.factors.keeps(k) for k in groups)
     test = torch.from_numpy(rng.normal(size=(6, 3)))
     tasks = [(k, test) for k in range(experts.n_leaves)]
     for (m1, v1), (m2, v2) in zip(kept.predict(tasks), made.predict(tasks), strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.experts import BoundLaw, Experts, Solution, half_inverse
+from dsmgp.engine import Seen
+from dsmgp.experts import Experts
+from dsmgp.factors import Factors
 
 __all__ = ["Conditioned", "FactorisationWarning", "LeftOut"]
-
-# Test rows that one leaf answers at a time.
-TILE = 4096
 
 
 class FactorisationWarning(UserWarning):
@@ -61,61 +60,78 @@ class Conditioned:
         leave_out: NDArray[np.int64] | None = None,
     ) -> None:
         self.experts = experts
-        self._leave_out = leave_out
-        self._targets = experts.Y.to("cpu", torch.float64).numpy()
         self.naturals = list(naturals)
         self.bound = experts.bind(naturals)
-        n_outputs = experts.n_outputs
         #: Noise variance of each leaf and output, (n_leaves, n_outputs).
         self.noise = self._noise()
-        element = experts.X.element_size()
-        sizes = [[len(experts.leaf_rows[k]) for k in group] for group in experts.groups]
-        cost = np.cumsum([len(s) * max(s) ** 2 * element * n_outputs for s in sizes])
-        self.n_kept = int(np.searchsorted(cost, memory, side="right"))
-        self._made: tuple[int, list[Tensor]] | None = None  # factors made again last
-        results = experts.map(self._condition, range(len(experts.groups)))
-        self._warn_of_jitter([r[4] for r in results])
-        self.log_evidence = experts.gather([r[0] for r in results], n_outputs)
-        self.alphas = [r[1] for r in results]
-        self.factors = [r[2] for r in results]
-        #: By leaf number, for leaves with rows.
-        self.left_out: dict[int, LeftOut] = {
-            number: found
-            for numbers, r in zip(experts.groups, results, strict=True)
-            for number, found in zip(numbers, r[3], strict=bool(r[3]))
-        }
-        self.place = {
-            number: (group, slot)
-            for group, numbers in enumerate(experts.groups)
-            for slot, number in enumerate(numbers)
-        }
+        self.factors = Factors(self._made_again, self._sizes(), memory)
+        twins = _twins_of(leave_out)
+        results = experts.map(lambda group: self._see(group, twins), range(len(experts.groups)))
+        self._warn_of_jitter([torch.stack([s.added for s in r]).amax(0) for r in results])
+        self.log_evidence = experts.gather(
+            [torch.stack([s.log_evidence for s in r], -1) for r in results], experts.n_outputs
+        )
+        #: By leaf number, for leaves with rows: its group and place there, alpha by output, rows left out.
+        self.place: dict[int, tuple[int, int]] = {}
+        self.alpha: dict[int, list[Tensor]] = {}
+        self.left_out: dict[int, LeftOut] = {}
+        targets = experts.Y.to("cpu", torch.float64).numpy()
+        for group, (numbers, seen) in enumerate(zip(experts.groups, results, strict=True)):
+            for slot, number in enumerate(numbers):
+                self.place[number] = group, slot
+                self.alpha[number] = [s.alpha[slot] for s in seen]
+                if leave_out is not None:
+                    y = targets[experts.leaf_rows[number].cpu().numpy()]
+                    left = [s.left_out[slot] for s in seen if s.left_out is not None]
+                    away, variance, grouped, grouped_variance = (
+                        np.stack([one[k] for one in left], -1) for k in range(4)
+                    )
+                    self.left_out[number] = LeftOut(
+                        y - away, variance, y - grouped, grouped_variance
+                    )
 
     def _noise(self) -> NDArray[np.float64]:
         rows = [
-            torch.stack([law.noise.reshape(-1)[0] for law in self.bound([number])])
-            for number in range(self.experts.n_leaves)
+            torch.stack([self.bound(output, [number]).noise.reshape(-1)[0] for number in range(n)])
+            for output, n in enumerate([self.experts.n_leaves] * self.experts.n_outputs)
         ]
-        return np.asarray(torch.stack(rows).to("cpu", torch.float64).numpy())
+        return np.asarray(torch.stack(rows, -1).to("cpu", torch.float64).numpy())
 
-    def _condition(
-        self, group: int
-    ) -> tuple[Tensor, list[Tensor], list[Tensor] | None, list[LeftOut], Tensor]:
-        solutions = self.experts.solutions(self.bound, group)
-        evidence = torch.stack([s.log_evidence for s in solutions], -1)
-        if not torch.isfinite(evidence).all():
+    def _sizes(self) -> list[int]:
+        """Bytes that the factors of each group take."""
+        experts = self.experts
+        each = experts.X.element_size() * experts.n_outputs
+        return [
+            sum(len(experts.leaf_rows[k]) ** 2 for k in numbers) * each
+            for numbers in experts.groups
+        ]
+
+    def _see(self, group: int, twins: Twins | None) -> list[Seen]:
+        experts = self.experts
+        own = None
+        if twins is not None:
+            own = [twins(experts.leaf_rows[k].cpu().numpy()) for k in experts.groups[group]]
+        keep = self.factors.keeps(group)
+        seen = [
+            experts.engine.condition(self.bound, output, group, keep, own)
+            for output in range(experts.n_outputs)
+        ]
+        if not all(bool(torch.isfinite(s.log_evidence).all()) for s in seen):
             raise ValueError(
                 "a leaf's covariance matrix could not be factorised even with added noise; "
                 "raise noise_variance, or check the kernel's hyperparameters"
             )
-        factors = [s.factor for s in solutions] if group < self.n_kept else None
-        left_out = [] if self._leave_out is None else self._leave_one_out(group, solutions)
-        added = torch.stack(
-            [
-                s.nugget - law.noise
-                for s, law in zip(solutions, self.bound(self.experts.groups[group]), strict=True)
-            ]
-        )
-        return evidence, [s.alpha for s in solutions], factors, left_out, added.amax(0)
+        if keep:
+            self.factors.put(group, [s.factor for s in seen if s.factor is not None])
+        return seen
+
+    def _made_again(self, group: int) -> list[list[Tensor]]:
+        """A group's factors, by output and leaf."""
+        seen = [
+            self.experts.engine.condition(self.bound, output, group, True, None)
+            for output in range(self.experts.n_outputs)
+        ]
+        return [s.factor for s in seen if s.factor is not None]
 
     def _warn_of_jitter(self, added: Sequence[Tensor]) -> None:
         """One warning for all leaves whose matrix had to be helped."""
@@ -134,36 +150,6 @@ class Conditioned:
                 stacklevel=6,
             )
 
-    def _leave_one_out(self, group: int, solutions: list[Solution]) -> list[LeftOut]:
-        """Every row from its leaf's other rows, all at once (R&W eqs. 5.10 to 5.12)."""
-        assert self._leave_out is not None
-        numbers = self.experts.groups[group]
-        rows = [self.experts.leaf_rows[number].cpu().numpy() for number in numbers]
-        twins = [_twins(self._leave_out[own]) for own in rows]
-        found: list[list[tuple[NDArray[np.float64], ...]]] = [[] for _ in numbers]
-        for output, solution in enumerate(solutions):
-            half = half_inverse(solution.factor)
-            variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
-            away = solution.alpha * variance
-            on_host = [t.to("cpu", torch.float64).numpy() for t in (away, variance)]
-            for slot, own in enumerate(rows):
-                y = self._targets[own, output]
-                lone = [table[slot, : len(own)] for table in on_host]
-                grouped = [table.copy() for table in lone]
-                for members in twins[slot]:  # groups of one size at a time: (groups, size)
-                    at = torch.from_numpy(members).to(half.device)
-                    columns = half[slot][:, at].movedim(0, 1)  # (groups, rows, size)
-                    S = torch.linalg.inv(columns.mT @ columns)
-                    pulled = (S @ solution.alpha[slot, at].unsqueeze(-1)).squeeze(-1)
-                    grouped[0][members] = pulled.to("cpu", torch.float64).numpy()
-                    diagonal = S.diagonal(dim1=-2, dim2=-1)
-                    grouped[1][members] = diagonal.to("cpu", torch.float64).numpy()
-                found[slot].append((y - lone[0], lone[1], y - grouped[0], grouped[1]))
-        return [
-            LeftOut(*(np.stack([one[k] for one in by_output], -1) for k in range(4)))
-            for by_output in found
-        ]
-
     def forget_left_out(self) -> None:
         """Drop what was left out, which takes more memory than the rows, once it has been used."""
         self.left_out = {}
@@ -180,8 +166,8 @@ class Conditioned:
             by_group.setdefault(self.place.get(number, (-1, 0))[0], []).append(task)
 
         def work(group: int) -> list[tuple[Tensor, Tensor]]:
-            factors = self._factors(group) if with_variance else None
-            return [self._predict(*tasks[task], factors) for task in by_group[group]]
+            factors = self.factors.get(group) if with_variance and group >= 0 else None
+            return [self._predict(*tasks[task], factors, with_variance) for task in by_group[group]]
 
         # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
         groups = sorted(by_group, key=lambda group: (group < 0, group))
@@ -192,64 +178,53 @@ class Conditioned:
         return answers
 
     def _predict(
-        self, number: int, X: Tensor, factors: list[Tensor] | None
+        self, number: int, X: Tensor, factors: list[list[Tensor]] | None, with_variance: bool
     ) -> tuple[Tensor, Tensor]:
-        means, variances = [], []
-        for output, law in enumerate(self.bound([number])):
-            tiles = []
-            for tile in X.split(TILE):
-                mean, half = self._reduce(number, law, tile, output, factors)
-                if factors is None:
-                    variance = tile.new_empty(0)
-                else:
-                    variance = law.variance(tile.unsqueeze(0))[0] - half.square().sum(0)
-                tiles.append((mean, variance.clamp_min(0.0)))
-            means.append(torch.cat([mean for mean, _ in tiles]))
-            variances.append(torch.cat([variance for _, variance in tiles]))
-        return torch.stack(means, -1), torch.stack(variances, -1)
+        answers = []
+        for output in range(self.experts.n_outputs):
+            if number not in self.place:  # a leaf without rows keeps its prior
+                law = self.bound(output, [number])
+                variance = law.variance(X.unsqueeze(0))[0] if with_variance else X.new_empty(0)
+                answers.append((law.mean(X.unsqueeze(0))[0], variance))
+                continue
+            factor = None if factors is None else factors[output][self.place[number][1]]
+            alpha = self.alpha[number][output]
+            answers.append(
+                self.experts.engine.predict(self.bound, output, number, alpha, factor, X)
+            )
+        return torch.stack([mean for mean, _ in answers], -1), torch.stack(
+            [variance for _, variance in answers], -1
+        )
 
     def joint(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""
-        factors = self._factors(self.place.get(number, (-1, 0))[0])
         means, covariances = [], []
-        for output, law in enumerate(self.bound([number])):
-            mean, half = self._reduce(number, law, X, output, factors)
+        test, train = X.unsqueeze(0), self.experts.X[self.experts.leaf_rows[number]].unsqueeze(0)
+        for output in range(self.experts.n_outputs):
+            law = self.bound(output, [number])
+            mean, covariance = law.mean(test)[0], law.cross(test, test)[0]
+            if number in self.place:
+                group, slot = self.place[number]
+                cross = law.cross(test, train)[0]
+                mean = mean + cross @ self.alpha[number][output]
+                factor = self.factors.get(group)[output][slot]
+                half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+                covariance = covariance - half.mT @ half
             means.append(mean)
-            covariances.append(law.cross(X.unsqueeze(0), X.unsqueeze(0))[0] - half.mT @ half)
+            covariances.append(covariance)
         return torch.stack(means, -1), torch.stack(covariances)
 
-    def _factors(self, group: int) -> list[Tensor]:
-        """A group's factors, kept or made again; none for leaves without rows."""
-        if group < 0:
-            return []
-        kept = self.factors[group]
-        if kept is not None:
-            return kept
-        made = self._made  # read once: another thread may replace it
-        if made is None or made[0] != group:
-            made = self._made = (
-                group,
-                [s.factor for s in self.experts.solutions(self.bound, group)],
-            )
-        return made[1]
 
-    def _reduce(
-        self, number: int, law: BoundLaw, X: Tensor, output: int, factors: list[Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
-        """Posterior mean of f, and the matrix whose Gram matrix is what the data take off the prior's
-        covariance: L^-1 k(train, X) (R&W algorithm 2.1). An empty leaf keeps its prior."""
-        rows = self.experts.leaf_rows[number]
-        mean, n = law.mean(X.unsqueeze(0))[0], len(rows)
-        if not n:
-            return mean, X.new_zeros(0, len(X))
-        group, slot = self.place[number]
-        train = self.experts.X[rows]
-        cross = law.cross(X.unsqueeze(0), train.unsqueeze(0))[0]  # (n_test, n)
-        mean = mean + cross @ self.alphas[group][output][slot, :n]
-        if factors is None:
-            return mean, X.new_zeros(0, len(X))
-        factor = factors[output][slot, :n, :n]
-        return mean, torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+Twins = Callable[[NDArray[np.int64]], list[NDArray[np.int64]]]
+
+
+def _twins_of(labels: NDArray[np.int64] | None) -> Twins | None:
+    """From rows to those among them that share a label; None without labels."""
+    if labels is None:
+        return None
+    if len(np.unique(labels)) == len(labels):
+        return lambda rows: []
+    return lambda rows: _twins(labels[rows])
 
 
 def _twins(labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:

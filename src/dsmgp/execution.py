@@ -15,6 +15,8 @@ from typing import TypeVar
 
 import torch
 
+from dsmgp.lapack import one_thread
+
 __all__ = ["LocalExecutor"]
 
 Item = TypeVar("Item")
@@ -51,11 +53,14 @@ class LocalExecutor:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         work = list(items)
         n_threads = torch.get_num_threads()
-        if self.serial or n_threads == 1:
+        if self.serial:
             return [function(item) for item in work]
-        # Even a single item goes to a thread with one core: results do not depend on how many items
-        # there are, and the calling thread never starts OpenMP's own, which do not survive a fork.
-        return list(_pool(n_threads).map(function, work))
+        with one_thread():
+            if n_threads == 1:
+                return [function(item) for item in work]
+            # Even a single item goes to a thread with one core: results do not depend on how many items
+            # there are, and the calling thread never starts OpenMP's own, which do not survive a fork.
+            return list(_pool(n_threads).map(function, work))
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:

@@ -1,0 +1,669 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
+"""GP leaves with a stationary ARD kernel, many in one compiled call: evidence, gradient, conditioning, prediction.
+
+Needs numba. A call works through its leaves without the interpreter, so calls on several threads run side
+by side. Only the lower triangle of a leaf's matrix is ever computed, in place, in memory that its thread
+keeps; LAPACK comes from SciPy (:mod:`dsmgp.lapack`). Distances are summed over differences, not expanded
+into a product, and so are right for rows that almost coincide; so is the gradient: with the strict lower
+triangle T of ``W * (-dk/dr2)``, ``W = 2 dL/dK = pull alpha alpha' - K^-1`` (R&W eq. 5.9) and ``z = x / lengthscale``,
+
+    dL / d log lengthscale_d = 2 sum_ij T_ij (z_id - z_jd)^2.
+
+Leaves are given by the numbers of their rows in X, one leaf after the other, and ``ends``, where each starts
+and the last ends. float64 only; a kind other than those in :data:`KINDS` is not computed here.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from dsmgp import lapack
+
+__all__ = ["KINDS", "Evaluated", "Leaves", "condition", "log_evidence_and_gradient", "predict"]
+
+Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
+MEANS = {"zero": 0, "constant": 1, "linear": 2}
+LOG_2PI = math.log(2.0 * math.pi)
+# Jitter is raised tenfold from the first of these to the last, times the matrix's mean diagonal.
+LOWEST_JITTER, HIGHEST_JITTER = 1e-12, 1e-4
+# Elements of the matrix between test rows and training rows at a time, and the fewest rows of a tile.
+TILE_ELEMENTS, TILE_ROWS = 2**16, 256
+# Numbers that a thread keeps room for: 64 MB.
+MOST_HELD = 2**23
+
+# Products may be contracted with sums; only where sums are over pairs may their order change too.
+EXACT = {"contract"}
+REORDERED = {"contract", "reassoc", "nsz"}
+
+
+@intrinsic
+def _call(context: Any, address: Any, arguments: Any) -> Any:
+    """Call the Fortran routine at an address; its arguments are addresses too.
+
+    The address is an argument, not a constant, so that compiled code can be kept on disk.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        address, packed = given
+        pointer = ir.IntType(8).as_pointer()
+        values = [builder.inttoptr(v, pointer) for v in cgutils.unpack_tuple(builder, packed)]
+        routine = ir.FunctionType(ir.VoidType(), [pointer] * len(values))
+        builder.call(builder.inttoptr(address, routine.as_pointer()), values)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, arguments), build
+
+
+@intrinsic
+def _as_bits(context: Any, number: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], ir.IntType(64))
+
+    return types.int64(types.float64), build
+
+
+@intrinsic
+def _as_number(context: Any, bits: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], ir.DoubleType())
+
+    return types.float64(types.int64), build
+
+
+@njit(fastmath=EXACT, inline="always")
+def _exp(x):
+    """Exponential of x <= 0, to about an ulp, in operations that vector units have.
+
+    The library's is called for one number at a time, and takes several times as long.
+    """
+    x = x if x > -708.0 else -708.0
+    shifted = x * 1.4426950408889634 + 6755399441055744.0  # adding 1.5 * 2^52 rounds to an integer
+    k = shifted - 6755399441055744.0
+    r = x - k * 0.693145751953125  # ln 2 in two parts
+    r = r - k * 1.42860682030941723212e-6
+    p = 1.6059043836821613e-10  # 1/13!, 1/12!, ... for |r| <= ln(2) / 2
+    p = p * r + 2.08767569878681e-09
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 0.0001984126984126984
+    p = p * r + 0.001388888888888889
+    p = p * r + 0.008333333333333333
+    p = p * r + 0.041666666666666664
+    p = p * r + 0.16666666666666666
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * _as_number((_as_bits(shifted) + 1023) << 52)  # times 2^k
+
+
+# Assigning to a slice would do the same as these two, and take seconds more to compile.
+@njit(nogil=True, cache=True)
+def _set(a, value):
+    for i in range(len(a)):
+        a[i] = value
+
+
+@njit(nogil=True, cache=True)
+def _copy(source, target):
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@njit(nogil=True, cache=True)
+def _integers(a, b):
+    """Two integers, for Fortran to see: the second lies four bytes after the first."""
+    pair = np.empty(2, np.int32)
+    pair[0], pair[1] = a, b
+    return pair
+
+
+@njit(fastmath=EXACT, nogil=True, cache=True)
+def _distances(Z, x, n, r2):
+    """Squared distances of the point x from the first n points of Z (dims, points)."""
+    _set(r2[:n], 0.0)
+    d = len(x)
+    k = 0
+    while k + 4 <= d:  # by fours, so that r2 is read and written once for four dimensions
+        x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
+        Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
+        for j in range(n):
+            a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
+            r2[j] += a * a + b * b + c * c + e * e
+        k += 4
+    while k < d:
+        x0, Z0 = x[k], Z[k]
+        for j in range(n):
+            a = x0 - Z0[j]
+            r2[j] += a * a
+        k += 1
+
+
+@njit(fastmath=EXACT, nogil=True, cache=True, error_model="numpy")
+def _kernel(kind, scale, r2, n, k, slope):
+    """Covariances of f at n squared distances, and -dk/dr2 (but for :func:`_slope_factor`)."""
+    if kind == 0:
+        for j in range(n):
+            decay = scale * _exp(-0.5 * r2[j])
+            slope[j] = decay
+            k[j] = decay
+    elif kind == 1:
+        for j in range(n):
+            r = math.sqrt(r2[j])
+            decay = scale * _exp(-r)
+            slope[j] = decay / r if r > 0.0 else 0.0  # a pair that coincides has no slope
+            k[j] = decay
+    elif kind == 2:
+        for j in range(n):
+            a = math.sqrt(3.0 * r2[j])
+            decay = scale * _exp(-a)
+            slope[j] = decay
+            k[j] = decay + a * decay
+    else:
+        for j in range(n):
+            a2 = 5.0 * r2[j]
+            a = math.sqrt(a2)
+            decay = scale * _exp(-a)
+            linear = decay + a * decay
+            slope[j] = linear
+            k[j] = linear + a2 * decay * (1.0 / 3.0)
+
+
+@njit(nogil=True, cache=True)
+def _slope_factor(kind):
+    return 0.5 if kind < 2 else 1.5 if kind == 2 else 5.0 / 6.0
+
+
+@njit(fastmath=EXACT, nogil=True, cache=True)
+def _fill(kind, scale, Z, K, slopes, spare):
+    """Covariances of f in the strict lower triangle of K, and their slopes row after row unless empty.
+
+    ``spare`` has room for two rows.
+    """
+    d, n = Z.shape
+    x = np.empty(d)
+    at = 0
+    for i in range(n):
+        _copy(Z[:, i], x)
+        _distances(Z, x, i, spare)
+        slope = slopes[at : at + i] if len(slopes) else spare[n:]
+        at += i
+        _kernel(kind, scale, spare, i, K[i], slope)
+
+
+@njit(fastmath=REORDERED, nogil=True, cache=True)
+def _pull_back(Z, inverse, slopes, alpha, pull, spare, out):
+    """Sums over pairs of ``(pull alpha alpha' - inverse) * slope * (z_i - z_j)^2``, by dimension."""
+    d, n = Z.shape
+    _set(out[:d], 0.0)
+    at = 0
+    for i in range(n):
+        slope, row, pulled = slopes[at : at + i], inverse[i], pull * alpha[i]
+        at += i
+        for j in range(i):
+            spare[j] = slope[j] * (pulled * alpha[j] - row[j])
+        k = 0
+        while k + 4 <= d:
+            x0, x1, x2, x3 = Z[k, i], Z[k + 1, i], Z[k + 2, i], Z[k + 3, i]
+            Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
+            s0 = s1 = s2 = s3 = 0.0
+            for j in range(i):
+                t = spare[j]
+                a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
+                s0 += t * (a * a)
+                s1 += t * (b * b)
+                s2 += t * (c * c)
+                s3 += t * (e * e)
+            out[k] += s0
+            out[k + 1] += s1
+            out[k + 2] += s2
+            out[k + 3] += s3
+            k += 4
+        while k < d:
+            x0, Z0, s0 = Z[k, i], Z[k], 0.0
+            for j in range(i):
+                a = x0 - Z0[j]
+                s0 += spare[j] * (a * a)
+            out[k] += s0
+            k += 1
+
+
+# Where the routines and constants lie in what lapack.addresses() gives.
+_POTRF, _TRTRI, _LAUUM, _TRMM, _TRSM, _TRSV = 0, 1, 2, 3, 4, 5
+_LEFT, _RIGHT, _UPPER, _PLAIN, _TRANSPOSED, _ONE, _MINUS_ONE = 6, 7, 8, 9, 10, 11, 12
+
+
+@njit(nogil=True, cache=True)
+def _factorise(at, K):
+    """Cholesky factor of K in its place; False where it has none."""
+    order = _integers(len(K), 0)
+    n = order.ctypes.data
+    _call(at[_POTRF], (at[_UPPER], n, K.ctypes.data, n, n + 4))
+    return order[1] == 0
+
+
+@njit(nogil=True, cache=True)
+def _solve(at, L, b):
+    """``(L L')^-1 b`` in the place of b."""
+    order = _integers(len(L), 1)
+    n, L_at, b_at = order.ctypes.data, L.ctypes.data, b.ctypes.data
+    _call(at[_TRSV], (at[_UPPER], at[_TRANSPOSED], at[_PLAIN], n, L_at, n, b_at, n + 4))
+    _call(at[_TRSV], (at[_UPPER], at[_PLAIN], at[_PLAIN], n, L_at, n, b_at, n + 4))
+
+
+@njit(nogil=True, cache=True)
+def _solve_rows(at, L, B, m):
+    """``L^-1 b`` in the place of each of the first m rows b of B."""
+    order = _integers(len(L), m)
+    n = order.ctypes.data
+    _call(
+        at[_TRSM],
+        (
+            at[_LEFT], at[_UPPER], at[_TRANSPOSED], at[_PLAIN], n, n + 4, at[_ONE],
+            L.ctypes.data, n, B.ctypes.data, n,
+        ),
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _invert_factor(at, L):
+    """L^-1 in the place of L: see :func:`lapack.invert_factor`."""
+    n, start = len(L), L.ctypes.data
+    order, shape = _integers(n, 0), _integers(0, 0)
+    lda, rows = order.ctypes.data, shape.ctypes.data
+    width = n
+    while width > lapack.BLOCK:
+        width = (width + 1) // 2
+    width = (width + 3) // 4 * 4
+    for place in range(0, n, width):
+        shape[0] = min(width, n - place)
+        block = start + 8 * place * (n + 1)
+        _call(at[_TRTRI], (at[_UPPER], at[_PLAIN], rows, block, lda, lda + 4))
+    while width < n:
+        for place in range(0, n - width, 2 * width):
+            top = start + 8 * place * (n + 1)
+            corner, below = top + 8 * width * (n + 1), top + 8 * width * n
+            shape[0], shape[1] = width, min(width, n - place - width)
+            _call(
+                at[_TRMM],
+                (
+                    at[_LEFT], at[_UPPER], at[_PLAIN], at[_PLAIN], rows, rows + 4, at[_MINUS_ONE],
+                    top, lda, below, lda,
+                ),
+            )  # fmt: skip
+            _call(
+                at[_TRMM],
+                (
+                    at[_RIGHT], at[_UPPER], at[_PLAIN], at[_PLAIN], rows, rows + 4, at[_ONE],
+                    corner, lda, below, lda,
+                ),
+            )  # fmt: skip
+        width *= 2
+
+
+@njit(nogil=True, cache=True)
+def _square(at, L):
+    """``L' L`` in the place of L: of an inverse factor, the inverse."""
+    order = _integers(len(L), 0)
+    n = order.ctypes.data
+    _call(at[_LAUUM], (at[_UPPER], n, L.ctypes.data, n, n + 4))
+
+
+@njit(nogil=True, cache=True)
+def _prior_mean(mean_kind, d, x, natural):
+    """The natural vector is length-scales, output scale, the mean's parameters, noise."""
+    if mean_kind == 0:
+        return 0.0
+    mean = natural[-2]
+    if mean_kind == 2:
+        for k in range(len(x)):
+            mean += x[k] * natural[d + 1 + k]
+    return mean
+
+
+@njit(nogil=True, cache=True)
+def _gather(X, rows, columns, natural, Z):
+    for k in range(len(columns)):
+        for i in range(len(rows)):
+            Z[k, i] = X[rows[i], columns[k]] / natural[k]
+
+
+@njit(nogil=True, cache=True)
+def _condition(
+    at, kind, mean_kind, X, y, rows, columns, natural, Z, K, slopes, residual, alpha, spare
+):
+    """Factorise a leaf's matrix in K and solve for its observations; what was added to its diagonal.
+
+    Not a number where even the highest jitter was not enough.
+    """
+    d, n = Z.shape
+    scale, noise = natural[d], natural[-1]
+    _gather(X, rows, columns, natural, Z)
+    for i in range(n):
+        residual[i] = y[rows[i]] - _prior_mean(mean_kind, d, X[rows[i]], natural)
+    _copy(residual, alpha)
+    jitter = 0.0
+    while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
+        _fill(
+            kind, scale, Z, K, slopes, spare
+        )  # again for each: a failed factor has overwritten it
+        for i in range(n):
+            K[i, i] = scale + noise + jitter
+        if _factorise(at, K):
+            _solve(at, K, alpha)
+            return jitter
+        jitter = 10.0 * jitter if jitter > 0.0 else LOWEST_JITTER * (scale + noise)
+    return math.nan
+
+
+@njit(nogil=True, cache=True)
+def _evidence(L, residual, alpha, scale_rows):
+    """Log evidence (R&W eq. 2.30), the pull on the residuals, and residual' alpha.
+
+    With ``scale_rows`` the leaf's scale is integrated out: see ``Solution.student``.
+    """
+    n, fit, logs = len(L), 0.0, 0.0
+    for i in range(n):
+        fit += residual[i] * alpha[i]
+        logs += math.log(L[i, i])
+    if scale_rows == 0.0:
+        return -0.5 * (fit + n * LOG_2PI) - logs, 1.0, fit
+    half = 0.5 * scale_rows
+    constant = (
+        math.lgamma(half + 0.5 * n) - math.lgamma(half) - 0.5 * n * math.log(scale_rows * math.pi)
+    )
+    evidence = constant - logs - (half + 0.5 * n) * math.log1p(fit / scale_rows)
+    return evidence, (scale_rows + n) / (scale_rows + fit), fit
+
+
+@njit(nogil=True, cache=True)
+def _gradient(
+    at, kind, mean_kind, X, rows, natural, Z, K, slopes, alpha, spare, nugget, pull, fit, out
+):
+    """Gradient by the natural vector. K holds the factor, and is overwritten by the inverse."""
+    d, n = Z.shape
+    _invert_factor(at, K)
+    _square(at, K)
+    trace = 0.0
+    for i in range(n):
+        trace += pull * alpha[i] * alpha[i] - K[i, i]
+    _pull_back(Z, K, slopes, alpha, pull, spare, out)
+    for k in range(d):
+        out[k] *= 2.0 * _slope_factor(kind) / natural[k]
+    # W * (K + nugget I) sums to pull residual' alpha - n, which saves a pass over the matrix.
+    out[d] = 0.5 * (pull * fit - n - nugget * trace) / natural[d]
+    if mean_kind > 0:
+        _set(out[d + 1 : -1], 0.0)
+        for i in range(n):
+            out[-2] += pull * alpha[i]
+            if mean_kind == 2:
+                for k in range(X.shape[1]):
+                    out[d + 1 + k] += pull * alpha[i] * X[rows[i], k]
+    out[-1] = 0.5 * trace
+
+
+@njit(nogil=True, cache=True)
+def _inverse_diagonal(at, L, out):
+    """Diagonal of ``(L L')^-1``. L is overwritten by its inverse."""
+    _invert_factor(at, L)
+    _set(out, 0.0)
+    for i in range(len(L)):
+        for j in range(i + 1):
+            out[j] += L[i, j] * L[i, j]
+
+
+@njit(nogil=True, cache=True)
+def _evaluate(
+    at, kind, mean_kind, scale_rows, X, y, rows, ends, columns, naturals, memory,
+    evidence, fits, added, gradient, alphas, diagonals, factors,
+):  # fmt: skip
+    """Every leaf's log evidence, residual' alpha and what was added to its diagonal, and of the rest what is not empty:
+    the gradient (leaves, hyperparameters), alpha and the diagonal of K^-1 (rows), all factors (elements)."""
+    d, place = len(columns), 0
+    for leaf in range(len(ends) - 1):
+        first, last = ends[leaf], ends[leaf + 1]
+        mine, n = rows[first:last], last - first
+        natural = naturals[leaf if len(naturals) > 1 else 0]
+        evidence[leaf] = fits[leaf] = added[leaf] = 0.0
+        if len(gradient):
+            _set(gradient[leaf], 0.0)
+        if not n:
+            continue
+        a = n * n
+        b = a + (n * (n - 1) // 2 if len(gradient) else 0)
+        c = b + d * n
+        K, slopes, Z = memory[:a].reshape(n, n), memory[a:b], memory[b:c].reshape(d, n)
+        residual, alpha, spare = (
+            memory[c : c + n],
+            memory[c + n : c + 2 * n],
+            memory[c + 2 * n : c + 4 * n],
+        )
+        added[leaf] = jitter = _condition(
+            at, kind, mean_kind, X, y, mine, columns, natural, Z, K, slopes, residual, alpha, spare
+        )
+        if math.isnan(jitter):
+            evidence[leaf] = fits[leaf] = math.nan
+            if len(gradient):
+                _set(gradient[leaf], math.nan)
+            continue
+        evidence[leaf], pull, fit = _evidence(K, residual, alpha, scale_rows)
+        fits[leaf] = fit
+        if len(alphas):
+            _copy(alpha, alphas[first:last])
+        if len(factors):
+            kept = factors[place : place + n * n].reshape(n, n)
+            place += n * n
+            for i in range(n):
+                _copy(K[i], kept[i, : i + 1])
+                _set(kept[i, i + 1 :], 0.0)
+        if len(diagonals):
+            _inverse_diagonal(at, K, diagonals[first:last])
+        if len(gradient):
+            nugget = natural[-1] + jitter
+            _gradient(
+                at, kind, mean_kind, X, mine, natural, Z, K, slopes, alpha, spare, nugget, pull, fit,
+                gradient[leaf],
+            )  # fmt: skip
+
+
+@njit(fastmath=REORDERED, nogil=True, cache=True)
+def _dot(a, b, n):
+    total = 0.0
+    for i in range(n):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _answer(
+    at, kind, mean_kind, X, rows, columns, natural, alpha, L, tests, means, variances, memory, tile
+):
+    """Mean of f at test rows, and its variance unless that array is empty (R&W algorithm 2.1)."""
+    d, n = len(columns), len(rows)
+    for t in range(len(tests)):
+        means[t] = _prior_mean(mean_kind, d, tests[t], natural)
+    _set(variances, natural[d])
+    if not n:
+        return
+    Z, spare = memory[: d * n].reshape(d, n), memory[d * n : (d + 2) * n]
+    cross = memory[(d + 2) * n : (d + 2 + tile) * n].reshape(tile, n)
+    x = np.empty(d)
+    _gather(X, rows, columns, natural, Z)
+    for first in range(0, len(tests), tile):
+        m = min(tile, len(tests) - first)
+        for t in range(m):
+            for k in range(d):
+                x[k] = tests[first + t, columns[k]] / natural[k]
+            _distances(Z, x, n, spare)
+            _kernel(kind, natural[d], spare, n, cross[t], spare[n:])
+            means[first + t] += _dot(cross[t], alpha, n)
+        if len(variances):
+            _solve_rows(at, L, cross, m)
+            for t in range(m):
+                variances[first + t] = max(natural[d] - _dot(cross[t], cross[t], n), 0.0)
+
+
+class Memory(threading.local):
+    """What a thread uses again in every call; it grows, but what a very large leaf needs is not kept."""
+
+    def __init__(self) -> None:
+        self.held = np.empty(0)
+
+    def take(self, size: int) -> Array:
+        if size > MOST_HELD:
+            return np.empty(size)
+        if len(self.held) < size:
+            self.held = np.empty(size)
+        return self.held
+
+
+_memory = Memory()
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Some leaves of one output: their rows in X, and the closed form of their law.
+
+    Parameters
+    ----------
+    X : array of shape (n_rows, n_dims)
+    y : array of shape (n_rows,)
+    rows : array of int
+        Numbers of the leaves' rows, one leaf after the other.
+    ends : array of int, one more than leaves
+        Leaf k has ``rows[ends[k]:ends[k + 1]]``.
+    columns : array of int
+        The inputs that the kernel sees.
+    """
+
+    X: Array
+    y: Array
+    rows: Numbers
+    ends: Numbers
+    columns: Numbers
+    kind: str
+    mean_kind: str
+
+    @classmethod
+    def of(
+        cls,
+        X: Array,
+        y: Array,
+        leaf_rows: Sequence[Numbers],
+        columns: Sequence[int],
+        kind: str,
+        mean_kind: str,
+    ) -> Leaves:
+        ends = np.cumsum([0, *map(len, leaf_rows)])
+        rows = np.concatenate([np.empty(0, np.int64), *leaf_rows])
+        X, y = np.ascontiguousarray(X, np.float64), np.ascontiguousarray(y, np.float64)
+        return cls(X, y, rows, ends, np.asarray(columns, np.int64), kind, mean_kind)
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        return KINDS[self.kind], MEANS[self.mean_kind]
+
+    @property
+    def largest(self) -> int:
+        return int(np.diff(self.ends).max(initial=0))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+
+def log_evidence_and_gradient(
+    leaves: Leaves, naturals: Array, scale_rows: float | None = None
+) -> tuple[Array, Array]:
+    """Log evidence of every leaf, and its gradient by the natural vector (leaves, hyperparameters).
+
+    With ``scale_rows`` every leaf has a scale of its own, integrated out.
+    """
+    gradient = np.empty((len(leaves), naturals.shape[-1]))
+    found = _evaluated(leaves, naturals, gradient=gradient, scale_rows=scale_rows or 0.0)
+    return found.log_evidence, gradient
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Leaves that have seen their rows. Arrays over rows lie as ``Leaves.rows`` does.
+
+    ``fit`` is residual' K^-1 residual. ``added`` was put on a leaf's diagonal beside its noise, not a number where nothing helped. ``factors``
+    has a lower triangular array for each leaf, ``inverse_diagonal`` is that of K^-1; empty unless asked for.
+    """
+
+    log_evidence: Array
+    fit: Array
+    added: Array
+    alpha: Array
+    factors: list[Array]
+    inverse_diagonal: Array
+
+
+def condition(
+    leaves: Leaves, naturals: Array, factors: bool = True, leave_out: bool = False
+) -> Evaluated:
+    """Factorise every leaf. Leave-one-out (R&W eqs. 5.10 to 5.12) needs only the diagonal of K^-1."""
+    return _evaluated(leaves, naturals, alpha=True, factors=factors, leave_out=leave_out)
+
+
+def _evaluated(
+    leaves: Leaves,
+    naturals: Array,
+    gradient: Array | None = None,
+    scale_rows: float = 0.0,
+    alpha: bool = False,
+    factors: bool = False,
+    leave_out: bool = False,
+) -> Evaluated:
+    n, d, sizes = leaves.largest, len(leaves.columns), np.diff(leaves.ends)
+    size = n * n + (0 if gradient is None else n * (n - 1) // 2) + (d + 4) * n
+    evidence, fits, added = np.empty((3, len(leaves)))
+    gradient = np.empty((0, 0)) if gradient is None else gradient
+    alphas = np.empty(len(leaves.rows) if alpha else 0)
+    diagonals = np.empty(len(leaves.rows) if leave_out else 0)
+    ends = np.cumsum([0, *sizes**2])
+    elements = np.empty(ends[-1] if factors else 0)
+    _evaluate(
+        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.rows, leaves.ends,
+        leaves.columns, np.atleast_2d(naturals), _memory.take(size),
+        evidence, fits, added, gradient, alphas, diagonals, elements,
+    )  # fmt: skip
+    kept = (
+        [elements[a:b].reshape(n, n) for a, b, n in zip(ends, ends[1:], sizes, strict=False)]
+        if factors
+        else []
+    )
+    return Evaluated(evidence, fits, added, alphas, kept, diagonals)
+
+
+def predict(
+    leaves: Leaves, leaf: int, natural: Array, alpha: Array, factor: Array | None, tests: Array
+) -> tuple[Array, Array]:
+    """Mean and variance of f at test rows by one leaf; without its factor, no variance."""
+    rows = leaves.rows[leaves.ends[leaf] : leaves.ends[leaf + 1]]
+    n = len(rows)
+    tile = max(1, min(len(tests), max(TILE_ROWS, TILE_ELEMENTS // max(n, 1))))
+    means = np.empty(len(tests))
+    variances = np.empty(0 if factor is None else len(tests))
+    memory = _memory.take((len(leaves.columns) + 2 + tile) * n)
+    L = np.empty((0, 0)) if factor is None else factor
+    _answer(
+        lapack.addresses(), *leaves.codes, leaves.X, rows, leaves.columns, natural, alpha, L,
+        np.ascontiguousarray(tests), means, variances, memory, tile,
+    )  # fmt: skip
+    return means, variances

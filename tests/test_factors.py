@@ -1,0 +1,45 @@
+"""Factors are kept while there is room, and made again when not."""
+
+import pytest
+import torch
+
+from dsmgp.factors import Factors
+
+
+@pytest.fixture
+def made():
+    return []
+
+
+def factors(made, sizes, memory):
+    def make(group):
+        made.append(group)
+        return [[torch.full((1, 1), float(group))]]
+
+    return Factors(make, sizes, memory)
+
+
+def test_with_room_for_all_everything_stays(made):
+    found = factors(made, [10, 10, 10], 30)
+    assert [found.keeps(k) for k in range(3)] == [True] * 3
+    for k in range(3):
+        found.put(k, [[torch.zeros(1, 1)]])
+    found.get(1)
+    assert made == []
+    assert found.n_bytes == 30
+
+
+def test_beyond_the_room_the_least_recently_used_goes(made):
+    found = factors(made, [10] * 20, 80)  # 6 stay, 2 come and go
+    assert [k for k in range(20) if found.keeps(k)] == list(range(6))
+    for group in (10, 11, 10, 12, 10, 11):
+        assert found.get(group)[0][0].item() == group
+    assert made == [10, 11, 12, 11]
+    assert found.n_bytes <= 80
+
+
+def test_what_does_not_fit_at_all_is_made_each_time(made):
+    found = factors(made, [10], 0)
+    found.get(0), found.get(0)
+    assert made == [0, 0]
+    assert found.n_bytes == 0

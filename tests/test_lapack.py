@@ -1,0 +1,62 @@
+"""LAPACK without the interpreter lock, and BLAS kept to one thread."""
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from dsmgp import lapack
+
+
+@pytest.mark.parametrize("n", [1, 5, 48, 49, 97, 200, 333])
+def test_factors_and_inverses_are_numpys(n):
+    A = np.random.default_rng(0).normal(size=(n, 2 * n))
+    A = A @ A.T / n + np.eye(n)
+    K = A.copy()
+    assert lapack.factorise(K)
+    L = np.tril(K)
+    np.testing.assert_allclose(L, np.linalg.cholesky(A), atol=1e-12)
+    half = L.copy()
+    lapack.invert_factor(half)
+    np.testing.assert_allclose(half, np.linalg.inv(L), atol=1e-12)
+    lapack.invert(K)
+    np.testing.assert_allclose(np.tril(K), np.tril(np.linalg.inv(A)), atol=1e-12)
+
+
+def test_rows_may_lie_apart():
+    A = np.eye(7) * 2.0 + 1.0
+    wide = np.full((7, 12), np.nan)
+    wide[:, 3:10] = A
+    assert lapack.factorise(wide[:, 3:10])
+    np.testing.assert_allclose(np.tril(wide[:, 3:10]), np.linalg.cholesky(A))
+
+
+def test_what_has_no_factor_is_said_to_have_none():
+    assert not lapack.factorise(-np.eye(3))
+
+
+def blas_threads():
+    return [lib["num_threads"] for lib in threadpool_info() if lib["internal_api"] == "openblas"]
+
+
+def test_blas_has_its_threads_back_after_overlapping_calls():
+    before = blas_threads()
+    inside, leave = threading.Barrier(3), threading.Event()
+
+    def work():
+        with lapack.one_thread():
+            inside.wait(10)
+            leave.wait(10)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    with lapack.one_thread():
+        inside.wait(10)
+        assert set(blas_threads()) <= {1}
+    assert set(blas_threads()) <= {1}  # two others are still inside
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert blas_threads() == before
