@@ -26,7 +26,8 @@ logger = logging.getLogger("dsmgp")
 
 #: From smooth to rough, so that each is a good start for the next.
 CANDIDATES = ("rbf", "matern52", "matern32", "matern12")
-TRIAL_ITERATIONS = 30
+# A trial need not end far closer to its best than kernels are apart.
+TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
 # Outputs less correlated than this are left as they are.
 LEAST_CORRELATION = 0.1
 
@@ -104,7 +105,7 @@ def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[fl
         if before is not None:
             for new, old in zip(family.processes, before.processes, strict=True):
                 new.theta = old.theta
-        trainer.learn(leaves, family, TRIAL_ITERATIONS)
+        trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
         score = left_out_score(leaves, trainer.left_out(leaves, family), trainer.labels)
         logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
         found[kernel] = score, family
@@ -128,7 +129,7 @@ def choose_units(trainer: Trainer, leaves: Sequence[Leaf], kernel: Any) -> Outpu
     scores = []
     for trainer.outputs in tried:
         family = trainer.build(kernel)
-        trainer.learn(leaves, family, TRIAL_ITERATIONS)
+        trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
         conditioned = trainer.left_out(leaves, family)
         scores.append(units_score(leaves, conditioned, trainer.labels, trainer.outputs))
         loading = trainer.outputs.loading.round(3).tolist()

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EFFORTS", "Effort", "leaf_rows", "seconds"]
+__all__ = ["EFFORTS", "GRADIENT", "Effort", "leaf_rows", "seconds"]
 
 # Rows of a leaf grown down to a leaf_size of M, on average, over M.
 FILL = 0.67
 # What a row costs in a leaf of m rows that is factorised, inverted and left out: a fixed part, and m (m + OVERHEAD)
 # operations at a rate. By device; fitted to benchmarks/engine.py.
-ROW_SECONDS = {"cpu": 0.0, "cuda": 3e-6}
-OVERHEAD = {"cpu": 400.0, "cuda": 0.0}
-RATE = {"cpu": 30e9, "cuda": 15e12}
-CHEAP = 0.1
+ROW_SECONDS = {"cpu": 2e-6, "cuda": 3e-6}
+OVERHEAD = {"cpu": 250.0, "cuda": 0.0}
+RATE = {"cpu": 80e9, "cuda": 15e12}
+# Evidence and gradient over that.
+GRADIENT = 1.5
+CHEAP = 0.15
 
 
 def leaf_rows(leaf_size: int, n_rows: int) -> float:
@@ -97,7 +99,7 @@ EFFORTS = {
     "low": Effort(
         (125, 250, 500),
         (2, 2),
-        {"cpu": 5.0, "cuda": 2.0},
+        {"cpu": 2.0, "cuda": 2.0},
         {"cpu": 1000, "cuda": 5000},
         250,
         20,
@@ -107,7 +109,7 @@ EFFORTS = {
     "medium": Effort(
         (60, 125, 250, 500, 1000, 2000),
         (2, 4),
-        {"cpu": 45.0, "cuda": 12.0},
+        {"cpu": 15.0, "cuda": 12.0},
         {"cpu": 4000, "cuda": 40_000},
         500,
         40,
@@ -117,7 +119,7 @@ EFFORTS = {
     "high": Effort(
         (60, 125, 250, 500, 1000, 2000, 4000),
         (3, 6),
-        {"cpu": 400.0, "cuda": 60.0},
+        {"cpu": 150.0, "cuda": 60.0},
         {"cpu": 20_000, "cuda": 60_000},
         1000,
         60,

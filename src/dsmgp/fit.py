@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
-from dsmgp.effort import EFFORTS, leaf_rows, seconds
+from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
 from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced, grow_paper
-from dsmgp.learn import Learned
+from dsmgp.learn import TOLERANCE, Learned
 from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
 from dsmgp.process import Family
@@ -39,7 +39,9 @@ MAX_SCORED_ROWS = 20_000
 CLOSE_SCORES = 0.05
 # Leaves this much larger than those theta is learned on get a theta of their own, if it can be had for this share of
 # the seconds: so many iterations, two kernels, on this share of the rows theta was learned on.
-LARGE, POLISH_SHARE, POLISH_ITERATIONS, POLISH_ROWS = 2.0, 0.25, 15, 0.5
+LARGE, POLISH_SHARE, POLISH_ITERATIONS, POLISH_ROWS = 2.0, 0.25, 8, 0.5
+# Theta of partitions that are drawn at random need not be found more exactly than this (see learn.TOLERANCE).
+DRAWN_TOLERANCE = 1e-5
 
 
 @dataclass
@@ -113,7 +115,8 @@ class _Fit:
             self.kernel_scores = {name: score for name, (score, _) in ranked.items()}
             families = [family for _, family in ranked.values()][: 2 if self._may_mix else 1]
         for family in self._close(families):
-            self.learned += trainer.learn(surrogate, family)
+            tolerance = DRAWN_TOLERANCE if settings.structure == "balanced" else TOLERANCE
+            self.learned += trainer.learn(surrogate, family, tolerance=tolerance)
         return families
 
     def _close(self, families: list[Family]) -> list[Family]:
@@ -143,7 +146,7 @@ class _Fit:
         effort, device, n = self.effort, self.settings.device.type, len(self.X)
         if not all(isinstance(law, Stationary) for law in families[0].laws(self.X.shape[1])):
             return None
-        evaluations = POLISH_ITERATIONS * len(families) * self.Y.shape[1]
+        evaluations = GRADIENT * POLISH_ITERATIONS * len(families) * self.Y.shape[1]
         budget = POLISH_SHARE * effort.budget(device) / evaluations
         least = min(n, POLISH_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n))
         for size in sorted({s for s in sizes if self._is_large(s)}, reverse=True):

@@ -15,7 +15,7 @@ from dsmgp.inference import infer
 from dsmgp.process import Process
 from dsmgp.tree import Node
 
-__all__ = ["OPTIMIZERS", "Learned", "learn"]
+__all__ = ["OPTIMIZERS", "TOLERANCE", "Learned", "learn"]
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
@@ -23,6 +23,8 @@ Objective = Callable[[Vector], tuple[float, Vector]]
 #: Optimisers by name, with the number of iterations that each is given unless told otherwise.
 OPTIMIZERS = {"lbfgs": 60, "adam": 300, "rmsprop": 1000}
 LEARNING_RATE = 0.05
+# L-BFGS ends when a step improves the objective per row by less than this, relatively.
+TOLERANCE = 1e-7
 
 
 @dataclass
@@ -84,6 +86,7 @@ def learn(
     optimizer: str,
     rng: np.random.Generator,
     max_iter: int | None = None,
+    tolerance: float = TOLERANCE,
     n_restarts: int = 0,
     scale_rows: float | None = None,
     report: Callable[[str], None] = lambda message: None,
@@ -103,7 +106,7 @@ def learn(
         if start.size:
             starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]
             for number, theta in enumerate(starts):
-                found = _maximise(objective, theta, n_rows, optimizer, max_iter)
+                found = _maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
                 report(
                     f"start {number}: objective {found.objective:.6g} "
                     f"after {found.n_evaluations} evaluations"
@@ -120,7 +123,12 @@ def learn(
 
 
 def _maximise(
-    objective: Objective, start: Vector, n_rows: int, optimizer: str, max_iter: int | None
+    objective: Objective,
+    start: Vector,
+    n_rows: int,
+    optimizer: str,
+    max_iter: int | None,
+    tolerance: float,
 ) -> Learned:
     steps = OPTIMIZERS[optimizer] if max_iter is None else max_iter
     seen = Learned(start.copy(), -np.inf)
@@ -136,7 +144,7 @@ def _maximise(
         return (-value / n_rows if np.isfinite(value) else 1e10), -gradient / n_rows
 
     if optimizer == "lbfgs":
-        options = {"maxiter": steps, "ftol": 1e-7, "gtol": 1e-5, "maxcor": 20}
+        options = {"maxiter": steps, "ftol": tolerance, "gtol": 1e-5, "maxcor": 20}
         found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
         seen.n_iterations = max(int(found.nit), 1)
         return seen

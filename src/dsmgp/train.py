@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
-from dsmgp.learn import Learned, learn
+from dsmgp.learn import TOLERANCE, Learned, learn
 from dsmgp.loo import equal_rows
 from dsmgp.process import Family, build_process
 from dsmgp.settings import Settings
@@ -82,6 +82,7 @@ class Trainer:
         some: Sequence[Leaf],
         family: Family,
         max_iter: int | None = None,
+        tolerance: float = TOLERANCE,
         tree: Node | None = None,
     ) -> list[Learned]:
         """Set a family's theta to what fits the leaves best, or the tree whose leaves they are."""
@@ -96,6 +97,7 @@ class Trainer:
             optimizer=settings.optimizer,
             rng=self.rng,
             max_iter=settings.max_iter or max_iter,
+            tolerance=tolerance,
             n_restarts=settings.n_restarts,
             scale_rows=SCALE_ROWS if own_scales else None,
             report=logger.info,
