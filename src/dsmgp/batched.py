@@ -91,6 +91,9 @@ class BatchedEngine:
             X.device,
         )
 
+    def elements(self, group: int) -> int:
+        return sum(len(self.leaf_rows[number]) ** 2 for number in self.groups[group])
+
     def squares(self, bound: Bound, output: int, group: int) -> Tensor:
         solution = self._solution(bound, output, group)
         return (solution.residual * solution.alpha).sum(-1)
@@ -156,6 +159,14 @@ class BatchedEngine:
         law, train = bound(output, [number]), self.X[self.leaf_rows[number]]
         tiles = [_answer(law, train, alpha, factor, tile) for tile in X.split(TILE)]
         return torch.cat([mean for mean, _ in tiles]), torch.cat([v for _, v in tiles])
+
+    def fill(
+        self, bound: Bound, output: int, number: int, K: NDArray[np.float64], first: int
+    ) -> None:
+        law, rows = bound(output, [number]), self.X[self.leaf_rows[number]].unsqueeze(0)
+        below = torch.from_numpy(K)[first:]
+        torch.tril(law.cross(rows[:, first:], rows)[0], first, out=below)
+        below.diagonal(first).add_(law.noise[0])
 
     def batch(self, group: int, output: int) -> Batch:
         rows = [self.leaf_rows[k] for k in self.groups[group]]

@@ -30,7 +30,15 @@ from numpy.typing import NDArray
 
 from dsmgp import lapack
 
-__all__ = ["KINDS", "Evaluated", "Leaves", "condition", "log_evidence_and_gradient", "predict"]
+__all__ = [
+    "KINDS",
+    "Evaluated",
+    "Leaves",
+    "condition",
+    "fill",
+    "log_evidence_and_gradient",
+    "predict",
+]
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -190,15 +198,16 @@ def _slope_factor(kind):
 
 
 @njit(fastmath=EXACT, nogil=True, cache=True)
-def _fill(kind, scale, Z, K, slopes, spare):
-    """Covariances of f in the strict lower triangle of K, and their slopes row after row unless empty.
+def _fill(kind, scale, Z, K, first, slopes, spare):
+    """Covariances of f in the strict lower triangle of K, from a first row on, and their slopes row after row
+    unless empty.
 
     ``spare`` has room for two rows.
     """
     d, n = Z.shape
     x = np.empty(d)
     at = 0
-    for i in range(n):
+    for i in range(first, n):
         _copy(Z[:, i], x)
         _distances(Z, x, i, spare)
         slope = slopes[at : at + i] if len(slopes) else spare[n:]
@@ -267,15 +276,15 @@ def _solve(at, L, b):
 
 
 @njit(nogil=True, cache=True)
-def _solve_rows(at, L, B, m):
-    """``L^-1 b`` in the place of each of the first m rows b of B."""
-    order = _integers(len(L), m)
+def _solve_rows(at, L, step, B, m):
+    """``L^-1 b`` in the place of each of the first m rows b of B; L is an address, ``step`` from row to row."""
+    order, apart = _integers(B.shape[1], m), _integers(step, 0)
     n = order.ctypes.data
     _call(
         at[_TRSM],
         (
             at[_LEFT], at[_UPPER], at[_TRANSPOSED], at[_PLAIN], n, n + 4, at[_ONE],
-            L.ctypes.data, n, B.ctypes.data, n,
+            L, apart.ctypes.data, B.ctypes.data, n,
         ),
     )  # fmt: skip
 
@@ -360,7 +369,7 @@ def _condition(
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
         _fill(
-            kind, scale, Z, K, slopes, spare
+            kind, scale, Z, K, 0, slopes, spare
         )  # again for each: a failed factor has overwritten it
         for i in range(n):
             K[i, i] = scale + noise + jitter
@@ -369,6 +378,17 @@ def _condition(
             return jitter
         jitter = 10.0 * jitter if jitter > 0.0 else LOWEST_JITTER * (scale + noise)
     return math.nan
+
+
+@njit(nogil=True, cache=True)
+def _fill_noisy(kind, X, rows, columns, natural, K, first, memory):
+    """Covariances of y in the lower triangle of K, from a first row on."""
+    d, n = len(columns), len(rows)
+    Z = memory[: d * n].reshape(d, n)
+    _gather(X, rows, columns, natural, Z)
+    _fill(kind, natural[d], Z, K, first, memory[:0], memory[d * n :])
+    for i in range(first, n):
+        K[i, i] = natural[d] + natural[-1]
 
 
 @njit(nogil=True, cache=True)
@@ -491,8 +511,9 @@ def _dot(a, b, n):
 
 @njit(nogil=True, cache=True)
 def _answer(
-    at, kind, mean_kind, X, rows, columns, natural, alpha, L, tests, means, variances, memory, tile
-):
+    at, kind, mean_kind, X, rows, columns, natural, alpha, L, step, tests, means, variances, memory,
+    tile,
+):  # fmt: skip
     """Mean of f at test rows, and its variance unless that array is empty (R&W algorithm 2.1)."""
     d, n = len(columns), len(rows)
     for t in range(len(tests)):
@@ -513,7 +534,7 @@ def _answer(
             _kernel(kind, natural[d], spare, n, cross[t], spare[n:])
             means[first + t] += _dot(cross[t], alpha, n)
         if len(variances):
-            _solve_rows(at, L, cross, m)
+            _solve_rows(at, L, step, cross, m)
             for t in range(m):
                 variances[first + t] = max(natural[d] - _dot(cross[t], cross[t], n), 0.0)
 
@@ -651,6 +672,13 @@ def _evaluated(
     return Evaluated(evidence, fits, added, alphas, kept, diagonals)
 
 
+def fill(leaves: Leaves, leaf: int, natural: Array, K: Array, first: int = 0) -> None:
+    """Covariances of y at a leaf's rows, into the lower triangle of K: its rows from ``first`` on."""
+    rows = leaves.rows[leaves.ends[leaf] : leaves.ends[leaf + 1]]
+    memory = _memory.take((len(leaves.columns) + 2) * len(rows))
+    _fill_noisy(leaves.codes[0], leaves.X, rows, leaves.columns, natural, K, first, memory)
+
+
 def predict(
     leaves: Leaves, leaf: int, natural: Array, alpha: Array, factor: Array | None, tests: Array
 ) -> tuple[Array, Array]:
@@ -661,9 +689,10 @@ def predict(
     means = np.empty(len(tests))
     variances = np.empty(0 if factor is None else len(tests))
     memory = _memory.take((len(leaves.columns) + 2 + tile) * n)
-    L = np.empty((0, 0)) if factor is None else factor
+    # By address: a leading block of a larger factor is another type of array, to be compiled for again.
+    L, step = (0, 0) if factor is None else (factor.ctypes.data, max(factor.strides[0] // 8, n))
     _answer(
-        lapack.addresses(), *leaves.codes, leaves.X, rows, leaves.columns, natural, alpha, L,
+        lapack.addresses(), *leaves.codes, leaves.X, rows, leaves.columns, natural, alpha, L, step,
         np.ascontiguousarray(tests), means, variances, memory, tile,
     )  # fmt: skip
     return means, variances

@@ -12,9 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.engine import Seen
+from dsmgp.chains import NotPositiveDefinite
+from dsmgp.engine import Engine, Seen
 from dsmgp.experts import Experts
-from dsmgp.factors import Factors
+from dsmgp.factors import Factors, Group
+from dsmgp.shared import SharedEngine
+from dsmgp.sharing import SharingPlan
 
 __all__ = ["Conditioned", "FactorisationWarning", "LeftOut"]
 
@@ -50,6 +53,8 @@ class Conditioned:
     leave_out : ndarray of shape (n_rows,), optional
         A number for each row, equal for rows with equal inputs: every row is then also predicted from its
         leaf's other rows (see :class:`LeftOut`).
+    share : bool
+        Whether leaves that overlap may take their factors from one another, where that is faster.
     """
 
     def __init__(
@@ -58,30 +63,38 @@ class Conditioned:
         naturals: Sequence[Tensor],
         memory: float = math.inf,
         leave_out: NDArray[np.int64] | None = None,
+        share: bool = True,
     ) -> None:
         self.experts = experts
         self.naturals = list(naturals)
         self.bound = experts.bind(naturals)
         #: Noise variance of each leaf and output, (n_leaves, n_outputs).
         self.noise = self._noise()
-        self.factors = Factors(self._made_again, self._sizes(), memory)
+        shared = SharedEngine.where_it_pays(experts, self.bound, memory) if share else None
         twins = _twins_of(leave_out)
-        results = experts.map(lambda group: self._see(group, twins), range(len(experts.groups)))
+        try:
+            results = self._see_all(shared or experts.engine, memory, twins)
+        except (
+            NotPositiveDefinite
+        ):  # a leaf that needs more noise than others has a factor of its own
+            results = self._see_all(experts.engine, memory, twins)
         self._warn_of_jitter([torch.stack([s.added for s in r]).amax(0) for r in results])
         self.log_evidence = experts.gather(
-            [torch.stack([s.log_evidence for s in r], -1) for r in results], experts.n_outputs
+            self.engine,
+            [torch.stack([s.log_evidence for s in r], -1) for r in results],
+            experts.n_outputs,
         )
         #: By leaf number, for leaves with rows: its group and place there, alpha by output, rows left out.
         self.place: dict[int, tuple[int, int]] = {}
         self.alpha: dict[int, list[Tensor]] = {}
         self.left_out: dict[int, LeftOut] = {}
         targets = experts.Y.to("cpu", torch.float64).numpy()
-        for group, (numbers, seen) in enumerate(zip(experts.groups, results, strict=True)):
+        for group, (numbers, seen) in enumerate(zip(self.engine.groups, results, strict=True)):
             for slot, number in enumerate(numbers):
                 self.place[number] = group, slot
                 self.alpha[number] = [s.alpha[slot] for s in seen]
                 if leave_out is not None:
-                    y = targets[experts.leaf_rows[number].cpu().numpy()]
+                    y = targets[self.leaf_rows[number].cpu().numpy()]
                     left = [s.left_out[slot] for s in seen if s.left_out is not None]
                     away, variance, grouped, grouped_variance = (
                         np.stack([one[k] for one in left], -1) for k in range(4)
@@ -90,6 +103,16 @@ class Conditioned:
                         y - away, variance, y - grouped, grouped_variance
                     )
 
+    @property
+    def leaf_rows(self) -> Sequence[Tensor]:
+        """Each leaf's rows, in the order of its alpha, its factor and its rows left out."""
+        return self.engine.leaf_rows
+
+    @property
+    def sharing(self) -> SharingPlan | None:
+        """How leaves share their factors, where they do."""
+        return self.engine.plan if isinstance(self.engine, SharedEngine) else None
+
     def _noise(self) -> NDArray[np.float64]:
         rows = [
             torch.stack([self.bound(output, [number]).noise.reshape(-1)[0] for number in range(n)])
@@ -97,24 +120,22 @@ class Conditioned:
         ]
         return np.asarray(torch.stack(rows, -1).to("cpu", torch.float64).numpy())
 
-    def _sizes(self) -> list[int]:
-        """Bytes that the factors of each group take."""
-        experts = self.experts
-        each = experts.X.element_size() * experts.n_outputs
-        return [
-            sum(len(experts.leaf_rows[k]) ** 2 for k in numbers) * each
-            for numbers in experts.groups
-        ]
+    def _see_all(self, engine: Engine, memory: float, twins: Twins | None) -> list[list[Seen]]:
+        """What an engine says of all leaves, by group and output."""
+        self.engine, n_groups = engine, len(engine.groups)
+        each = self.experts.X.element_size() * self.experts.n_outputs
+        sizes = [each * engine.elements(group) for group in range(n_groups)]
+        self.factors = Factors(self._made_again, sizes, memory)
+        return self.experts.map(engine, lambda group: self._see(group, twins), range(n_groups))
 
     def _see(self, group: int, twins: Twins | None) -> list[Seen]:
-        experts = self.experts
         own = None
         if twins is not None:
-            own = [twins(experts.leaf_rows[k].cpu().numpy()) for k in experts.groups[group]]
+            own = [twins(self.leaf_rows[k].cpu().numpy()) for k in self.engine.groups[group]]
         keep = self.factors.keeps(group)
         seen = [
-            experts.engine.condition(self.bound, output, group, keep, own)
-            for output in range(experts.n_outputs)
+            self.engine.condition(self.bound, output, group, keep, own)
+            for output in range(self.experts.n_outputs)
         ]
         if not all(bool(torch.isfinite(s.log_evidence).all()) for s in seen):
             raise ValueError(
@@ -125,17 +146,17 @@ class Conditioned:
             self.factors.put(group, [s.factor for s in seen if s.factor is not None])
         return seen
 
-    def _made_again(self, group: int) -> list[list[Tensor]]:
+    def _made_again(self, group: int) -> Group:
         """A group's factors, by output and leaf."""
         seen = [
-            self.experts.engine.condition(self.bound, output, group, True, None)
+            self.engine.condition(self.bound, output, group, True, None)
             for output in range(self.experts.n_outputs)
         ]
         return [s.factor for s in seen if s.factor is not None]
 
     def _warn_of_jitter(self, added: Sequence[Tensor]) -> None:
         """One warning for all leaves whose matrix had to be helped."""
-        amount = self.experts.gather([a.unsqueeze(-1) for a in added], 1)[:, 0]
+        amount = self.experts.gather(self.engine, [a.unsqueeze(-1) for a in added], 1)[:, 0]
         helped = np.flatnonzero(amount > 0)
         if helped.size:
             named = ", ".join(
@@ -172,13 +193,14 @@ class Conditioned:
         # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
         groups = sorted(by_group, key=lambda group: (group < 0, group))
         answers: list[tuple[Tensor, Tensor]] = [None] * len(tasks)  # type: ignore[list-item]
-        for group, found in zip(groups, self.experts.map(work, groups), strict=True):
+        results = self.experts.map(self.engine, work, groups)
+        for group, found in zip(groups, results, strict=True):
             for task, answer in zip(by_group[group], found, strict=True):
                 answers[task] = answer
         return answers
 
     def _predict(
-        self, number: int, X: Tensor, factors: list[list[Tensor]] | None, with_variance: bool
+        self, number: int, X: Tensor, factors: Group | None, with_variance: bool
     ) -> tuple[Tensor, Tensor]:
         answers = []
         for output in range(self.experts.n_outputs):
@@ -189,9 +211,7 @@ class Conditioned:
                 continue
             factor = None if factors is None else factors[output][self.place[number][1]]
             alpha = self.alpha[number][output]
-            answers.append(
-                self.experts.engine.predict(self.bound, output, number, alpha, factor, X)
-            )
+            answers.append(self.engine.predict(self.bound, output, number, alpha, factor, X))
         return torch.stack([mean for mean, _ in answers], -1), torch.stack(
             [variance for _, variance in answers], -1
         )
@@ -199,7 +219,7 @@ class Conditioned:
     def joint(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""
         means, covariances = [], []
-        test, train = X.unsqueeze(0), self.experts.X[self.experts.leaf_rows[number]].unsqueeze(0)
+        test, train = X.unsqueeze(0), self.experts.X[self.leaf_rows[number]].unsqueeze(0)
         for output in range(self.experts.n_outputs):
             law = self.bound(output, [number])
             mean, covariance = law.mean(test)[0], law.cross(test, test)[0]

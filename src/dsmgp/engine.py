@@ -1,8 +1,9 @@
 """What computes the GPs of leaves, and what it says of them.
 
 Two engines do the same: :mod:`dsmgp.native` in compiled code, leaf by leaf, for stationary kernels in double precision
-on a CPU; :mod:`dsmgp.batched` in torch, in padded batches, for everything else, and where there is no compiler. Both
-work on groups of leaves that share a law, large leaves first; groups may run side by side.
+on a CPU; :mod:`dsmgp.batched` in torch, in padded batches, for everything else, and where there is no compiler. A third,
+:mod:`dsmgp.shared`, conditions leaves that overlap, which take their factors from one another. All work on groups of
+leaves that share a law, large leaves first; groups may run side by side.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from dsmgp.general import BoundGeneral, General
 from dsmgp.stationary import BoundStationary, Stationary
 
-__all__ = ["Bound", "BoundLaw", "Engine", "Law", "Left", "Seen", "without_twins"]
+__all__ = ["Bound", "BoundLaw", "Engine", "Law", "LearningEngine", "Left", "Seen", "without_twins"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -57,25 +58,19 @@ class Seen:
     log_evidence: Tensor
     added: Tensor
     alpha: list[Tensor]
-    factor: list[Tensor] | None
+    factor: Sequence[Tensor] | None
     left_out: list[Left] | None
 
 
 class Engine(Protocol):
-    """Leaves of some rows; ``groups`` are the numbers of those that have any."""
+    """Leaves of some rows, to be conditioned; ``groups`` are the numbers of those that have any."""
 
     groups: list[list[int]]
+    #: Each leaf's rows, in the order of all that is said of them.
+    leaf_rows: Sequence[Tensor]
 
-    def squares(self, bound: Bound, output: int, group: int) -> Tensor:
-        """``(y - mean)' K^-1 (y - mean)`` of each leaf."""
-
-    def log_evidence(self, bound: Bound, output: int, group: int) -> Tensor:
-        """Of each leaf."""
-
-    def gradient(
-        self, bound: Bound, output: int, group: int, scale_rows: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Log evidence, and its gradient by the natural vector (leaves, hyperparameters)."""
+    def elements(self, group: int) -> int:
+        """Numbers that the factors of a group take, for one output."""
 
     def condition(
         self, bound: Bound, output: int, group: int, keep: bool, twins: list[list[Index]] | None
@@ -92,6 +87,24 @@ class Engine(Protocol):
         X: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at rows of X by one leaf; without its factor, no variance."""
+
+
+class LearningEngine(Engine, Protocol):
+    """An engine that has gradients too."""
+
+    def squares(self, bound: Bound, output: int, group: int) -> Tensor:
+        """``(y - mean)' K^-1 (y - mean)`` of each leaf."""
+
+    def log_evidence(self, bound: Bound, output: int, group: int) -> Tensor:
+        """Of each leaf."""
+
+    def gradient(
+        self, bound: Bound, output: int, group: int, scale_rows: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """Log evidence, and its gradient by the natural vector (leaves, hyperparameters)."""
+
+    def fill(self, bound: Bound, output: int, number: int, K: Array, first: int) -> None:
+        """Covariances of y at a leaf's rows, into the lower triangle of K: its rows from ``first`` on."""
 
 
 def without_twins(

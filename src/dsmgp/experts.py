@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.batched import BatchedEngine
-from dsmgp.engine import Bound, Engine, Law
+from dsmgp.engine import Bound, Engine, Law, LearningEngine
 from dsmgp.execution import LocalExecutor
 from dsmgp.general import General
 from dsmgp.native import NativeEngine
@@ -62,7 +62,8 @@ class Experts:
         self.leaf_rows = [torch.tensor(r, device=X.device) for r in rows]
         self.executor = executor or LocalExecutor(X.device)
         fastest = NativeEngine if NativeEngine.can(X, self.laws) else BatchedEngine
-        self.engine: Engine = (engine or fastest)(X, Y, self.leaf_rows, self.laws)
+        self._engine_type = engine or fastest
+        self.engine = self.engine_for(self.leaf_rows)
 
     @property
     def groups(self) -> list[list[int]]:
@@ -81,14 +82,21 @@ class Experts:
         """The laws at their hyperparameters."""
         return Bound(self.laws, [natural.detach().to(self.X) for natural in naturals])
 
-    def map(self, work: Callable[[int], Result], groups: Sequence[int]) -> list[Result]:
-        """``work`` on groups of leaves, given in their order: large leaves come first, and run one by one
-        on all cores; the rest side by side."""
-        n_large = sum(
-            len(self.leaf_rows[self.groups[k][0]]) > PARALLEL_ROWS for k in groups if k >= 0
-        )
-        large = [work(group) for group in groups[:n_large]]
-        return large + self.executor.map(work, groups[n_large:])
+    def engine_for(self, leaf_rows: Sequence[Tensor]) -> LearningEngine:
+        """An engine like the experts' own, for leaves of these rows."""
+        return self._engine_type(self.X, self.Y, leaf_rows, self.laws)
+
+    def map(
+        self, engine: Engine, work: Callable[[int], Result], groups: Sequence[int]
+    ) -> list[Result]:
+        """``work`` on some of an engine's groups of leaves: those with a large leaf, which comes first, one by one on
+        all cores; then the rest side by side."""
+        large = {
+            k for k in groups if k >= 0 and len(self.leaf_rows[engine.groups[k][0]]) > PARALLEL_ROWS
+        }
+        alone = {group: work(group) for group in groups if group in large}
+        rest = iter(self.executor.map(work, [group for group in groups if group not in large]))
+        return [alone[group] if group in large else next(rest) for group in groups]
 
     def log_evidence(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
         """Log evidence of every leaf and output, (n_leaves, n_outputs)."""
@@ -120,20 +128,21 @@ class Experts:
         def work(group: int) -> list[tuple[Tensor, Tensor]]:
             return [self.engine.gradient(bound, output, group, scale_rows) for output in chosen]
 
-        results = self.map(work, range(len(self.groups)))
+        results = self.map(self.engine, work, range(len(self.groups)))
         evidence = [
-            self.gather([r[k][0].unsqueeze(-1) for r in results], 1) for k in range(len(chosen))
+            self.gather(self.engine, [r[k][0].unsqueeze(-1) for r in results], 1)
+            for k in range(len(chosen))
         ]
         return np.concatenate(evidence, axis=1), [
-            self.gather([r[k][1] for r in results], naturals[k].shape[-1])
+            self.gather(self.engine, [r[k][1] for r in results], naturals[k].shape[-1])
             for k in range(len(chosen))
         ]
 
-    def gather(self, results: Sequence[Tensor], width: int) -> NDArray[np.float64]:
-        """Per-leaf results in the order of the leaves; a leaf without rows has evidence one."""
+    def gather(self, engine: Engine, results: Sequence[Tensor], width: int) -> NDArray[np.float64]:
+        """Per-leaf results of an engine in the order of the leaves; a leaf without rows has evidence one."""
         table = np.zeros((self.n_leaves, width))
         if results:
-            order = [number for group in self.groups for number in group]
+            order = [number for group in engine.groups for number in group]
             table[order] = torch.cat(list(results)).to("cpu", torch.float64).numpy()
         return table
 
@@ -145,4 +154,5 @@ class Experts:
         def work(group: int) -> Tensor:
             return torch.stack([of(bound, output, group) for output in range(self.n_outputs)], -1)
 
-        return self.gather(self.map(work, range(len(self.groups))), self.n_outputs)
+        results = self.map(self.engine, work, range(len(self.groups)))
+        return self.gather(self.engine, results, self.n_outputs)

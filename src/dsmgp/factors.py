@@ -5,16 +5,39 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, overload
 
 from torch import Tensor
 
-__all__ = ["Factors"]
+__all__ = ["Factors", "LeadingBlocks"]
 
-Group = list[list[Tensor]]
+Group = list[Sequence[Tensor]]
 # Share of the room for factors that come and go, the least recently used first. The rest is for those that stay: a
 # pass over all leaves in order would otherwise push out just what it is about to need.
 PASSING = 0.25
+
+
+@dataclass(frozen=True)
+class LeadingBlocks(Sequence[Tensor]):
+    """Leading blocks of one matrix, of the given sizes. Kept, and pickled, once: torch pickles a view with all that it
+    is a view of."""
+
+    whole: Tensor
+    sizes: Sequence[int]
+
+    @overload
+    def __getitem__(self, slot: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, slot: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, slot: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(slot, slice):
+            return LeadingBlocks(self.whole, self.sizes[slot])
+        n = self.sizes[slot]
+        return self.whole[:n, :n]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
 
 class Factors:

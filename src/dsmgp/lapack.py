@@ -27,6 +27,7 @@ from scipy.linalg import cython_blas, cython_lapack
 from threadpoolctl import ThreadpoolController
 
 __all__ = [
+    "add_to_factor",
     "addresses",
     "available",
     "factorise",
@@ -34,7 +35,10 @@ __all__ = [
     "invert_factor",
     "one_thread",
     "solve",
+    "solve_lower",
     "solve_rows",
+    "solve_transposed",
+    "subtract_square",
     "update",
 ]
 
@@ -43,6 +47,8 @@ Foreign = Callable[..., None]
 
 # Up to this order a triangle is inverted by LAPACK: smaller blocks cost more in calls than they save.
 BLOCK = 48
+# Columns that a QR update works on together.
+QR_BLOCK = 16
 
 
 def _export(module: Any, name: str, n_arguments: int) -> Foreign:
@@ -83,9 +89,11 @@ try:
     _trsm = _export(cython_blas, "dtrsm", 11)
     _trsv = _export(cython_blas, "dtrsv", 8)
     _syr = _export(cython_blas, "dsyr", 7)
+    _syrk = _export(cython_blas, "dsyrk", 10)
+    _tpqrt = _export(cython_lapack, "dtpqrt", 12)
 except ImportError as error:
     _reason = str(error)
-    _potrf = _potri = _trtri = _lauum = _trmm = _trsm = _trsv = _syr = _missing
+    _potrf = _potri = _trtri = _lauum = _trmm = _trsm = _trsv = _syr = _syrk = _tpqrt = _missing
 
 #: Whether the routines were found; without them callers have to use torch.
 available = not _reason
@@ -166,10 +174,20 @@ def _invert_factor(start: int, n: int, step: int, lda: int) -> None:
 
 def solve(L: Matrix, b: Matrix) -> None:
     """Overwrite the vector b by ``(L L')^-1 b``."""
+    solve_lower(L, b)
+    solve_transposed(L, b)
+
+
+def solve_lower(L: Matrix, b: Matrix) -> None:
+    """Overwrite the vector b by ``L^-1 b``."""
     start, n, step = _lie(L)
-    at, order, lda = _address(b), _integer(n), _integer(step)
-    _trsv(_UPPER, _TRANSPOSED, _PLAIN, order, start, lda, at, _UNIT)
-    _trsv(_UPPER, _PLAIN, _PLAIN, order, start, lda, at, _UNIT)
+    _trsv(_UPPER, _TRANSPOSED, _PLAIN, _integer(n), start, _integer(step), _address(b), _UNIT)
+
+
+def solve_transposed(L: Matrix, b: Matrix) -> None:
+    """Overwrite the vector b by ``L'^-1 b``."""
+    start, n, step = _lie(L)
+    _trsv(_UPPER, _PLAIN, _PLAIN, _integer(n), start, _integer(step), _address(b), _UNIT)
 
 
 def solve_rows(L: Matrix, B: Matrix) -> None:
@@ -187,6 +205,36 @@ def update(A: Matrix, factor: float, a: Matrix) -> None:
     start, n, step = _lie(A)
     times = ctypes.c_double(factor)
     _syr(_UPPER, _integer(n), ctypes.addressof(times), _address(a), _UNIT, start, _integer(step))
+
+
+def subtract_square(A: Matrix, B: Matrix) -> None:
+    """Subtract ``B B'`` from the lower triangle of A."""
+    start, n, step = _lie(A)
+    width = B.shape[1]
+    _syrk(
+        _UPPER, _TRANSPOSED, _integer(n), _integer(width), _MINUS_ONE,
+        _address(B), _integer(max(B.strides[0] // 8, width)), _ONE, start, _integer(step),
+    )  # fmt: skip
+
+
+def add_to_factor(L: Matrix, B: Matrix) -> None:
+    """Overwrite L by a factor of ``L L' + B B'``, whose diagonal may have either sign. B is overwritten too.
+
+    The QR decomposition of L' stacked on B', blocked and aware that L is triangular: orthogonal transformations
+    only, so it is as stable as factorising.
+    """
+    start, n, step = _lie(L)
+    width, block = B.shape[1], min(QR_BLOCK, len(L))
+    triangles, spare, info = np.empty(block * n), np.empty(block * n), ctypes.c_int(0)
+    with (
+        one_thread()
+    ):  # in small products threads wait for one another a hundred times longer than they work
+        _tpqrt(
+            _integer(width), _integer(n), _integer(0), _integer(block), start, _integer(step),
+            _address(B), _integer(max(B.strides[0] // 8, width)),
+            _address(triangles), _integer(block), _address(spare), ctypes.addressof(info),
+        )  # fmt: skip
+    assert info.value == 0, f"tpqrt was called wrongly: {info.value}"
 
 
 @functools.cache

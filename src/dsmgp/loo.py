@@ -36,15 +36,15 @@ class LeaveOneOut:
     """
 
     def __init__(self, leaves: Sequence[Leaf], conditioned: Conditioned, labels: Index) -> None:
-        self.leaves, self.left_out = leaves, conditioned.left_out
+        self.left_out = conditioned.left_out
+        self.leaf_rows = [rows.cpu().numpy() for rows in conditioned.leaf_rows]
         self.Y = conditioned.experts.Y.cpu().double().numpy()
         self.squares = np.zeros((len(leaves), self.Y.shape[1]))
         self.n_rows = np.array([leaf.n_rows for leaf in leaves])
         # By leaf: each row's share of the sum of squares, with its twins', and how many they are.
         self._own: dict[int, tuple[Array, Array]] = {}
         for number, found in self.left_out.items():
-            rows = leaves[number].rows
-            assert rows is not None
+            rows = self.leaf_rows[number]
             square = (self.Y[rows] - found.mean) ** 2 / found.variance
             self.squares[number] = square.sum(axis=0)
             self._own[number] = _summed_over_twins(square, labels[rows])
@@ -78,7 +78,7 @@ class LeaveOneOut:
         position[rows] = np.arange(len(rows))
         tasks, answers = [], []
         for number, (first, second) in values.items():
-            at = position[self.leaves[number].rows]
+            at = position[self.leaf_rows[number]]
             chosen = at >= 0
             if chosen.any():
                 tasks.append((number, at[chosen]))

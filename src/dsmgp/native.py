@@ -57,6 +57,9 @@ class NativeEngine:
             for law in {law for by_leaf in laws for law in by_leaf}
         )
 
+    def elements(self, group: int) -> int:
+        return sum(len(self.leaf_rows[number]) ** 2 for number in self.groups[group])
+
     def squares(self, bound: Bound, output: int, group: int) -> Tensor:
         return torch.from_numpy(self._evaluated(bound, output, group).fit)
 
@@ -117,16 +120,23 @@ class NativeEngine:
     ) -> tuple[Tensor, Tensor]:
         from dsmgp import compiled
 
-        natural = bound.naturals[output]
         mean, variance = compiled.predict(
             self._make([number], output),
             0,
-            (natural if natural.ndim == 1 else natural[number]).numpy(),
+            _natural_of(bound, output, number),
             alpha.numpy(),
             None if factor is None else factor.numpy(),
             X.numpy(),
         )
         return torch.from_numpy(mean), torch.from_numpy(variance)
+
+    def fill(
+        self, bound: Bound, output: int, number: int, K: NDArray[np.float64], first: int
+    ) -> None:
+        from dsmgp import compiled
+
+        leaf = self._make([number], output)
+        compiled.fill(leaf, 0, _natural_of(bound, output, number), K, first)
 
     def _evaluated(
         self,
@@ -168,6 +178,11 @@ class NativeEngine:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_leaves": {}}
+
+
+def _natural_of(bound: Bound, output: int, number: int) -> NDArray[np.float64]:
+    natural = bound.naturals[output]
+    return (natural if natural.ndim == 1 else natural[number]).numpy()
 
 
 def _pieces(sizes: Sequence[int], laws: Sequence[tuple[Law, ...]]) -> list[list[int]]:

@@ -14,20 +14,14 @@ It needs one theta for all leaves, and gives nothing for gradients, which need e
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_matrix
-from threadpoolctl import ThreadpoolController
-from torch import Tensor
 
 __all__ = [
     "Direct",
@@ -35,30 +29,25 @@ __all__ = [
     "Prefix",
     "Remove",
     "Same",
-    "SharedFactors",
     "SharingPlan",
-    "append_rows",
-    "factorise",
+    "direct_flops",
     "plan_sharing",
-    "remove_rows",
 ]
 
-LOG_2PI = math.log(2.0 * math.pi)
 # What else costs time, in flops of a Cholesky factorisation of some hundred rows on one core (about
 # 10 in a nanosecond), as measured: to evaluate an element of a kernel; to sweep a QR update over an
-# element, however few rows are removed; and, for a step that starts from another factor, to move an
-# element and to make the calls.
+# element, however few rows are removed; to move an element of another factor; and to make the calls
+# for a leaf that shares.
 KERNEL_FLOPS = 60.0
 SWEEP_FLOPS = 40.0
 MOVE_FLOPS = 60.0
-CALL_FLOPS = 1e6
+CALL_FLOPS = 2e6
 # Each QR update adds its rounding error to those of the factors it starts from.
 MAX_UPDATES = 16
 # Donors considered for a set of rows: so many smaller ones, and so many larger.
 N_CANDIDATES = 8
 # Triples of two sets and a group of rows in both that are counted to find them; a sample beyond that.
 MAX_TRIPLES = 2**21
-QR_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +102,20 @@ class SharingPlan:
         For each leaf its rows in the order of its factor.
     steps : list of Direct, Same, Prefix, Extend or Remove
         For each leaf.
-    rounds : list of lists of int
-        The leaves that are not copied. Those of one round need factors of earlier rounds only.
-    flops_direct, flops_shared : float
-        Estimated work, each leaf for itself and by the plan, kernel evaluations included.
+    flops : dict
+        Estimated work, kernel evaluations included, of the leaves that are not copied; donors come first.
+    flops_direct : float
+        Estimated work, each leaf for itself.
     """
 
     rows: list[NDArray[np.int64]]
     steps: list[Step]
-    rounds: list[list[int]]
+    flops: dict[int, float]
     flops_direct: float
-    flops_shared: float
+
+    @property
+    def flops_shared(self) -> float:
+        return math.fsum(self.flops.values())
 
     @property
     def saving(self) -> float:
@@ -139,6 +131,13 @@ class SharingPlan:
             case Prefix(of):
                 return of
         return leaf
+
+    def lineage(self, leaf: int) -> list[int]:
+        """A leaf that is not copied, the one that it starts from, and so on."""
+        found = [leaf]
+        while isinstance(step := self.steps[found[-1]], (Extend, Remove)):
+            found.append(step.of)
+        return found
 
     def summary(self) -> str:
         """What happens to how many leaves, and what it saves."""
@@ -193,12 +192,8 @@ def plan_sharing(leaf_rows: Sequence[NDArray[np.int64]]) -> SharingPlan:
             steps.append(Prefix(first[top], n))
         else:
             steps.append(made[top].step)
-    n_rounds = 1 + max((one.round for one in made.values()), default=-1)
-    rounds: list[list[int]] = [[] for _ in range(n_rounds)]
-    for top, one in made.items():
-        rounds[one.round].append(first[top])
-    direct = math.fsum(_direct_flops(sizes[number]))
-    return SharingPlan(rows, steps, rounds, direct, math.fsum(one.flops for one in made.values()))
+    flops = {first[top]: one.flops for top, one in made.items()}
+    return SharingPlan(rows, steps, flops, math.fsum(direct_flops(sizes[number])))
 
 
 def _distinct_sets(
@@ -222,7 +217,8 @@ def _distinct_sets(
 Count = Any
 
 
-def _direct_flops(n: Count) -> Count:
+def direct_flops(n: Count) -> Count:
+    """Work of leaves of ``n`` rows, each for itself."""
     return n**3 / 3.0 + KERNEL_FLOPS * n**2
 
 
@@ -234,11 +230,6 @@ def _added_flops(n: Count, n_kept: Count) -> Count:
 def _removed_flops(n_after: Count, n_removed: Count) -> Count:
     """Remove rows from a factor; ``n_after`` of the others come after the first of them."""
     return (2.0 * n_removed + SWEEP_FLOPS) * n_after**2 * (n_removed > 0)
-
-
-def _moved_flops(n: Count) -> Count:
-    """Start a factor of ``n`` rows from another one."""
-    return MOVE_FLOPS * n**2 + CALL_FLOPS
 
 
 @dataclass(frozen=True)
@@ -258,14 +249,14 @@ class _Pairs:
     def flops(self) -> NDArray[np.float64]:
         n = self.sizes[self.taker]
         # A set that extends another can be factorised together with it: nothing is moved.
-        moved = _moved_flops(n) * (self.n_removed > 0)
+        moved = MOVE_FLOPS * n**2 * (self.n_removed > 0) + CALL_FLOPS
         return moved + _removed_flops(self.kept, self.n_removed) + _added_flops(n, self.kept)
 
     def __getitem__(self, chosen: NDArray[Any]) -> _Pairs:
         return _Pairs(self.taker[chosen], self.donor[chosen], self.kept[chosen], self.sizes)
 
     def worthwhile(self) -> _Pairs:
-        return self[self.flops < _direct_flops(self.sizes[self.taker])]
+        return self[self.flops < direct_flops(self.sizes[self.taker])]
 
 
 def _candidates(sets: list[NDArray[np.int64]], sizes: NDArray[np.int64]) -> _Pairs:
@@ -337,7 +328,7 @@ def _choose_donors(sizes: NDArray[np.int64], pairs: _Pairs) -> list[tuple[int, b
     """
     donor = np.arange(len(sizes))
     removes = np.zeros(len(sizes), dtype=bool)
-    flops = _direct_flops(sizes)
+    flops = direct_flops(sizes)
     rank = np.argsort(np.argsort(sizes, kind="stable"))
     smaller = rank[pairs.donor] < rank[pairs.taker]
     below, above = pairs[smaller], pairs[~smaller]
@@ -415,12 +406,11 @@ class _Chains:
 
 @dataclass(frozen=True)
 class _Made:
-    """A chain's factor: its rows in order, how it is made, and after how many others."""
+    """A chain's factor: its rows in order, how it is made, and the work."""
 
     rows: NDArray[np.int64]
     step: Made
     flops: float
-    round: int
 
 
 def _order_rows(
@@ -443,7 +433,7 @@ def _order_rows(
             place[rows] = -k
         place[kept] = np.arange(len(kept)) - len(kept) - len(nested)
         rows = nested[0][np.lexsort((-n_sets[nested[0]], place[nested[0]]))]
-        made[top] = _Made(rows, step, flops, 0 if isinstance(step, Direct) else made[of].round + 1)
+        made[top] = _Made(rows, step, flops)
     return made
 
 
@@ -452,7 +442,7 @@ Beginning = tuple[Made, NDArray[np.int64], float]
 
 
 def _from_scratch(nested: list[NDArray[np.int64]]) -> Beginning:
-    return Direct(), nested[0][:0], float(_direct_flops(len(nested[0])))
+    return Direct(), nested[0][:0], float(direct_flops(len(nested[0])))
 
 
 def _from_donor(of: int, given: NDArray[np.int64], nested: list[NDArray[np.int64]]) -> Beginning:
@@ -464,202 +454,7 @@ def _from_donor(of: int, given: NDArray[np.int64], nested: list[NDArray[np.int64
     n_after = int(inside[removed[0] :].sum()) if removed.size else 0
     size, kept = len(nested[0]), given[inside]
     flops = _removed_flops(n_after, removed.size) + _added_flops(size, len(kept))
-    flops += _moved_flops(size)
-    if flops >= _direct_flops(size):
+    flops += MOVE_FLOPS * size**2 + CALL_FLOPS
+    if flops >= direct_flops(size):
         return _from_scratch(nested)
     return (Remove(of, n, removed) if removed.size else Extend(of, n)), kept, flops
-
-
-@dataclass(frozen=True)
-class SharedFactors:
-    """The leaves' lower Cholesky factors. Made by :func:`factorise`.
-
-    Attributes
-    ----------
-    rows : list of arrays
-        For each leaf its rows in the order of its factor.
-    lower : list of tensors
-        For each leaf its factor. Many are views of another's: to be read, never written to.
-    owners : list of int
-        For each leaf the one whose factor its own is the leading block of, or itself.
-    """
-
-    rows: list[NDArray[np.int64]]
-    lower: list[Tensor]
-    owners: list[int]
-
-    def whiten(self, residual: Tensor) -> list[Tensor]:
-        """For each leaf ``L^-1 r``, where ``residual`` is y less its mean at all rows.
-
-        Leading rows of a triangular system do not know of the others: one solution serves a chain.
-        """
-        own = {
-            leaf: torch.linalg.solve_triangular(
-                self.lower[leaf], residual[self.rows[leaf]].unsqueeze(-1), upper=False
-            ).squeeze(-1)
-            for leaf in set(self.owners)
-        }
-        return [own[leaf][: len(r)] for leaf, r in zip(self.owners, self.rows, strict=True)]
-
-    def log_evidence(self, residual: Tensor) -> Tensor:
-        """Log density of each leaf's observations (R&W eq. 2.30)."""
-        whitened = self.whiten(residual)
-        losses = {
-            leaf: (0.5 * whitened[leaf].square() + self.lower[leaf].diagonal().log()).cumsum(0)
-            for leaf in set(self.owners)
-        }
-        evidence = residual.new_zeros(len(self.rows))
-        for leaf, (owner, rows) in enumerate(zip(self.owners, self.rows, strict=True)):
-            if len(rows):
-                evidence[leaf] = -losses[owner][len(rows) - 1] - 0.5 * LOG_2PI * len(rows)
-        return evidence
-
-
-Covariance = Callable[[NDArray[np.int64], NDArray[np.int64]], Tensor]
-Rescue = Callable[[int, Tensor], Tensor]
-
-
-def _no_rescue(leaf: int, K: Tensor) -> Tensor:
-    raise torch.linalg.LinAlgError(  # type: ignore[attr-defined]
-        f"the covariance of leaf {leaf} ({len(K)} rows) is not positive definite; raise the noise"
-    )
-
-
-def factorise(
-    plan: SharingPlan,
-    covariance: Covariance,
-    *,
-    rescue: Rescue = _no_rescue,
-    run: Callable[[Callable[[int], Tensor | None], list[int]], Iterable[Tensor | None]] = map,
-) -> SharedFactors:
-    """Every leaf's factor by the plan.
-
-    Parameters
-    ----------
-    plan : SharingPlan
-    covariance : callable
-        ``covariance(new, rows)`` is the covariance of the observations at ``new`` with those at
-        ``rows``, (len(new), len(rows)), on the CPU. ``new`` always are the last of ``rows``, so the
-        noise is on the diagonal ``offset = len(rows) - len(new)``.
-    rescue : callable, optional
-        ``rescue(leaf, K)`` gives the factor of a leaf whose own matrix is not positive definite.
-        Nothing is shared with such a leaf. Left out, torch.linalg.LinAlgError is raised.
-    run : callable, optional
-        Like ``map``: runs the leaves of one round, side by side if it likes.
-
-    Examples
-    --------
-    >>> x = torch.linspace(0, 1, 300, dtype=torch.float64)
-    >>> def covariance(new, rows):
-    ...     K = torch.exp(-50 * (x[new, None] - x[rows]) ** 2)
-    ...     K.diagonal(len(rows) - len(new)).add_(0.1)
-    ...     return K
-    >>> plan = plan_sharing([np.arange(300), np.arange(100, 200)])
-    >>> large, small = factorise(plan, covariance).lower
-    >>> small.data_ptr() == large.data_ptr()
-    True
-    """
-    made: dict[int, Tensor | None] = {}
-
-    def make(leaf: int) -> Tensor | None:
-        """The factor of a leaf that is not copied; None if it or what it starts from has failed."""
-        step, rows = plan.steps[leaf], plan.rows[leaf]
-        if not isinstance(step, (Extend, Remove)):
-            return _cholesky(covariance(rows, rows))
-        donor = made[step.of]
-        if donor is None:
-            return None
-        begun = donor[: step.n, : step.n]
-        if isinstance(step, Remove):
-            begun = remove_rows(begun, step.removed)
-        if len(begun) == len(rows):
-            return begun
-        return append_rows(begun, covariance(rows[len(begun) :], rows))
-
-    with _one_blas_thread(plan):
-        for leaves in plan.rounds:
-            made.update(zip(leaves, run(make, leaves), strict=True))
-
-    lower, owners = [], []
-    for leaf, rows in enumerate(plan.rows):
-        owner = plan.owner(leaf)
-        whole = made[owner]
-        if whole is None:
-            K = covariance(rows, rows)
-            factor = _cholesky(K)
-            lower.append(rescue(leaf, K) if factor is None else factor)
-            owners.append(leaf)
-        else:
-            lower.append(whole[: len(rows), : len(rows)])
-            owners.append(owner)
-    return SharedFactors(plan.rows, lower, owners)
-
-
-def _one_blas_thread(plan: SharingPlan) -> Any:
-    """SciPy's BLAS on one thread while rows are removed: in the small products of a QR update its
-    threads wait for one another a hundred times longer than they work."""
-    removes = any(isinstance(step, Remove) for step in plan.steps)
-    return _blas().limit(limits=1) if removes else nullcontext()
-
-
-@functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
-
-
-def _cholesky(K: Tensor) -> Tensor | None:
-    factor, failed = torch.linalg.cholesky_ex(K)
-    return None if bool(failed) else factor
-
-
-def append_rows(L: Tensor, K: Tensor) -> Tensor | None:
-    """The factor of a matrix whose leading block has factor ``L`` and whose other rows are ``K``.
-
-    None if it is not positive definite.
-
-    Examples
-    --------
-    >>> K = torch.tensor([[4.0, 2.0], [2.0, 5.0]])
-    >>> append_rows(torch.tensor([[2.0]]), K[1:])
-    tensor([[2., 0.],
-            [1., 2.]])
-    """
-    n, size = len(L), K.shape[1]
-    across = torch.linalg.solve_triangular(L, K[:, :n].mT, upper=False).mT
-    corner = _cholesky(torch.addmm(K[:, n:], across, across.mT, alpha=-1.0))
-    if corner is None:
-        return None
-    factor = L.new_empty(size, size)
-    factor[:n, :n], factor[:n, n:] = L, 0.0
-    factor[n:, :n], factor[n:, n:] = across, corner
-    return factor
-
-
-def remove_rows(L: Tensor, removed: NDArray[np.int64]) -> Tensor:
-    """The factor of ``L L'`` without the rows and columns ``removed``.
-
-    Rows before the first removed one stay as they are. For those after it, with columns kept and
-    removed apart, ``T T' = L_kept L_kept' + L_removed L_removed'``: T' is the R of the QR
-    decomposition of L_kept' stacked on L_removed', blocked and aware that L_kept is triangular
-    (LAPACK's tpqrt). Orthogonal transformations only, so it is as stable as factorising.
-
-    Examples
-    --------
-    >>> L = torch.tensor([[2.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
-    >>> remove_rows(L, np.array([0]))
-    tensor([[5.]], dtype=torch.float64)
-    """
-    kept = np.delete(np.arange(len(L)), removed)
-    first = int(np.min(removed, initial=len(L)))
-    factor = L[kept][:, kept]
-    if first >= len(kept):
-        return factor
-    # LAPACK wants columns, and a transposed matrix of rows is one of columns.
-    upper = factor[first:, first:].contiguous().numpy().T
-    below = L[kept[first:]][:, removed].contiguous().numpy().T
-    (tpqrt,) = get_lapack_funcs(("tpqrt",), (upper, below))
-    R, _, _, info = tpqrt(0, min(QR_BLOCK, len(upper)), upper, below, overwrite_a=1, overwrite_b=1)
-    assert info == 0, f"tpqrt was called wrongly: {info}"
-    T = torch.from_numpy(R.T)
-    factor[first:, first:] = T * T.diagonal().sign()  # QR leaves the signs of the diagonal open
-    return factor

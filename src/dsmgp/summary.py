@@ -39,6 +39,10 @@ def summarise(
         f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / n_rows:.4g} per row)",
         f"leave-one-out   NLPD {loo_scores[0]:.4g}, at new inputs {loo_scores[1]:.4g}",
     ]
+    if (plan := model.experts.sharing) is not None:
+        lines.append(
+            f"shared factors  {len(plan.flops)} of {len(sizes)} leaves factorised, {plan.saving:.0%} of the work saved"
+        )
     if model.gate is not None:
         gate = model.gate
         shapes = zip(gate.shape_weights, gate.shape_variances, strict=True)
