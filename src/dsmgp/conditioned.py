@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.chains import NotPositiveDefinite
-from dsmgp.engine import Engine, Seen
+from dsmgp.engine import Engine, Left, Seen
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group
 from dsmgp.shared import SharedEngine
@@ -88,20 +88,13 @@ class Conditioned:
         self.place: dict[int, tuple[int, int]] = {}
         self.alpha: dict[int, list[Tensor]] = {}
         self.left_out: dict[int, LeftOut] = {}
-        targets = experts.Y.to("cpu", torch.float64).numpy()
         for group, (numbers, seen) in enumerate(zip(self.engine.groups, results, strict=True)):
             for slot, number in enumerate(numbers):
                 self.place[number] = group, slot
                 self.alpha[number] = [s.alpha[slot] for s in seen]
-                if leave_out is not None:
-                    y = targets[self.leaf_rows[number].cpu().numpy()]
-                    left = [s.left_out[slot] for s in seen if s.left_out is not None]
-                    away, variance, grouped, grouped_variance = (
-                        np.stack([one[k] for one in left], -1) for k in range(4)
-                    )
-                    self.left_out[number] = LeftOut(
-                        y - away, variance, y - grouped, grouped_variance
-                    )
+                left = [s.left_out[slot] for s in seen if s.left_out is not None]
+                if left:
+                    self.left_out[number] = self._left_out(number, left)
 
     @property
     def leaf_rows(self) -> Sequence[Tensor]:
@@ -119,6 +112,14 @@ class Conditioned:
             for output, n in enumerate([self.experts.n_leaves] * self.experts.n_outputs)
         ]
         return np.asarray(torch.stack(rows, -1).to("cpu", torch.float64).numpy())
+
+    def _left_out(self, number: int, left: Sequence[Left]) -> LeftOut:
+        """A leaf's rows left out, from how far they then are from what was observed, by output."""
+        y = self.experts.Y[self.leaf_rows[number]].to("cpu", torch.float64).numpy()
+        away, variance, grouped, grouped_variance = (
+            np.stack([one[k] for one in left], -1) for k in range(4)
+        )
+        return LeftOut(y - away, variance, y - grouped, grouped_variance)
 
     def _see_all(self, engine: Engine, memory: float, twins: Twins | None) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""

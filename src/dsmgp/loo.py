@@ -36,7 +36,7 @@ class LeaveOneOut:
     """
 
     def __init__(self, leaves: Sequence[Leaf], conditioned: Conditioned, labels: Index) -> None:
-        self.left_out = conditioned.left_out
+        self.left_out = dict(sorted(conditioned.left_out.items()))  # whichever came first
         self.leaf_rows = [rows.cpu().numpy() for rows in conditioned.leaf_rows]
         self.Y = conditioned.experts.Y.cpu().double().numpy()
         self.squares = np.zeros((len(leaves), self.Y.shape[1]))
