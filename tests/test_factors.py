@@ -1,9 +1,11 @@
 """Factors are kept while there is room, and made again when not."""
 
+import pickle
+
 import pytest
 import torch
 
-from dsmgp.factors import Factors
+from dsmgp.factors import Factors, LeadingBlocks
 
 
 @pytest.fixture
@@ -43,3 +45,13 @@ def test_what_does_not_fit_at_all_is_made_each_time(made):
     found.get(0), found.get(0)
     assert made == [0, 0]
     assert found.n_bytes == 0
+
+
+def test_leading_blocks_are_kept_and_pickled_once():
+    blocks = LeadingBlocks(torch.arange(10_000.0).reshape(100, 100), [100, *range(50, 90)])
+    assert len(blocks) == 41
+    assert torch.equal(blocks[1], blocks.whole[:50, :50])
+    assert len(list(blocks)) == len(blocks[:])
+    text = pickle.dumps(blocks)
+    assert len(text) < 50_000
+    assert torch.equal(pickle.loads(text)[3], blocks[3])

@@ -36,6 +36,30 @@ def test_what_has_no_factor_is_said_to_have_none():
     assert not lapack.factorise(-np.eye(3))
 
 
+def test_half_solutions_make_a_whole_one():
+    L, b = np.linalg.cholesky(np.eye(9) * 2.0 + 1.0), np.arange(9.0)
+    white = b.copy()
+    lapack.solve_lower(L[:6, :6], white[:6])
+    np.testing.assert_allclose(L[:6, :6] @ white[:6], b[:6])
+    whole, halves = b.copy(), b.copy()
+    lapack.solve(L, whole)
+    lapack.solve_lower(L, halves)
+    lapack.solve_transposed(L, halves)
+    assert np.array_equal(whole, halves)
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (5, 3), (40, 70)])
+def test_squares_are_taken_from_matrices_and_added_to_factors(n, width):
+    rng = np.random.default_rng(0)
+    B, L = rng.normal(size=(n, width)), np.tril(rng.normal(size=(n, n))) + 2.0 * np.eye(n)
+    A = np.zeros((n, n))
+    lapack.subtract_square(A, B)
+    np.testing.assert_allclose(A, -np.tril(B @ B.T), atol=1e-12)
+    expected = L @ L.T + B @ B.T
+    lapack.add_to_factor(L, B.copy())
+    np.testing.assert_allclose(np.tril(L) @ np.tril(L).T, expected, atol=1e-12)
+
+
 def blas_threads():
     return [lib["num_threads"] for lib in threadpool_info() if lib["internal_api"] == "openblas"]
 

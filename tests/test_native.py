@@ -151,3 +151,16 @@ def test_conditioning_and_prediction_are_those_of_torch(kind, n, spread):
     ((alone, none),) = got.predict([(0, tests)], with_variance=False)
     assert (alone == mean).all()
     assert not none.numel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_covariances_of_the_last_rows_are_those_of_torch(kind):
+    X, y, natural = data(30, 2, "constant")
+    law = Stationary(kind, (0, 1), "constant")
+    found = []
+    for engine in (NativeEngine, BatchedEngine):
+        experts, K = experts_of(engine, X, y, law), np.full((30, 30), 7.0)
+        experts.engine.fill(experts.bind([torch.tensor(natural)]), 0, 0, K, 20)
+        assert (K[:20] == 7.0).all()
+        found.append(np.tril(K)[20:])
+    np.testing.assert_allclose(*found, rtol=1e-12, atol=1e-14)
