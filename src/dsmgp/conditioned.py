@@ -74,9 +74,8 @@ class Conditioned:
         twins = _twins_of(leave_out)
         try:
             results = self._see_all(shared or experts.engine, memory, twins)
-        except (
-            NotPositiveDefinite
-        ):  # a leaf that needs more noise than others has a factor of its own
+        except NotPositiveDefinite:
+            # A leaf that needs more noise than the others has a factor of its own, and memory was not reckoned for it.
             results = self._see_all(experts.engine, memory, twins)
         self._warn_of_jitter([torch.stack([s.added for s in r]).amax(0) for r in results])
         self.log_evidence = experts.gather(
@@ -88,13 +87,15 @@ class Conditioned:
         self.place: dict[int, tuple[int, int]] = {}
         self.alpha: dict[int, list[Tensor]] = {}
         self.left_out: dict[int, LeftOut] = {}
+        targets = experts.Y.to("cpu", torch.float64).numpy()
         for group, (numbers, seen) in enumerate(zip(self.engine.groups, results, strict=True)):
             for slot, number in enumerate(numbers):
                 self.place[number] = group, slot
                 self.alpha[number] = [s.alpha[slot] for s in seen]
                 left = [s.left_out[slot] for s in seen if s.left_out is not None]
                 if left:
-                    self.left_out[number] = self._left_out(number, left)
+                    y = targets[self.leaf_rows[number].cpu().numpy()]
+                    self.left_out[number] = _left_out(y, left)
 
     @property
     def leaf_rows(self) -> Sequence[Tensor]:
@@ -112,14 +113,6 @@ class Conditioned:
             for output, n in enumerate([self.experts.n_leaves] * self.experts.n_outputs)
         ]
         return np.asarray(torch.stack(rows, -1).to("cpu", torch.float64).numpy())
-
-    def _left_out(self, number: int, left: Sequence[Left]) -> LeftOut:
-        """A leaf's rows left out, from how far they then are from what was observed, by output."""
-        y = self.experts.Y[self.leaf_rows[number]].to("cpu", torch.float64).numpy()
-        away, variance, grouped, grouped_variance = (
-            np.stack([one[k] for one in left], -1) for k in range(4)
-        )
-        return LeftOut(y - away, variance, y - grouped, grouped_variance)
 
     def _see_all(self, engine: Engine, memory: float, twins: Twins | None) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""
@@ -234,6 +227,14 @@ class Conditioned:
             means.append(mean)
             covariances.append(covariance)
         return torch.stack(means, -1), torch.stack(covariances)
+
+
+def _left_out(y: NDArray[np.float64], left: Sequence[Left]) -> LeftOut:
+    """A leaf's rows left out, from how far they then are from what was observed, by output."""
+    away, variance, grouped, grouped_variance = (
+        np.stack([one[k] for one in left], -1) for k in range(4)
+    )
+    return LeftOut(y - away, variance, y - grouped, grouped_variance)
 
 
 Twins = Callable[[NDArray[np.int64]], list[NDArray[np.int64]]]
