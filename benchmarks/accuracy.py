@@ -153,7 +153,7 @@ def main() -> None:
     for name in arguments.data:
         for method in arguments.methods.split(","):
             for seed in range(arguments.seeds):
-                if runs.find(data=name, method=method, seed=seed):
+                if not runs.is_due(data=name, method=method, seed=seed):
                     continue
                 try:
                     new = run(name, method, seed)

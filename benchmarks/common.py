@@ -54,7 +54,7 @@ def results_path(name: str, quick: bool) -> Path:
 class Runs:
     """One row per run in a JSON file, told apart by ``keys``. What is there already need not be run again.
 
-    With ``again`` only rows of this process count as there.
+    With ``again`` only what this process ran need not.
     """
 
     def __init__(self, path: Path, keys: Sequence[str], again: bool = False) -> None:
@@ -63,11 +63,15 @@ class Runs:
         self._fresh: set[tuple] = set()
 
     def find(self, **key: object) -> dict | None:
-        """The row of a run, if it was made."""
-        wanted = tuple(key[k] for k in self.keys)
-        if self.again and wanted not in self._fresh:
-            return None
+        """The row of a run, if there is one."""
+        wanted = self._key(key)
         return next((row for row in self.rows if self._key(row) == wanted), None)
+
+    def is_due(self, **key: object) -> bool:
+        """Whether a run is yet to be made."""
+        if self.again:
+            return self._key(key) not in self._fresh
+        return self.find(**key) is None
 
     def add(self, new: Sequence[dict]) -> None:
         """Keep rows, in the place of those of the same runs, and write all."""
@@ -131,13 +135,16 @@ def generated(n_rows: int, n_test: int, n_outputs: int = 1, seed: int = 0) -> Sp
     return X[:n_rows], Y[:n_rows], X[n_rows:], Y[n_rows:]
 
 
+def brief_score(law: Mixture, Y: Array) -> dict[str, float]:
+    """What costs next to nothing."""
+    found = {"rmse": scores.rmse(Y, law.mean), "nlpd": scores.nlpd(Y, law)}
+    return {key: round(value, 5) for key, value in found.items()}
+
+
 def score(law: Mixture, Y: Array) -> dict[str, float]:
-    if law.mean.ndim == 1:
-        Y = Y[:, 0]
     found = {
         "mae": scores.mae(Y, law.mean),
-        "rmse": scores.rmse(Y, law.mean),
-        "nlpd": scores.nlpd(Y, law),
+        **brief_score(law, Y),
         "gaussian_nlpd": scores.gaussian_nlpd(Y, law),
         "joint_nlpd": scores.joint_nlpd(Y, law),
         "crps": scores.crps(Y, law),

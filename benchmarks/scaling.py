@@ -25,12 +25,12 @@ import peers
 from common import (
     HERE,
     Runs,
+    brief_score,
     generated,
     on_gpu,
     peak_memory,
     results_path,
     run_apart,
-    score,
     setting,
     standardise,
     standardised,
@@ -71,12 +71,11 @@ def measure(job: dict) -> dict:
         loaded = peak_memory()
         law, note = method(X, Y, X_test, 0)
     peak = peak_memory()  # before the scores, which are not ours to answer for
-    scores = score(law, Y_test)
     return {
         "rows": len(X),
         "test_rows": len(X_test),
         **{k: note[k] for k in ("fit_seconds", "predict_seconds", "n_evaluations") if k in note},
-        **{k: scores[k] for k in ("rmse", "nlpd", "coverage90")},
+        **brief_score(law, Y_test),
         "loaded_gb": round(loaded, 3),
         "peak_gb": round(peak, 3),
         "gpu_gb": round(torch.cuda.max_memory_allocated() / 1e9, 3) if on_gpu() else None,
@@ -85,12 +84,11 @@ def measure(job: dict) -> dict:
 
 def run(runs: Runs, key: dict, limit: float) -> dict:
     """A row of the results, made unless it is there."""
-    row = runs.find(**key)
-    if row is None:
+    if runs.is_due(**key):
         row = key | run_apart(__file__, key, limit) | key | setting()
         runs.add([row])
         print(row, flush=True)
-    return row
+    return runs.find(**key)
 
 
 def run_all(runs: Runs, sizes: list[int], methods: list[str], limit: float) -> None:

@@ -17,7 +17,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -26,12 +25,13 @@ import numpy as np
 import peers
 from common import (
     Runs,
+    brief_score,
     generated,
+    interleaved,
     on_gpu,
     peak_memory,
     results_path,
     run_apart,
-    score,
     setting,
     standardise,
     standardised,
@@ -85,8 +85,8 @@ def race(job: dict, X_test: np.ndarray, Y_test: np.ndarray) -> Method:
             if seconds - seen < 0.05 * job["within"] and seconds < job["within"]:
                 continue
             seen, predict = seconds, prediction()
-            found = score(gaussian(*predict(X_test[some])), Y_test[some])
-            curve.append({"seconds": seconds, "rmse": found["rmse"], "nlpd": found["nlpd"]})
+            found = brief_score(gaussian(*predict(X_test[some])), Y_test[some])
+            curve.append({"seconds": round(seconds, 3)} | found)
             if found["nlpd"] <= job["until"] or seconds > job["within"]:
                 return predict
         raise AssertionError("the race never ends without an answer")
@@ -117,28 +117,28 @@ def measure(job: dict) -> dict:
         peers.warm_up(peers.METHODS[job["method"]], Y.shape[1])
         law, note = method_of(job, X_test, Y_test)(X, Y, X_test, job["seed"])
     kept = ("fit_seconds", "predict_seconds", "n_evaluations", "curve", "note")
-    scores = score(law, Y_test)
+    peak = peak_memory()
     return {
         "rows": len(X),
         "test_rows": len(X_test),
         **{key: note[key] for key in kept if key in note},
-        **{key: scores[key] for key in ("rmse", "nlpd", "coverage90")},
-        "peak_gb": round(peak_memory(), 2),
+        **brief_score(law, Y_test),
+        "peak_gb": round(peak, 2),
     }
 
 
-def run(runs: Runs, name: str, method: str, seed: int, limit: float) -> dict:
+def run(
+    runs: Runs, name: str, method: str, seed: int, limit: float, patience: float = PATIENCE
+) -> None:
     """A row of the results, made unless it is there."""
     key = {"data": name, "method": method, "seed": seed}
-    row = runs.find(**key)
-    if row is None:
+    if runs.is_due(**key):
         job, ours = dict(key), runs.find(data=name, method="dsmgp", seed=seed)
         if method.startswith("gpytorch") and not on_gpu() and ours and "failed" not in ours:
-            job |= {"until": ours["nlpd"], "within": PATIENCE * total(ours)}
+            job |= {"until": ours["nlpd"], "within": patience * total(ours)}
         row = key | run_apart(__file__, job, limit) | setting()
         runs.add([row])
         print({k: v for k, v in row.items() if k != "curve"}, flush=True)
-    return row
 
 
 def total(row: dict) -> float:
@@ -155,22 +155,32 @@ def compared(rows: list[dict]) -> list[dict]:
             row["note"] = f"fit + predict {ours.get(row['data'], math.nan):.1f} s"
             seconds = SECONDS_ON_GPU.get(row["data"])
             row["target"] = f"{seconds} s" if on_gpu() and seconds else None
-        elif "rows" in row and row["data"] in ours:
+        elif "rows" in row and row["data"] in ours and not row["method"].startswith("dsmgp"):
             row["ratio"] = ours[row["data"]] / row["fit_seconds"]
             row["target"] = None if on_gpu() else RATIO_ON_CPU.get(row["method"])
         found.append(row)
     return found
 
 
-def import_seconds(what: str, repetitions: int) -> float:
-    """The least time a fresh interpreter takes to import."""
-
-    def once() -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", f"import {what}"], check=True)
-        return time.perf_counter() - start
-
-    return min(once() for _ in range(repetitions))
+def run_imports(runs: Runs, seed: int, seconds: float) -> None:
+    """The least time fresh interpreters take to import us, and what we stand on."""
+    variants = {
+        f"import {what}": lambda what=what: subprocess.run(
+            [sys.executable, "-c", f"import {what}"], check=True
+        )
+        for what in ("torch, gpytorch", "dsmgp")
+    }
+    least = {name: min(times) for name, times in interleaved(variants, seconds, least=1).items()}
+    alone, whole = least.values()
+    targets = (None, f"{alone + 0.2:.2f} s")
+    runs.add(
+        [
+            {"data": "", "method": name, "seed": seed, "note": f"{least[name]:.2f} s",
+             "target": target} | setting()
+            for name, target in zip(least, targets, strict=True)
+        ]
+    )  # fmt: skip
+    print(f"import torch, gpytorch: {alone:.2f} s; import dsmgp: {whole:.2f} s", flush=True)
 
 
 def main() -> None:
@@ -195,12 +205,10 @@ def main() -> None:
         for name in arguments.data or plan:
             methods = arguments.methods.split(",") if arguments.methods else plan[name]
             for method in methods:
-                run(runs, name, method, arguments.seed, arguments.limit)
+                patience = 1.0 if arguments.quick else PATIENCE
+                run(runs, name, method, arguments.seed, arguments.limit, patience)
+        run_imports(runs, arguments.seed, 0.0 if arguments.quick else 60.0)
     print(table(COLUMNS, compared(runs.rows)))
-    if not arguments.table:
-        repetitions = 1 if arguments.quick else 5
-        alone, whole = (import_seconds(w, repetitions) for w in ("torch, gpytorch", "dsmgp"))
-        print(f"\nimport torch, gpytorch: {alone:.2f} s; import dsmgp: {whole:.2f} s")
 
 
 if __name__ == "__main__":
