@@ -124,7 +124,7 @@ class _Fit:
         if len(families) == 1:
             return families
         best = self.kernel_scores[families[0].kernel]
-        return [f for f in families if self.kernel_scores[f.kernel] - best < CLOSE_SCORES]
+        return [f for f in families if self.kernel_scores[f.kernel] - best <= CLOSE_SCORES]
 
     def _surrogate(self, given: Node | None) -> list[Leaf]:
         """Leaves of one partition to learn on: all of them with the paper's structure, else some."""
