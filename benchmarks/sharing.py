@@ -13,17 +13,14 @@ Prints a table and writes benchmarks/results/sharing.json. Absolute times are of
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
 
 import dsmgp
+from common import HERE, setting, table, write_report
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.grow import grow_balanced, grow_paper
@@ -31,7 +28,7 @@ from dsmgp.sharing import plan_sharing
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Node, leaves
 
-RESULTS = Path(__file__).parent / "results" / "sharing.json"
+RESULTS = HERE / "results" / "sharing.json"
 N_ROWS = 1000
 COLUMNS = {
     "tree": "tree", "partitions": "partitions", "leaves": "leaves", "rows": "rows in a leaf",
@@ -119,12 +116,6 @@ def cases(rng: np.random.Generator) -> list[tuple[str, int, np.ndarray, Node]]:
     return found
 
 
-def table(rows: list[dict]) -> str:
-    lines = [list(COLUMNS.values()), ["---"] * len(COLUMNS)]
-    lines += [[str(row[key]) for key in COLUMNS] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
@@ -139,20 +130,16 @@ def main() -> None:
             {"tree": name, "partitions": n} | problem.measure(arguments.repetitions)
             for name, n, problem in problems
         ]
-    print(table(rows))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    setting = {
+    print(table(COLUMNS, rows))
+    described = setting() | {
         "dsmgp": dsmgp.__version__,
-        "commit": commit.stdout.strip(),
         "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
         "rows": N_ROWS,
         "kernel": "rbf, length-scale 0.2, noise variance 0.01",
         "repetitions": arguments.repetitions,
         "seed": arguments.seed,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"setting": setting, "rows": rows}, indent=1) + "\n")
+    write_report(RESULTS, {"setting": described, "rows": rows})
 
 
 if __name__ == "__main__":

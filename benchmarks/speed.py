@@ -1,69 +1,214 @@
-"""Seconds to fit and to predict, defaults, beside what was scored: ``python benchmarks/speed.py``.
+"""Our default fit and prediction beside the peers', with what each scores.
 
-Needs DSMGP_DATA. Writes benchmarks/results/speed.json. Absolute times are of the machine named in it.
+    DSMGP_DATA=... python benchmarks/speed.py [kin40k protein ...] [--methods a,b] [--quick] [--table]
+
+On a CPU: fit and prediction of the test rows against the fit alone of GPBoost (Vecchia); on kin40k also against GPyTorch's exact
+GP, which is trained until its test NLPD is ours, for at most ten times our seconds: ``curve`` in the results is its
+way there. On a GPU: kin40k, protein and flight_mixed, with GPyTorch's exact GP and SVGP of 1024 points beside it. Each run has a
+process of its own and makes a small fit first, so that starting up does not count. Seconds to import dsmgp and what it
+stands on come last. Results are kept in benchmarks/results/speed.json (on a GPU speed-gpu.json), with commit and
+machine; what is there is not run again (``--again`` does). ``--quick`` uses generated rows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
+import math
 import subprocess
-import time
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
-import torch
 
-import dsmgp
-from dsmgp import DSMGPRegressor
-from dsmgp.datasets import load
+import peers
+from common import (
+    Runs,
+    brief_score,
+    generated,
+    interleaved,
+    on_gpu,
+    peak_memory,
+    results_path,
+    run_apart,
+    setting,
+    standardise,
+    standardised,
+    table,
+)
+from peers import Method, gaussian, per_output
 
-RESULTS = Path(__file__).parent / "results" / "speed.json"
+# Methods by data set, ours first.
+ON_CPU = {
+    "kin40k": ["dsmgp", "gpboost", "gpytorch-exact", "gpytorch-cholesky"],
+    "protein": ["dsmgp", "gpboost"],
+}
+ON_GPU = {
+    "kin40k": ["dsmgp", "gpytorch-exact", "gpytorch-cholesky", "svgp"],
+    "protein": ["dsmgp", "gpytorch-exact", "gpytorch-cholesky", "svgp"],
+    "flight_mixed": ["dsmgp", "svgp"],
+}
+QUICK = {"generated": ["dsmgp", "gpytorch-cholesky"]}
+# Seconds on one H200, and our fit and prediction over a peer's fit on two cores: at most.
+SECONDS_ON_GPU = {"kin40k": 6, "protein": 15, "flight_mixed": 60}
+RATIO_ON_CPU = {"gpboost": 0.5, "gpytorch-exact": 0.1, "gpytorch-cholesky": 0.1}
+# A peer that is raced is trained for at most so many times our seconds; rows that its way is scored on.
+PATIENCE, CURVE_ROWS = 10.0, 3000
+# SVGP's training, per output, on rows that 30 epochs would take too long for.
+SVGP_SECONDS = 120.0
+LIMIT = 3600.0
+COLUMNS = {
+    "data": "data", "method": "method", "rows": "rows", "test_rows": "test rows",
+    "fit_seconds": "fit (s)", "predict_seconds": "predict (s)", "rmse": "RMSE", "nlpd": "NLPD",
+    "n_evaluations": "evaluations", "ratio": "our fit + predict over its fit", "target": "at most",
+    "peak_gb": "peak GB", "note": "",
+}  # fmt: skip
 
 
-def measure(name: str, seed: int) -> dict:
-    X, Y, X_test, Y_test = load(name).split(seed)
-    y, y_test = Y.squeeze(), Y_test.squeeze()
-    scale = Y.std(axis=0)
-    start = time.perf_counter()
-    model = DSMGPRegressor(random_state=seed).fit(X, y)
-    fitted = time.perf_counter()
-    law = model.predict_dist(X_test)
-    predicted = time.perf_counter()
-    error = (law.mean - y_test) / scale.squeeze()
-    nlpd = -law.logpdf(y_test).reshape(len(y_test), -1).sum(1).mean() - np.log(scale).sum()
+def data(name: str, seed: int) -> tuple[np.ndarray, ...]:
+    if name == "generated":
+        return standardise(*generated(400, 200))
+    return standardised(name, seed)
+
+
+def race(job: dict, X_test: np.ndarray, Y_test: np.ndarray) -> Method:
+    """GPyTorch's exact GP until it scores as we do on the test rows, or is out of time."""
+    some = np.random.default_rng(0).permutation(len(X_test))[:CURVE_ROWS]
+    curve: list[dict] = []
+
+    def fit(X, y, seed):
+        cholesky = job["method"] == "gpytorch-cholesky"
+        seen = 0.0
+        for seconds, prediction in peers.exact_gp_steps(X, y, seed, cholesky, 10**6):
+            # Scoring takes longer than a step, and is not counted: it is done now and then.
+            if seconds - seen < 0.05 * job["within"] and seconds < job["within"]:
+                continue
+            seen, predict = seconds, prediction()
+            found = brief_score(gaussian(*predict(X_test[some])), Y_test[some])
+            curve.append({"seconds": round(seconds, 3)} | found)
+            if found["nlpd"] <= job["until"] or seconds > job["within"]:
+                return predict
+        raise AssertionError("the race never ends without an answer")
+
+    def run(X, Y, X_test, seed):
+        law, note = per_output(fit)(X, Y, X_test, seed)
+        reached = curve[-1]["nlpd"] <= job["until"]
+        # What was counted by the race: training, without the scores on the way.
+        said = "our NLPD reached" if reached else "our NLPD not reached"
+        return law, note | {"fit_seconds": curve[-1]["seconds"], "curve": curve, "note": said}
+
+    return run
+
+
+def method_of(job: dict, X_test: np.ndarray, Y_test: np.ndarray) -> Method:
+    if "until" in job:
+        return race(job, X_test, Y_test)
+    if job["method"] == "svgp" and job["data"] == "flight_mixed":
+        return per_output(peers.svgp(most_seconds=SVGP_SECONDS))
+    return peers.METHODS[job["method"]]
+
+
+def measure(job: dict) -> dict:
+    """One run, in this process."""
+    X, Y, X_test, Y_test = data(job["data"], job["seed"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peers.warm_up(peers.METHODS[job["method"]], Y.shape[1])
+        law, note = method_of(job, X_test, Y_test)(X, Y, X_test, job["seed"])
+    kept = ("fit_seconds", "predict_seconds", "n_evaluations", "curve", "note")
+    peak = peak_memory()
     return {
-        "data": name,
-        "seed": seed,
         "rows": len(X),
         "test_rows": len(X_test),
-        "fit_seconds": round(fitted - start, 2),
-        "predict_seconds": round(predicted - fitted, 2),
-        "rmse": round(float(np.sqrt(np.mean(error**2))), 4),
-        "nlpd": round(float(nlpd), 4),
+        **{key: note[key] for key in kept if key in note},
+        **brief_score(law, Y_test),
+        "peak_gb": round(peak, 2),
     }
+
+
+def run(
+    runs: Runs, name: str, method: str, seed: int, limit: float, patience: float = PATIENCE
+) -> None:
+    """A row of the results, made unless it is there."""
+    key = {"data": name, "method": method, "seed": seed}
+    if runs.is_due(**key):
+        job, ours = dict(key), runs.find(data=name, method="dsmgp", seed=seed)
+        if method.startswith("gpytorch") and not on_gpu() and ours and "failed" not in ours:
+            job |= {"until": ours["nlpd"], "within": patience * total(ours)}
+        row = key | run_apart(__file__, job, limit) | setting()
+        runs.add([row])
+        print({k: v for k, v in row.items() if k != "curve"}, flush=True)
+
+
+def total(row: dict) -> float:
+    return row["fit_seconds"] + row["predict_seconds"]
+
+
+def compared(rows: list[dict]) -> list[dict]:
+    """The rows with ratios: ours over the peers' fit, and the targets."""
+    ours = {row["data"]: total(row) for row in rows if row["method"] == "dsmgp" and "rows" in row}
+    found = []
+    for row in rows:
+        row = {**row, "note": row.get("failed", row.get("note"))}
+        if row["method"] == "dsmgp":
+            row["note"] = f"fit + predict {ours.get(row['data'], math.nan):.1f} s"
+            seconds = SECONDS_ON_GPU.get(row["data"])
+            row["target"] = f"{seconds} s" if on_gpu() and seconds else None
+        elif "rows" in row and row["data"] in ours and not row["method"].startswith("dsmgp"):
+            row["ratio"] = ours[row["data"]] / row["fit_seconds"]
+            row["target"] = None if on_gpu() else RATIO_ON_CPU.get(row["method"])
+        found.append(row)
+    return found
+
+
+def run_imports(runs: Runs, seed: int, seconds: float) -> None:
+    """The least time fresh interpreters take to import us, and what we stand on."""
+    variants = {
+        f"import {what}": lambda what=what: subprocess.run(
+            [sys.executable, "-c", f"import {what}"], check=True
+        )
+        for what in ("torch, gpytorch", "dsmgp")
+    }
+    least = {name: min(times) for name, times in interleaved(variants, seconds, least=1).items()}
+    alone, whole = least.values()
+    targets = (None, f"{alone + 0.2:.2f} s")
+    runs.add(
+        [
+            {"data": "", "method": name, "seed": seed, "note": f"{least[name]:.2f} s",
+             "target": target} | setting()
+            for name, target in zip(least, targets, strict=True)
+        ]
+    )  # fmt: skip
+    print(f"import torch, gpytorch: {alone:.2f} s; import dsmgp: {whole:.2f} s", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=["kin40k"])
+    parser.add_argument("data", nargs="*")
+    parser.add_argument("--methods", help="instead of those that belong to the data")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for one run")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--table", action="store_true", help="only print what is there")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    DSMGPRegressor(max_iter=2).fit(np.random.default_rng(0).normal(size=(50, 2)), np.arange(50.0))
-    rows = [measure(name, arguments.seed) for name in arguments.names]
-    for row in rows:
-        print("  ".join(f"{key} {value}" for key, value in row.items()))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    setting = {
-        "dsmgp": dsmgp.__version__,
-        "commit": commit.stdout.strip(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": platform.processor() or platform.machine(),
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"setting": setting, "rows": rows}, indent=1) + "\n")
+    if arguments.job:
+        print(json.dumps(measure(arguments.job)))
+        return
+    path = arguments.results or results_path("speed", arguments.quick)
+    runs = Runs(path, ("data", "method", "seed"), arguments.again)
+    plan = QUICK if arguments.quick else ON_GPU if on_gpu() else ON_CPU
+    if not arguments.table:
+        for name in arguments.data or plan:
+            methods = arguments.methods.split(",") if arguments.methods else plan[name]
+            for method in methods:
+                patience = 1.0 if arguments.quick else PATIENCE
+                run(runs, name, method, arguments.seed, arguments.limit, patience)
+        run_imports(runs, arguments.seed, 0.0 if arguments.quick else 60.0)
+    print(table(COLUMNS, compared(runs.rows)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.engine import Bound, BoundLaw, Law, Seen, without_twins
+from dsmgp.engine import Bound, BoundLaw, Law, Question, Seen, without_twins
 
 __all__ = ["BatchedEngine"]
 
@@ -28,8 +28,8 @@ MAX_BATCHED_ROWS = 2000
 MOST_PADDING = 0.15
 # Jitter is raised tenfold from the first of these to the last, times the matrix's mean diagonal.
 JITTER = {torch.float64: (1e-12, 1e-4), torch.float32: (1e-6, 1e-2)}
-# Test rows that one leaf answers at a time.
-TILE = 4096
+# Elements of the matrix between test rows and training rows that is held at a time.
+TILE_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True)
@@ -130,14 +130,13 @@ class BatchedEngine:
         if twins is not None:
             half = _half_inverse(solution.factor)
             variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
-            tables = [
+            away, alone = (
                 t.to("cpu", torch.float64).numpy() for t in (solution.alpha * variance, variance)
-            ]
+            )
+            grouped_away, grouped = without_twins(away, alone, half, solution.alpha, twins)
             left_out = [
-                without_twins(
-                    tables[0][slot, :n], tables[1][slot, :n], half[slot, :n, :n], alpha[slot], own
-                )
-                for slot, (n, own) in enumerate(zip(sizes, twins, strict=True))
+                (away[k, :n], alone[k, :n], grouped_away[k, :n], grouped[k, :n])
+                for k, n in enumerate(sizes)
             ]
         return Seen(
             log_evidence=solution.log_evidence,
@@ -148,17 +147,40 @@ class BatchedEngine:
         )
 
     def predict(
-        self,
-        bound: Bound,
-        output: int,
-        number: int,
-        alpha: Tensor,
-        factor: Tensor | None,
-        X: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        law, train = bound(output, [number]), self.X[self.leaf_rows[number]]
-        tiles = [_answer(law, train, alpha, factor, tile) for tile in X.split(TILE)]
-        return torch.cat([mean for mean, _ in tiles]), torch.cat([v for _, v in tiles])
+        self, bound: Bound, output: int, questions: Sequence[Question]
+    ) -> list[tuple[Tensor, Tensor]]:
+        if self.X.device.type == "cpu":
+            return [self._answers(bound, output, [question])[0] for question in questions]
+        # A GPU is idle most of the time between one small leaf and the next: many at once, padded.
+        answers: list[tuple[Tensor, Tensor]] = [None] * len(questions)  # type: ignore[list-item]
+        for some in _together(questions):
+            found = self._answers(bound, output, [questions[k] for k in some])
+            for k, answer in zip(some, found, strict=True):
+                answers[k] = answer
+        return answers
+
+    def _answers(
+        self, bound: Bound, output: int, questions: Sequence[Question]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """R&W algorithm 2.1. Padded test rows are answered too, and dropped."""
+        pad = torch.nn.utils.rnn.pad_sequence
+        law = bound(output, [question.number for question in questions])
+        rows = [self.leaf_rows[question.number] for question in questions]
+        train, mask = self.X[pad(rows, batch_first=True)], _mask(rows)
+        alpha = pad([question.alpha for question in questions], batch_first=True)
+        factor = _stacked([question.factor for question in questions])
+        test = pad([question.X for question in questions], batch_first=True)
+        tile = max(1, TILE_ELEMENTS // train[..., 0].numel())
+        means, variances = [], []
+        for X in test.split(tile, dim=1):
+            cross = law.cross(X, train) * mask.unsqueeze(-2)  # (leaves, tests, rows)
+            means.append(law.mean(X) + torch.matmul(cross, alpha.unsqueeze(-1)).squeeze(-1))
+            if factor is not None:
+                half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+                variances.append((law.variance(X) - half.square().sum(-2)).clamp_min(0.0))
+        mean = torch.cat(means, 1)
+        variance = torch.cat(variances, 1) if variances else mean.new_empty(len(mean), 0)
+        return [(mean[k, : len(q.X)], variance[k, : len(q.X)]) for k, q in enumerate(questions)]
 
     def fill(
         self, bound: Bound, output: int, number: int, K: NDArray[np.float64], first: int
@@ -171,9 +193,7 @@ class BatchedEngine:
     def batch(self, group: int, output: int) -> Batch:
         rows = [self.leaf_rows[k] for k in self.groups[group]]
         where = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # padded with row 0
-        ends = torch.tensor([len(r) for r in rows], device=where.device).unsqueeze(-1)
-        mask = torch.arange(where.shape[1], device=where.device) < ends
-        return Batch(self.X[where], self.Y[where, output], mask)
+        return Batch(self.X[where], self.Y[where, output], _mask(rows))
 
     def _solution(self, bound: Bound, output: int, group: int) -> Solution:
         batch = self.batch(group, output)
@@ -181,17 +201,42 @@ class BatchedEngine:
         return _solve(law.covariance(batch.X, batch.mask)[0], law, batch)
 
 
-def _answer(
-    law: BoundLaw, train: Tensor, alpha: Tensor, factor: Tensor | None, X: Tensor
-) -> tuple[Tensor, Tensor]:
-    """R&W algorithm 2.1. A leaf without rows keeps its prior."""
-    mean, cross = law.mean(X.unsqueeze(0))[0], law.cross(X.unsqueeze(0), train.unsqueeze(0))[0]
-    mean = mean + cross @ alpha
-    if factor is None:
-        return mean, X.new_empty(0)
-    half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
-    variance = law.variance(X.unsqueeze(0))[0] - half.square().sum(0)
-    return mean, variance.clamp_min(0.0)
+def _together(questions: Sequence[Question]) -> list[list[int]]:
+    """Numbers of questions of like length that can be answered at once."""
+    widest = max(len(question.alpha) for question in questions)
+    found: list[list[int]] = []
+    for k in sorted(range(len(questions)), key=lambda k: -len(questions[k].X)):
+        if found:
+            longest = len(questions[found[-1][0]].X)
+            elements = (len(found[-1]) + 1) * widest * (widest + longest)
+            alike = len(questions[k].X) >= 0.7 * longest - 32
+            if alike and elements <= BATCH_ELEMENTS["cuda"]:
+                found[-1].append(k)
+                continue
+        found.append([k])
+    return found
+
+
+def _mask(rows: Sequence[Tensor]) -> Tensor:
+    """Which rows of padded leaves are real, (leaves, rows)."""
+    sizes = torch.tensor([len(own) for own in rows], device=rows[0].device)
+    longest = max(len(own) for own in rows)
+    return torch.arange(longest, device=sizes.device) < sizes.unsqueeze(-1)
+
+
+def _stacked(factors: Sequence[Tensor | None]) -> Tensor | None:
+    """Factors of leaves side by side, padded with the identity; one alone is not copied."""
+    given = [factor for factor in factors if factor is not None]
+    if not given:
+        return None
+    if len(given) == 1:
+        return given[0].unsqueeze(0)
+    longest = max(len(factor) for factor in given)
+    identity = torch.eye(longest, dtype=given[0].dtype, device=given[0].device)
+    stacked = identity.repeat(len(given), 1, 1)
+    for place, factor in zip(stacked, given, strict=True):
+        place[: len(factor), : len(factor)] = factor
+    return stacked
 
 
 def _groups(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.chains import NotPositiveDefinite
-from dsmgp.engine import Engine, Left, Seen
+from dsmgp.engine import Engine, Left, Question, Seen
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group
 from dsmgp.shared import SharedEngine
@@ -181,8 +181,7 @@ class Conditioned:
             by_group.setdefault(self.place.get(number, (-1, 0))[0], []).append(task)
 
         def work(group: int) -> list[tuple[Tensor, Tensor]]:
-            factors = self.factors.get(group) if with_variance and group >= 0 else None
-            return [self._predict(*tasks[task], factors, with_variance) for task in by_group[group]]
+            return self._answers(group, [tasks[task] for task in by_group[group]], with_variance)
 
         # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
         groups = sorted(by_group, key=lambda group: (group < 0, group))
@@ -193,22 +192,38 @@ class Conditioned:
                 answers[task] = answer
         return answers
 
-    def _predict(
-        self, number: int, X: Tensor, factors: Group | None, with_variance: bool
-    ) -> tuple[Tensor, Tensor]:
-        answers = []
+    def _answers(
+        self, group: int, tasks: Sequence[tuple[int, Tensor]], with_variance: bool
+    ) -> list[tuple[Tensor, Tensor]]:
+        """By leaves of one group."""
+        by_output = []
+        factors = self.factors.get(group) if with_variance and group >= 0 else None
         for output in range(self.experts.n_outputs):
-            if number not in self.place:  # a leaf without rows keeps its prior
-                law = self.bound(output, [number])
-                variance = law.variance(X.unsqueeze(0))[0] if with_variance else X.new_empty(0)
-                answers.append((law.mean(X.unsqueeze(0))[0], variance))
+            if group < 0:
+                by_output.append([self._prior(output, *task, with_variance) for task in tasks])
                 continue
-            factor = None if factors is None else factors[output][self.place[number][1]]
-            alpha = self.alpha[number][output]
-            answers.append(self.engine.predict(self.bound, output, number, alpha, factor, X))
-        return torch.stack([mean for mean, _ in answers], -1), torch.stack(
-            [variance for _, variance in answers], -1
-        )
+            questions = [
+                Question(
+                    number,
+                    self.alpha[number][output],
+                    None if factors is None else factors[output][self.place[number][1]],
+                    X,
+                )
+                for number, X in tasks
+            ]
+            by_output.append(self.engine.predict(self.bound, output, questions))
+        return [
+            (torch.stack([m for m, _ in own], -1), torch.stack([v for _, v in own], -1))
+            for own in zip(*by_output, strict=True)
+        ]
+
+    def _prior(
+        self, output: int, number: int, X: Tensor, with_variance: bool
+    ) -> tuple[Tensor, Tensor]:
+        """What a leaf without rows says."""
+        law = self.bound(output, [number])
+        variance = law.variance(X.unsqueeze(0))[0] if with_variance else X.new_empty(0)
+        return law.mean(X.unsqueeze(0))[0], variance
 
     def joint(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""

@@ -20,7 +20,17 @@ from torch import Tensor
 from dsmgp.general import BoundGeneral, General
 from dsmgp.stationary import BoundStationary, Stationary
 
-__all__ = ["Bound", "BoundLaw", "Engine", "Law", "LearningEngine", "Left", "Seen", "without_twins"]
+__all__ = [
+    "Bound",
+    "BoundLaw",
+    "Engine",
+    "Law",
+    "LearningEngine",
+    "Left",
+    "Question",
+    "Seen",
+    "without_twins",
+]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -62,6 +72,16 @@ class Seen:
     left_out: list[Left] | None
 
 
+@dataclass(frozen=True)
+class Question:
+    """Rows at which a leaf, by its number, is asked for f; its factor where variances are wanted."""
+
+    number: int
+    alpha: Tensor
+    factor: Tensor | None
+    X: Tensor
+
+
 class Engine(Protocol):
     """Leaves of some rows, to be conditioned; ``groups`` are the numbers of those that have any."""
 
@@ -78,15 +98,9 @@ class Engine(Protocol):
         """Factorise; leave every row out, and with its twins, where these are given leaf by leaf."""
 
     def predict(
-        self,
-        bound: Bound,
-        output: int,
-        number: int,
-        alpha: Tensor,
-        factor: Tensor | None,
-        X: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at rows of X by one leaf; without its factor, no variance."""
+        self, bound: Bound, output: int, questions: Sequence[Question]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Mean and variance of f at test rows by leaves of one group; no variance without a factor."""
 
 
 class LearningEngine(Engine, Protocol):
@@ -108,20 +122,24 @@ class LearningEngine(Engine, Protocol):
 
 
 def without_twins(
-    away: Array, variance: Array, half: Tensor, alpha: Tensor, twins: list[Index]
-) -> Left:
-    """Rows left out alone, given, and together with their twins (R&W eqs. 5.10 to 5.12, for groups of rows).
+    away: Array, variance: Array, half: Tensor, alpha: Tensor, twins: Sequence[list[Index]]
+) -> tuple[Array, Array]:
+    """Rows left out together with their twins (R&W eqs. 5.10 to 5.12, for groups of rows), leaf by leaf.
 
-    ``half`` is the inverse of the factor; ``twins`` has one (groups, size) array for each size of group.
+    From rows left out alone (leaves, rows) and the inverses of the factors (leaves, rows, rows). ``twins`` has for
+    each leaf one (groups, size) array for each size of group.
     """
-    if not twins:
-        return away, variance, away, variance
-    grouped_away, grouped_variance = away.copy(), variance.copy()
-    for members in twins:
-        at = torch.from_numpy(members).to(half.device)
-        columns = half[:, at].movedim(0, 1)  # (groups, rows, size)
-        S = torch.linalg.inv(columns.mT @ columns)
-        pulled = (S @ alpha[at].unsqueeze(-1)).squeeze(-1)
-        grouped_away[members] = pulled.to("cpu", torch.float64).numpy()
-        grouped_variance[members] = S.diagonal(dim1=-2, dim2=-1).to("cpu", torch.float64).numpy()
-    return away, variance, grouped_away, grouped_variance
+    away, variance = away.copy(), variance.copy()
+    for size in {members.shape[1] for own in twins for members in own}:
+        found = [(leaf, m) for leaf, own in enumerate(twins) for m in own if m.shape[1] == size]
+        members = np.concatenate([m for _, m in found])
+        leaf = np.repeat([k for k, _ in found], [len(m) for _, m in found])
+        at, of = (torch.from_numpy(a).to(half.device) for a in (members, leaf))
+        for some in torch.arange(len(of), device=at.device).split(max(1, 2**26 // half.shape[-1])):
+            columns = half.mT[of[some, None], at[some]]  # (groups, size, rows)
+            S = torch.linalg.inv(columns @ columns.mT)
+            pulled = (S @ alpha[of[some, None], at[some]].unsqueeze(-1)).squeeze(-1)
+            where = (leaf[some.cpu().numpy(), None], members[some.cpu().numpy()])
+            away[where] = pulled.to("cpu", torch.float64).numpy()
+            variance[where] = S.diagonal(dim1=-2, dim2=-1).to("cpu", torch.float64).numpy()
+    return away, variance

@@ -124,7 +124,7 @@ class _Fit:
         if len(families) == 1:
             return families
         best = self.kernel_scores[families[0].kernel]
-        return [f for f in families if self.kernel_scores[f.kernel] - best < CLOSE_SCORES]
+        return [f for f in families if self.kernel_scores[f.kernel] - best <= CLOSE_SCORES]
 
     def _surrogate(self, given: Node | None) -> list[Leaf]:
         """Leaves of one partition to learn on: all of them with the paper's structure, else some."""
@@ -159,14 +159,21 @@ class _Fit:
         trainer = self.trainer
         found = leaves(self._grow([size], trainer.length_scales(families[0])))
         some = trainer.some(found, min(n_leaves, effort.n_leaves))
-        scored = []
+        # Leaves that theta was not learned on tell best whether it is any better, where there are others.
+        taken = {id(leaf) for leaf in some}
+        others = trainer.some([leaf for leaf in found if id(leaf) not in taken], len(some)) or some
+        candidates = [(False, family) for family in families[:1]]
         for family in families:
-            polished = copy.deepcopy(family)
-            self.learned += trainer.learn(some, polished, POLISH_ITERATIONS)
-            score = left_out_score(some, trainer.left_out(some, polished), trainer.labels)
-            logger.info("large leaves, kernel %s: score %.4f", polished.kernel, score)
-            scored.append((score, polished))
-        return min(scored, key=lambda item: item[0])[1]
+            candidates.append((True, copy.deepcopy(family)))
+            self.learned += trainer.learn(some, candidates[-1][1], POLISH_ITERATIONS)
+        scores = []
+        for learned, family in candidates:
+            left_out = trainer.left_out(others, family)
+            scores.append(left_out_score(others, left_out, trainer.labels))
+            how = "its own theta" if learned else "the theta of small ones"
+            logger.info("large leaves, kernel %s, %s: %.4f", family.kernel, how, scores[-1])
+        learned, best = candidates[int(np.argmin(scores))]
+        return best if learned else None
 
     def _is_large(self, size: int) -> bool:
         return min(size, len(self.X)) >= LARGE * self.effort.leaf_size

@@ -24,6 +24,8 @@ MAX_OPERATIONS = 2e14
 # Cuts on the way from a sum node to a leaf. Even a million times more rows than a leaf holds need some
 # 60; more are wanted only where ties let every cut split off a sliver (one-hot columns alone).
 MAX_CUTS = 100
+# Rows on which the spread of columns is measured, about.
+SPREAD_ROWS = 500
 
 
 def grow_paper(
@@ -81,7 +83,11 @@ def grow_paper(
         drawn = low + (high - low) * rng.beta(2.0, 2.0, size=ways - 1)
         # Each drawn position moves up to the next row, so that the cut lies between two rows.
         after = np.searchsorted(values, 0.5 * drawn + 0.5 * middle)
-        return _cut(X, rows, region, dimension, values, after, lambda r, q: sum_node(r, q, layers))
+        splits = _splits(values, after)
+        return _cut(
+            X[rows, dimension], rows, region, dimension, splits,
+            lambda r, q, inside: sum_node(r, q, layers),
+        )  # fmt: skip
 
     return sum_node(np.arange(n_rows), Region.whole(n_dims), depth)
 
@@ -143,10 +149,14 @@ def grow_balanced(
         children: list[Node] = [leaf(region, rows)] if len(splitting) < len(sizes) else []
         for size in splitting:
             stop = size * (rows.size / size) ** ((layers - 1) / layers)
-            children.append(partition(rows, region, stop, [size] * len(sizes), layers - 1, 0))
+            inside = X[rows]
+            children.append(
+                partition(inside, rows, region, stop, [size] * len(sizes), layers - 1, 0)
+            )
         return children[0] if len(children) == 1 else Sum(tuple(children))
 
     def partition(
+        inside: NDArray[np.float64],  # X[rows], cut on the way down: cheaper than from X each time
         rows: NDArray[np.int64],
         region: Region,
         stop: float,
@@ -156,42 +166,59 @@ def grow_balanced(
     ) -> Node:
         if rows.size <= stop:
             return sum_node(rows, region, sizes, layers) if layers else leaf(region, rows)
-        spread = _spread(X[rows], scale)
+        spread = _spread(inside, scale)
         if not spread.any() or cuts == MAX_CUTS:
             return leaf(region, rows)  # equal rows cannot be told apart
-        dimension, values, after = _balanced_cut(X[rows], spread, product_children, rng)
+        dimension, splits = _balanced_cut(inside, spread, product_children, rng)
 
-        def child(inside: NDArray[np.int64], part: Region) -> Node:
-            return partition(inside, part, stop, sizes, layers, cuts + 1)
+        def child(some: NDArray[np.int64], part: Region, chosen: NDArray[np.bool_]) -> Node:
+            return partition(inside[chosen], some, part, stop, sizes, layers, cuts + 1)
 
-        return _cut(X, rows, region, dimension, values, after, child)
+        return _cut(inside[:, dimension], rows, region, dimension, splits, child)
 
     return sum_node(np.arange(n_rows), Region.whole(n_dims), list(leaf_sizes), depth)
 
 
 def _balanced_cut(
     X: NDArray[np.float64], spread: NDArray[np.float64], ways: int, rng: np.random.Generator
-) -> tuple[int, NDArray[np.float64], NDArray[np.int64]]:
-    """A dimension, its sorted values and the ranks to cut at.
+) -> tuple[int, list[float]]:
+    """A dimension and where to cut it.
 
     Where ties keep a drawn dimension from being cut evenly the next is drawn; if all are so, the
     most even one stands.
     """
-    best: tuple[float, int, NDArray[np.float64], NDArray[np.int64]] | None = None
+    best: tuple[float, int, list[float]] | None = None
     remaining = spread.copy()
     while remaining.any():
         dimension = _draw(remaining, rng)
         remaining[dimension] = 0.0
-        values = np.sort(X[:, dimension])
         quantiles = (np.arange(1, ways) + rng.uniform(-0.3, 0.3, size=ways - 1)) / ways
-        after = np.array([_distinct_rank(values, q) for q in quantiles])
-        sizes = np.diff([0, *np.unique(after), len(values)])
-        if best is None or sizes.max() < best[0]:
-            best = (sizes.max(), dimension, values, after)
-        if sizes.max() <= 0.8 * len(values):
+        column = X[:, dimension]
+        if ways == 2:
+            largest, splits = _cut_in_two(column, float(quantiles[0]))
+        else:
+            values = np.sort(column)
+            after = np.array([_distinct_rank(values, q) for q in quantiles])
+            largest = int(np.diff([0, *np.unique(after), len(values)]).max())
+            splits = _splits(values, after)
+        if best is None or largest < best[0]:
+            best = (largest, dimension, splits)
+        if largest <= 0.8 * len(X):
             break
     assert best is not None
     return best[1:]
+
+
+def _cut_in_two(values: NDArray[np.float64], quantile: float) -> tuple[int, list[float]]:
+    """Rows in the larger part, and the cut, of values that differ: what :func:`_distinct_rank` finds, unsorted."""
+    n = len(values)
+    rank = min(max(round(quantile * n), 1), n - 1)
+    pivot = np.partition(values, rank)[rank]
+    below, above = values < pivot, values > pivot
+    n_below, n_not_above = int(np.count_nonzero(below)), n - int(np.count_nonzero(above))
+    if not n_below > 0 or (n_not_above < n and abs(n_not_above - rank) < abs(n_below - rank)):
+        return max(n_not_above, n - n_not_above), [_between(pivot, values[above].min())]
+    return max(n_below, n - n_below), [_between(values[below].max(), pivot)]
 
 
 def _distinct_rank(values: NDArray[np.float64], quantile: float) -> int:
@@ -203,24 +230,29 @@ def _distinct_rank(values: NDArray[np.float64], quantile: float) -> int:
     return min(inside, key=lambda r: abs(r - rank))
 
 
-def _cut(
-    X: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    region: Region,
-    dimension: int,
-    values: NDArray[np.float64],
-    after: NDArray[np.int64],
-    grow_child: Callable[[NDArray[np.int64], Region], Node],
-) -> Node:
-    """The product that cuts before the sorted values of rank ``after``, children grown in turn."""
+def _splits(values: NDArray[np.float64], after: NDArray[np.int64]) -> list[float]:
+    """Positions that cut before the sorted values of rank ``after``."""
     ranks = np.unique(np.searchsorted(values, values[np.clip(after, 0, len(values) - 1)]))
     ranks = ranks[ranks > 0]
     if not ranks.size:  # every drawn cut fell on the smallest value: cut at the first step up
         ranks = np.array([np.searchsorted(values, values[0], side="right")])
-    splits = [_between(values[rank - 1], values[rank]) for rank in ranks]
-    side = np.searchsorted(splits, X[rows, dimension], side="right")
-    parts = region.split(dimension, splits)
-    children = [grow_child(rows[side == k], part) for k, part in enumerate(parts)]
+    return [_between(values[rank - 1], values[rank]) for rank in ranks]
+
+
+def _cut(
+    column: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    region: Region,
+    dimension: int,
+    splits: Sequence[float],
+    grow_child: Callable[[NDArray[np.int64], Region, NDArray[np.bool_]], Node],
+) -> Node:
+    """The product that cuts rows, whose values along the dimension are given, at the splits; children grown in turn."""
+    side = np.searchsorted(splits, column, side="right")
+    children = []
+    for k, part in enumerate(region.split(dimension, splits)):
+        chosen = side == k
+        children.append(grow_child(rows[chosen], part, chosen))
     return Product(tuple(children), dimension, tuple(splits))
 
 
@@ -235,9 +267,16 @@ def _varies(X: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _spread(X: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviation of each column in units of ``scale``: above zero where values differ at all."""
+    """Standard deviation of each column in units of ``scale``: above zero where values differ at all.
+
+    Of many rows some are enough to tell which columns are wide.
+    """
+    some = X[:: max(len(X) // SPREAD_ROWS, 1)]
+    varies = _varies(some)
+    if len(some) < len(X) and not varies.all():
+        varies = _varies(X)
     smallest = 1e-100  # differences whose square underflows still are differences
-    return np.where(_varies(X), np.maximum((X / scale).std(axis=0), smallest), 0.0)
+    return np.where(varies, np.maximum((some / scale).std(axis=0), smallest), 0.0)
 
 
 def _draw(weights: NDArray[np.float64], rng: np.random.Generator) -> int:

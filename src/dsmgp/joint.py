@@ -129,7 +129,7 @@ class Joint:
 
     def _children(self, node: Product, points: Index) -> Sequence[tuple[Node, Index]]:
         """The children that any of the points reach, and which of the points."""
-        side = node.sides(self.X[points])
+        side = node.sides(self.X, points)
         reached = [(child, np.flatnonzero(side == k)) for k, child in enumerate(node.children)]
         return [(child, inside) for child, inside in reached if inside.size]
 

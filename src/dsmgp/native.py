@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp import lapack
-from dsmgp.engine import Bound, Law, Seen, without_twins
+from dsmgp.engine import Bound, Law, Question, Seen, without_twins
 from dsmgp.stationary import Stationary
 
 if TYPE_CHECKING:
@@ -92,15 +92,15 @@ class NativeEngine:
             variance = np.split(1.0 / found.inverse_diagonal, ends)
             left_out = []
             for slot, own in enumerate(twins):
-                half = torch.empty(0, 0)
+                away, alone = alpha[slot] * variance[slot], variance[slot]
+                grouped_away, grouped = away, alone
                 if own:
-                    inverted = found.factors[slot].copy()
-                    lapack.invert_factor(inverted)
-                    half = torch.from_numpy(inverted)
-                away = alpha[slot] * variance[slot]
-                left_out.append(
-                    without_twins(away, variance[slot], half, torch.from_numpy(alpha[slot]), own)
-                )
+                    half = found.factors[slot].copy()
+                    lapack.invert_factor(half)
+                    tensors = [torch.from_numpy(t)[None] for t in (half, alpha[slot])]
+                    both = without_twins(away[None], alone[None], tensors[0], tensors[1], [own])
+                    grouped_away, grouped = both[0][0], both[1][0]
+                left_out.append((away, alone, grouped_away, grouped))
         return Seen(
             log_evidence=torch.from_numpy(found.log_evidence),
             added=torch.from_numpy(found.added),
@@ -110,25 +110,22 @@ class NativeEngine:
         )
 
     def predict(
-        self,
-        bound: Bound,
-        output: int,
-        number: int,
-        alpha: Tensor,
-        factor: Tensor | None,
-        X: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+        self, bound: Bound, output: int, questions: Sequence[Question]
+    ) -> list[tuple[Tensor, Tensor]]:
         from dsmgp import compiled
 
-        mean, variance = compiled.predict(
-            self._make([number], output),
-            0,
-            _natural_of(bound, output, number),
-            alpha.numpy(),
-            None if factor is None else factor.numpy(),
-            X.numpy(),
-        )
-        return torch.from_numpy(mean), torch.from_numpy(variance)
+        answers = []
+        for q in questions:
+            mean, variance = compiled.predict(
+                self._make([q.number], output),
+                0,
+                _natural_of(bound, output, q.number),
+                q.alpha.numpy(),
+                None if q.factor is None else q.factor.numpy(),
+                q.X.numpy(),
+            )
+            answers.append((torch.from_numpy(mean), torch.from_numpy(variance)))
+        return answers
 
     def fill(
         self, bound: Bound, output: int, number: int, K: NDArray[np.float64], first: int

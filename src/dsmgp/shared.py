@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dsmgp import lapack
 from dsmgp.chains import SharedFactors
-from dsmgp.engine import Bound, Left, Seen, without_twins
+from dsmgp.engine import Bound, Left, Question, Seen, without_twins
 from dsmgp.experts import PARALLEL_ROWS, Experts
 from dsmgp.factors import LeadingBlocks
 from dsmgp.sharing import SharingPlan, direct_flops, plan_sharing
@@ -105,15 +105,9 @@ class SharedEngine:
         )
 
     def predict(
-        self,
-        bound: Bound,
-        output: int,
-        number: int,
-        alpha: Tensor,
-        factor: Tensor | None,
-        X: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        return self._own.predict(bound, output, number, alpha, factor, X)
+        self, bound: Bound, output: int, questions: Sequence[Question]
+    ) -> list[tuple[Tensor, Tensor]]:
+        return self._own.predict(bound, output, questions)
 
 
 def _can_share(experts: Experts, bound: Bound) -> bool:
@@ -191,6 +185,8 @@ def _left_out(
         rows = half[n_summed:n, :n]
         diagonal[:n] += np.einsum("ij,ij->j", rows, rows)
         n_summed, variance = n, 1.0 / diagonal[:n]
-        inverse, pull = torch.from_numpy(half)[:n, :n], torch.from_numpy(alpha[n])
-        found[n] = without_twins(alpha[n] * variance, variance, inverse, pull, own)
+        away, inverse = alpha[n] * variance, torch.from_numpy(half)[:n, :n]
+        pull = torch.from_numpy(alpha[n])
+        grouped = without_twins(away[None], variance[None], inverse[None], pull[None], [own])
+        found[n] = (away, variance, grouped[0][0], grouped[1][0])
     return [found[n] for n in sizes]

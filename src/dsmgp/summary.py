@@ -55,6 +55,8 @@ def summarise(
         lines.append(
             "kernels tried   " + ", ".join(f"{name} {score:.4g}" for name, score in ranked)
         )
+    if len(model.families) > 1:
+        lines.append("kernels used    " + ", ".join(_families(model, sizes)) + "; the first:")
     rotated = not model.outputs.diagonal
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
@@ -70,6 +72,13 @@ def summarise(
             for k, row in enumerate(model.outputs.loading)
         ]
     return "\n".join(lines)
+
+
+def _families(model: Model, sizes: NDArray[np.int64]) -> Iterator[str]:
+    """Which leaves have which kernel, each with a theta of its own."""
+    for number, family in enumerate(model.families):
+        own = sizes[model.family == number]
+        yield f"{family.kernel} in {len(own)} leaves of {own.min()} to {own.max()} rows"
 
 
 def _large(model: Model) -> str:

@@ -77,12 +77,20 @@ class Region:
     def split(self, dimension: int, splits: Sequence[float]) -> list[Region]:
         """The boxes that tile this one when it is cut at ``splits`` along ``dimension``."""
         edges = [self.lower[dimension], *splits, self.upper[dimension]]
-        parts = []
-        for low, high in pairwise(edges):
-            lower, upper = self.lower.copy(), self.upper.copy()
-            lower[dimension], upper[dimension] = low, high
-            parts.append(Region(lower, upper))
-        return parts
+        return [self._between(dimension, low, high) for low, high in pairwise(edges)]
+
+    def _between(self, dimension: int, low: float, high: float) -> Region:
+        """This box with other bounds along one dimension."""
+        lower, upper = self.lower.copy(), self.upper.copy()
+        lower[dimension], upper[dimension] = low, high
+        if not low < high:
+            return Region(lower, upper)  # which says what is wrong
+        # Nothing else can be wrong, and trees have many regions: the checks would take most of the time.
+        part = object.__new__(Region)
+        lower.flags.writeable = upper.flags.writeable = False
+        object.__setattr__(part, "lower", lower)
+        object.__setattr__(part, "upper", upper)
+        return part
 
     def contains(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows of ``X`` lie inside."""
@@ -90,7 +98,9 @@ class Region:
         return np.all((self.lower <= X) & (self.upper > X), axis=1)
 
     def same_as(self, other: Region) -> bool:
-        return np.array_equal(self.lower, other.lower) and np.array_equal(self.upper, other.upper)
+        return self.n_dims == other.n_dims and bool(
+            (self.lower == other.lower).all() and (self.upper == other.upper).all()
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -180,9 +190,11 @@ class Product:
         object.__setattr__(self, "splits", splits)
         object.__setattr__(self, "region", region)
 
-    def sides(self, X: NDArray[np.float64]) -> NDArray[np.int64]:
-        """For each row of ``X`` the index of the child whose region holds it."""
-        return np.searchsorted(self.splits, X[:, self.dimension], side="right")
+    def sides(
+        self, X: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)
+    ) -> NDArray[np.int64]:
+        """For each row of ``X``, or of some of them, the index of the child whose region holds it."""
+        return np.searchsorted(self.splits, X[rows, self.dimension], side="right")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -342,7 +354,7 @@ def _send(
         return [points] * len(node.children)
     if not points.size:
         return [points] * len(node.children)
-    side = node.sides(X[points])
+    side = node.sides(X, points)
     return [points[side == k] for k in range(len(node.children))]
 
 

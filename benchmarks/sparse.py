@@ -1,0 +1,91 @@
+"""Would a sparse GP over all rows (FITC) earn its place beside the leaves? ``python benchmarks/sparse.py [kin40k protein]``
+
+It takes kernel, theta and noise of the fitted model's last family (that of its largest leaves), and inducing points drawn from
+the rows. Its test error stands beside that of single partitions of the same model: the gate can only gain from a component
+that is at least as good somewhere. Results are kept in benchmarks/results/sparse.json. Needs DSMGP_DATA.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import torch
+
+from common import results_path, setting, standardised, table, write_report
+from dsmgp import DSMGPRegressor
+from dsmgp.tree import leaves, route
+
+JITTER = 1e-8
+
+
+def fitc(law, X, y, Z, X_test):
+    """Mean of the FITC posterior (Quinonero-Candela & Rasmussen 2005, eq. 24), zero prior mean."""
+    Kuu = law.cross(Z[None], Z[None])[0]
+    Kuu.diagonal().add_(JITTER * float(Kuu.diagonal().mean()))
+    L = torch.linalg.cholesky(Kuu)
+    V = torch.linalg.solve_triangular(L, law.cross(Z[None], X[None])[0], upper=False)
+    residual = law.variance(X[None])[0] - V.square().sum(0) + law.noise[0]
+    scaled = V / residual
+    B = torch.eye(len(Z), dtype=V.dtype) + scaled @ V.mT
+    mean = torch.cholesky_solve((scaled @ y)[:, None], torch.linalg.cholesky(B))[:, 0]
+    V_test = torch.linalg.solve_triangular(L, law.cross(Z[None], X_test[None])[0], upper=False)
+    return V_test.mT @ mean
+
+
+def measure(name: str, n_points: tuple[int, ...] = (500, 1000, 2000)) -> list[dict]:
+    X, Y, X_test, Y_test = standardised(name, 0)
+    model = DSMGPRegressor(random_state=0).fit(X, Y)
+    inner = model._model
+    experts = inner.experts.experts
+    last = int(np.flatnonzero(inner.family == inner.family.max())[0])
+    law = inner.experts.bound(0, [last])
+    y = experts.Y[:, 0]
+    test = inner.experts_see(X_test)
+
+    def row(what, mean, seconds):
+        error = float(np.sqrt(np.mean((inner.outputs.mean_to_user(mean[:, None]) - Y_test) ** 2)))
+        return {
+            "data": name,
+            "component": what,
+            "rmse": round(error, 4),
+            "seconds": seconds and round(seconds, 2),
+            **setting(),
+        }
+
+    rows = []
+    for n in n_points:
+        start = time.perf_counter()
+        points = np.random.default_rng(0).choice(len(X), n, replace=False)
+        mean = fitc(law, experts.X, y, experts.X[points], test).numpy()
+        rows.append(row(f"FITC, {n} points", mean, time.perf_counter() - start))
+    tasks = route(inner.tree, X_test)
+    answers = dict(zip([k for k, _ in tasks], inner.answers(X_test, tasks), strict=True))
+    number, seen = 0, set()
+    for child in inner.tree.children:
+        numbers = range(number, number + len(leaves(child)))
+        number += len(numbers)
+        largest = max(leaf.n_rows for leaf in leaves(child))
+        if round(np.log2(largest)) in seen:
+            continue
+        seen.add(round(np.log2(largest)))
+        mean = np.zeros(len(X_test))
+        for k, points in tasks:
+            if k in numbers:
+                mean[points] = answers[k][0][:, 0]
+        rows.append(row(f"one partition, leaves up to {largest} rows", mean, None))
+    mean = model.predict(X_test).reshape(len(Y_test), -1)
+    error = float(np.sqrt(np.mean((mean - Y_test) ** 2)))
+    return [*rows, {"data": name, "component": "the mixture", "rmse": round(error, 4), **setting()}]
+
+
+def main() -> None:
+    rows = [row for name in sys.argv[1:] or ["kin40k", "protein"] for row in measure(name)]
+    titles = {"data": "data", "component": "component", "rmse": "RMSE", "seconds": "seconds"}
+    print(table(titles, rows))
+    write_report(results_path("sparse", quick=False), {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The benchmarks that need no data run to their end in their quick form, and leave a table and JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def run(name, tmp_path):
+    results = tmp_path / f"{name}.json"
+    command = [sys.executable, BENCHMARKS / f"{name}.py", "--quick", "--results", results]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "| --- |" in done.stdout
+    return json.loads(results.read_text())
+
+
+@pytest.mark.slow
+def test_engine_reports_every_size_and_constant(tmp_path):
+    report = run("engine", tmp_path)
+    assert all(row["batched_min_ratio"] > 0 for row in report["gradient"])
+    assert set(report["cost_model"]["fitted"]) == set(report["cost_model"]["in_use"])
+    assert {row["weights"] for row in report["prediction"]} == {"gated", "posterior", "uniform"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["speed", "memory"])
+def test_no_run_fails(name, tmp_path):
+    rows = run(name, tmp_path)
+    assert rows
+    assert not [row for row in rows if "failed" in row]
+    assert all(row["commit"] and row["machine"] for row in rows)
+
+
+@pytest.mark.slow
+def test_scaling_does_not_run_again_what_is_there(tmp_path):
+    rows = run("scaling", tmp_path)
+    assert {row["rows"] for row in rows} == {300, 600}
+    assert not [row for row in rows if "failed" in row]
+    assert run("scaling", tmp_path) == rows
+    assert (tmp_path / "scaling.png").exists()
