@@ -162,6 +162,7 @@ def interleaved(
     seconds: float,
     before: Callable[[], object] = lambda: None,
     least: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of every variant in every round. In turn, so that a busy moment hits all alike; the first round warms up."""
     spent: dict[str, list[float]] = {name: [] for name in variants}
@@ -170,11 +171,11 @@ def interleaved(
         for name, run in variants.items():
             before()
             synchronise()
-            start = time.perf_counter()
+            start = clock()
             run()
             synchronise()
             if end is not None:
-                spent[name].append(time.perf_counter() - start)
+                spent[name].append(clock() - start)
         end = end or time.perf_counter() + seconds
     return spent
 

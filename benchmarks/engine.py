@@ -5,8 +5,9 @@
 Three tables. Evidence and gradient of many leaves of M rows over the floor: the fastest way found to factorise and invert the same
 matrices, in double precision, on all cores (or on the GPU). Conditioning with every row left out: seconds per row,
 and the constants of ``dsmgp.effort`` that fit them best beside those in use. Prediction at M=500 with 8 partitions.
-All variants take turns in rounds; ratios are of minimums and of medians over rounds. Writes
-benchmarks/results/engine.json.
+All variants take turns in rounds; ratios are of minimums and of medians over rounds, and of the CPU time of all threads, which
+other programs on the machine disturb least. A ratio below one means that the floor was disturbed, and is marked.
+Writes benchmarks/results/engine.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -99,18 +101,24 @@ class Problem:
             if self.n_rows >= 1000:
                 found["torch, one by one"] = lambda: [_inverse(one) for one in K]
             return found
-        executor, n_threads = LocalExecutor(), torch.get_num_threads()
+        executor = LocalExecutor()
         batches = K.split(max(1, BATCH // self.n_rows**2))
         found["torch on threads"] = lambda: executor.map(_inverse, batches)
         if lapack.available:
             arrays = self.work.numpy()
 
-            def share(start: int) -> None:
-                for matrix in arrays[start::n_threads]:
-                    _potrf_potri(matrix)
+            def invert(piece: list[int]) -> None:
+                for number in piece:
+                    _potrf_potri(arrays[number])
 
-            found["LAPACK"] = lambda: executor.map(share, range(n_threads))
+            # In the engine's pieces, handed out as threads become free: with a fixed share for each
+            # the slowest thread would decide, and the floor would lie too high.
+            found["LAPACK"] = lambda: executor.map(invert, self.pieces)
         return found
+
+    @property
+    def pieces(self) -> list[list[int]]:
+        return self.experts["native" if "native" in self.experts else "batched"].groups
 
 
 def _inverse(K: torch.Tensor) -> torch.Tensor:
@@ -161,8 +169,21 @@ def measure_size(n_rows: int, arguments: argparse.Namespace) -> dict:
         row[f"{name}_median_ratio"] = median[gradient] / min(median[f] for f in floors)
         row[f"{name}_condition_us_per_row"] = 1e6 * least[condition] / problem.n_leaves / n_rows
         row[f"{name}_gradient_over_condition"] = least[gradient] / least[condition]
+    if not on_gpu():
+        row |= cpu_ratios(problem, floors[fastest], arguments.seconds)
+    row["disturbed"] = any(row[f"{name}_min_ratio"] < 1 for name in problem.experts)
     row["us_per_leaf"] = {name: 1e6 * least[name] / problem.n_leaves for name in variants}
     return row
+
+
+def cpu_ratios(problem: Problem, floor: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Evidence and gradient over the floor in CPU time of all threads together."""
+    variants = {"floor": floor} | problem.gradients()
+    spent = interleaved(variants, 0.5 * seconds, problem.before, clock=time.process_time)
+    least = {name: min(times) for name, times in spent.items()}
+    return {
+        f"{name}_cpu_ratio": least[f"{name} gradient"] / least["floor"] for name in problem.experts
+    }
 
 
 def cost_model(rows: list[dict]) -> dict[str, dict[str, float | None]]:
@@ -253,7 +274,13 @@ def show(rows: list[dict], model: dict, prediction: list[dict]) -> None:
         if f"{name}_min_ratio" in rows[0]:
             columns[f"{name}_min_ratio"] = f"{name} over floor, minimum"
             columns[f"{name}_median_ratio"] = "median"
+        if f"{name}_cpu_ratio" in rows[0]:
+            columns[f"{name}_cpu_ratio"] = "CPU time"
     print("Evidence and gradient\n\n" + table(columns | {"target": "at most"}, rows))
+    if any(row["disturbed"] for row in rows):
+        print(
+            "\nRatios below one: other programs disturbed the floor. Run again when they are gone."
+        )
     titles = {"M": "M", "measured_us": "µs per row", "in_use_us": "by the model in use"}
     print(
         f"\nConditioning, rows left out ({model['engine']})\n\n" + table(titles, model["per_row"])
@@ -289,7 +316,6 @@ def main() -> None:
         rows = [measure_size(size, arguments) for size in map(int, arguments.sizes.split(","))]
         prediction = measure_prediction(arguments)
     model = cost_model(rows)
-    show(rows, model, prediction)
     report = {
         "setting": setting() | {"torch": torch.__version__, "kernel": arguments.kind},
         "gradient": rows,
@@ -297,6 +323,7 @@ def main() -> None:
         "prediction": prediction,
     }
     write_report(arguments.results or results_path("engine", arguments.quick), report)
+    show(rows, model, prediction)
 
 
 if __name__ == "__main__":

@@ -224,8 +224,9 @@ def main() -> None:
         methods = arguments.methods.split(",")
         run_all(runs, [int(n) for n in arguments.sizes.split(",")], methods, arguments.limit)
         if "DSMGP_DATA" in os.environ:
-            scored = [m for m in (*methods, "dsmgp-high") if m != "dsmgp-fixed"]
-            run_scored(runs, list(dict.fromkeys(scored)), arguments.scored_limit)
+            scored = [m for m in methods if m != "dsmgp-fixed"]
+            scored += ["dsmgp-high"] if "dsmgp" in methods else []
+            run_scored(runs, scored, arguments.scored_limit)
     show(runs.rows)
     draw(runs.rows, arguments.images)
 
