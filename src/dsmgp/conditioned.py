@@ -108,11 +108,13 @@ class Conditioned:
         return self.engine.plan if isinstance(self.engine, SharedEngine) else None
 
     def _noise(self) -> NDArray[np.float64]:
-        rows = [
-            torch.stack([self.bound(output, [number]).noise.reshape(-1)[0] for number in range(n)])
-            for output, n in enumerate([self.experts.n_leaves] * self.experts.n_outputs)
-        ]
-        return np.asarray(torch.stack(rows, -1).to("cpu", torch.float64).numpy())
+        n_leaves = self.experts.n_leaves
+        columns = []
+        for output, natural in enumerate(self.bound.naturals):
+            asked = range(n_leaves) if natural.ndim == 2 else range(1)  # or one for all
+            own = [self.bound(output, [number]).noise.reshape(-1)[0] for number in asked]
+            columns.append(torch.stack(own).expand(n_leaves))
+        return np.asarray(torch.stack(columns, -1).to("cpu", torch.float64).numpy())
 
     def _see_all(self, engine: Engine, memory: float, twins: Twins | None) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""
