@@ -32,10 +32,11 @@ MOST_INPUTS = 4
 # Times as fast as every leaf for itself, by an estimate, from which on leaves share: the estimate is a rough one.
 LEAST_GAIN = 1.25
 # Most that a plan may cost, as a share of what conditioning takes without it.
-MOST_PLANNING = 0.15
+MOST_PLANNING = 0.12
 # What takes time beside factors and their inverses, in flops of these (10 in a nanosecond), as measured: a pair of rows;
-# a leaf in a chain, in the interpreter, where threads wait for one another; a leaf in a plan, and each of its rows.
-PAIR_FLOPS, CHAINED_FLOPS, PLANNED_FLOPS, PLANNED_ROW_FLOPS = 100.0, 1.8e6, 2e5, 1e3
+# a leaf in a chain, in the interpreter, where threads wait for one another; a plan, each of its leaves, and their rows.
+PAIR_FLOPS, CHAINED_FLOPS = 100.0, 1.8e6
+PLAN_FLOPS, PLANNED_FLOPS, PLANNED_ROW_FLOPS = 2e7, 2e5, 1e3
 
 
 class SharedEngine:
@@ -124,9 +125,9 @@ def _may_pay(sizes: Index, experts: Experts) -> bool:
     n_rows, n_inputs = experts.X.shape
     if n_inputs > MOST_INPUTS or sizes.sum() <= n_rows:
         return False
-    planning = PLANNED_FLOPS * len(sizes) + PLANNED_ROW_FLOPS * sizes.sum()
-    seconds = experts.n_outputs * _flops(sizes).sum() / torch.get_num_threads()
-    return bool(planning < MOST_PLANNING * seconds)
+    planning = PLAN_FLOPS + PLANNED_FLOPS * len(sizes) + PLANNED_ROW_FLOPS * sizes.sum()
+    without = experts.n_outputs * _flops(sizes).sum() / torch.get_num_threads()
+    return bool(planning < MOST_PLANNING * without)
 
 
 def _flops(n: Index) -> Array:
