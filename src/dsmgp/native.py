@@ -46,6 +46,8 @@ class NativeEngine:
             [tuple(by_leaf[k] for by_leaf in laws) for k in range(len(leaf_rows))],
         )
         self._leaves: dict[tuple[int, int], Leaves] = {}
+        # One column after the other, once: every group of leaves points to them.
+        self._targets = [y.contiguous().numpy() for y in Y.T]
 
     @staticmethod
     def can(X: Tensor, laws: Sequence[Sequence[Law]]) -> bool:
@@ -166,7 +168,7 @@ class NativeEngine:
         assert isinstance(law, Stationary)
         return compiled.Leaves.of(
             self.X.numpy(),
-            self.Y[:, output].numpy(),
+            self._targets[output],
             [self.leaf_rows[k].numpy() for k in numbers],
             law.columns,
             law.kind,
