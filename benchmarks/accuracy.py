@@ -19,12 +19,12 @@ import numpy as np
 import torch
 
 import peers
-from common import HERE, Runs, score, setting, standardised
 from dsmgp import DSMGPRegressor, Mixture
 from dsmgp.conditioned import Conditioned
 from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut, equal_rows
 from dsmgp.tree import Leaf, Region, leaves
+from harness import HERE, Runs, score, setting, standardised
 from peers import Answer, Method, answer
 
 RESULTS = HERE / "results" / "accuracy.json"

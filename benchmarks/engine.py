@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from common import generated, interleaved, on_gpu, results_path, setting, table, write_report
 from dsmgp import DSMGPRegressor, effort, lapack
 from dsmgp.batched import BatchedEngine
 from dsmgp.conditioned import Conditioned
@@ -33,6 +32,7 @@ from dsmgp.experts import Experts
 from dsmgp.native import NativeEngine
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Region, route
+from harness import generated, interleaved, on_gpu, results_path, setting, table, write_report
 
 SIZES = (50, 100, 200, 400, 1000, 2000)
 # Evidence and gradient over the floor, at most.

@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import peers
-from common import (
+from dsmgp import DSMGPRegressor
+from dsmgp.datasets import load
+from harness import (
     Runs,
     generated,
     on_gpu,
@@ -29,8 +31,6 @@ from common import (
     standardise,
     table,
 )
-from dsmgp import DSMGPRegressor
-from dsmgp.datasets import load
 
 DATA = "flight_mixed"
 MOST_GB = 4.0

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 
-from common import generated, on_gpu, synchronise
 from dsmgp import DSMGPRegressor, Mixture
+from harness import generated, on_gpu, synchronise
 
 Array = np.ndarray
 Answer = tuple[Mixture, dict]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import peers
-from common import (
+from harness import (
     HERE,
     Runs,
     brief_score,

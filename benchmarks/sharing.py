@@ -20,13 +20,13 @@ import numpy as np
 import torch
 
 import dsmgp
-from common import HERE, setting, table, write_report
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.grow import grow_balanced, grow_paper
 from dsmgp.sharing import plan_sharing
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Node, leaves
+from harness import HERE, setting, table, write_report
 
 RESULTS = HERE / "results" / "sharing.json"
 N_ROWS = 1000

@@ -13,9 +13,9 @@ import time
 import numpy as np
 import torch
 
-from common import results_path, setting, standardised, table, write_report
 from dsmgp import DSMGPRegressor
 from dsmgp.tree import leaves, route
+from harness import results_path, setting, standardised, table, write_report
 
 JITTER = 1e-8
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import peers
-from common import (
+from harness import (
     Runs,
     brief_score,
     generated,

@@ -52,6 +52,10 @@ def agree(got, expected):
     np.testing.assert_allclose(got[1], gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
 
 
+def test_it_offers_what_is_compiled():
+    assert tuple(compiled.KINDS) == KINDS
+
+
 def test_it_is_what_runs_here():
     X, y, _ = data(5, 2, "zero")
     law = Stationary("rbf", (0, 1), "zero")

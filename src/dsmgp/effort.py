@@ -14,12 +14,14 @@ __all__ = ["EFFORTS", "GRADIENT", "Effort", "leaf_rows", "seconds"]
 # Rows of a leaf grown down to a leaf_size of M, on average, over M.
 FILL = 0.67
 # What a row costs in a leaf of m rows that is factorised, inverted and left out: a fixed part, and m (m + OVERHEAD)
-# operations at a rate. By device; fitted to benchmarks/engine.py.
+# operations at a rate. By device; from timings during development, on two cores and one H200. benchmarks/engine.py fits
+# the same form and prints both.
 ROW_SECONDS = {"cpu": 2e-6, "cuda": 3e-6}
 OVERHEAD = {"cpu": 250.0, "cuda": 0.0}
 RATE = {"cpu": 80e9, "cuda": 15e12}
 # Evidence and gradient over that.
 GRADIENT = 1.5
+# Share of the seconds up to which more copies are cheap.
 CHEAP = 0.15
 
 
@@ -97,33 +99,33 @@ class Effort:
 #: By name.
 EFFORTS = {
     "low": Effort(
-        (125, 250, 500),
-        (2, 2),
-        {"cpu": 2.0, "cuda": 2.0},
-        {"cpu": 1000, "cuda": 5000},
-        250,
-        20,
-        6,
-        3000,
+        ladder=(125, 250, 500),
+        copies=(2, 2),
+        seconds={"cpu": 2.0, "cuda": 2.0},
+        most_rows={"cpu": 1000, "cuda": 5000},
+        leaf_size=250,
+        n_leaves=20,
+        n_trial_leaves=6,
+        n_gate_rows=3000,
     ),
     "medium": Effort(
-        (60, 125, 250, 500, 1000, 2000),
-        (2, 4),
-        {"cpu": 15.0, "cuda": 12.0},
-        {"cpu": 4000, "cuda": 40_000},
-        250,
-        80,
-        20,
-        6000,
+        ladder=(60, 125, 250, 500, 1000, 2000),
+        copies=(2, 4),
+        seconds={"cpu": 15.0, "cuda": 12.0},
+        most_rows={"cpu": 4000, "cuda": 40_000},
+        leaf_size=250,
+        n_leaves=80,
+        n_trial_leaves=20,
+        n_gate_rows=6000,
     ),
     "high": Effort(
-        (60, 125, 250, 500, 1000, 2000, 4000),
-        (3, 6),
-        {"cpu": 150.0, "cuda": 60.0},
-        {"cpu": 20_000, "cuda": 60_000},
-        500,
-        80,
-        20,
-        20_000,
+        ladder=(60, 125, 250, 500, 1000, 2000, 4000),
+        copies=(3, 6),
+        seconds={"cpu": 150.0, "cuda": 60.0},
+        most_rows={"cpu": 20_000, "cuda": 60_000},
+        leaf_size=500,
+        n_leaves=80,
+        n_trial_leaves=20,
+        n_gate_rows=20_000,
     ),
 }

@@ -55,9 +55,9 @@ class Factors:
 
     def __init__(self, make: Callable[[int], Group], sizes: Sequence[int], memory: float) -> None:
         self.make, self.sizes = make, sizes
-        self._room = memory if sum(sizes) <= memory else PASSING * memory
+        self._room = 0.0 if sum(sizes) <= memory else PASSING * memory
         self._stay: set[int] = set()
-        left = memory - self._room if self._room < memory else memory
+        left = memory - self._room
         for group, size in enumerate(sizes):
             if size <= left:
                 self._stay.add(group)

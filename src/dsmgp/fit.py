@@ -206,7 +206,10 @@ class _Fit:
     def _sizes(self) -> list[int]:
         """Sizes of the leaves, one entry per partition."""
         settings = self.settings
-        sizes = list(settings.leaf_sizes or self._auto_sizes())
+        effort, n_outputs = self.effort, self.Y.shape[1]
+        sizes = list(
+            settings.leaf_sizes or effort.leaf_sizes(len(self.X), n_outputs, settings.device.type)
+        )
         n_children = settings.sum_children
         if n_children is None:
             n_children = len(sizes) if len(sizes) > 1 else BALANCED_CHILDREN
@@ -214,9 +217,6 @@ class _Fit:
         if n_children < len(sizes):
             return [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, n_children)]
         return [sizes[k % len(sizes)] for k in range(n_children)]
-
-    def _auto_sizes(self) -> list[int]:
-        return self.effort.leaf_sizes(len(self.X), self.Y.shape[1], self.settings.device.type)
 
     def _grow(self, sizes: Sequence[int], unit: Array) -> Node:
         return grow_balanced(

@@ -39,7 +39,6 @@ __all__ = [
     "solve_rows",
     "solve_transposed",
     "subtract_square",
-    "update",
 ]
 
 Matrix = NDArray[np.float64]
@@ -88,12 +87,11 @@ try:
     _trmm = _export(cython_blas, "dtrmm", 11)
     _trsm = _export(cython_blas, "dtrsm", 11)
     _trsv = _export(cython_blas, "dtrsv", 8)
-    _syr = _export(cython_blas, "dsyr", 7)
     _syrk = _export(cython_blas, "dsyrk", 10)
     _tpqrt = _export(cython_lapack, "dtpqrt", 12)
 except ImportError as error:
     _reason = str(error)
-    _potrf = _potri = _trtri = _lauum = _trmm = _trsm = _trsv = _syr = _syrk = _tpqrt = _missing
+    _potrf = _potri = _trtri = _lauum = _trmm = _trsm = _trsv = _syrk = _tpqrt = _missing
 
 #: Whether the routines were found; without them callers have to use torch.
 available = not _reason
@@ -198,13 +196,6 @@ def solve_rows(L: Matrix, B: Matrix) -> None:
         _LEFT, _UPPER, _TRANSPOSED, _PLAIN, _integer(n), _integer(m), _ONE,
         start, _integer(step), at, _integer(max(B.strides[0] // 8, n)),
     )  # fmt: skip
-
-
-def update(A: Matrix, factor: float, a: Matrix) -> None:
-    """Add ``factor a a'`` to the lower triangle of A."""
-    start, n, step = _lie(A)
-    times = ctypes.c_double(factor)
-    _syr(_UPPER, _integer(n), ctypes.addressof(times), _address(a), _UNIT, start, _integer(step))
 
 
 def subtract_square(A: Matrix, B: Matrix) -> None:

@@ -96,7 +96,7 @@ class Trainer:
             family.processes,
             optimizer=settings.optimizer,
             rng=self.rng,
-            max_iter=settings.max_iter or max_iter,
+            max_iter=min((n for n in (settings.max_iter, max_iter) if n is not None), default=None),
             tolerance=tolerance,
             n_restarts=settings.n_restarts,
             scale_rows=SCALE_ROWS if own_scales else None,
