@@ -23,7 +23,7 @@ from dsmgp import DSMGPRegressor, Mixture
 from dsmgp.conditioned import Conditioned
 from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut, equal_rows
-from dsmgp.tree import Leaf, Region, leaves
+from dsmgp.tree import Leaf, Region
 from harness import HERE, Runs, score, setting, standardised
 from peers import Answer, Method, answer
 
@@ -84,7 +84,7 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
     }
     labels = equal_rows(X)
     conditioned = Conditioned(experts, full.experts.naturals, 0, labels)
-    loo = LeaveOneOut(leaves(full.tree), conditioned, labels)
+    loo = LeaveOneOut(conditioned, labels)
     rows = np.sort(np.random.default_rng(0).permutation(len(X))[:6000])
     components = loo.components(rows)
     path = components.of_leaves(full.log_path_weights, -np.inf)

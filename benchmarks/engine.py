@@ -31,7 +31,7 @@ from dsmgp.execution import LocalExecutor
 from dsmgp.experts import Experts
 from dsmgp.native import NativeEngine
 from dsmgp.stationary import Stationary
-from dsmgp.tree import Leaf, Region, route
+from dsmgp.tree import Leaf, Region
 from harness import generated, interleaved, on_gpu, results_path, setting, table, write_report
 
 SIZES = (50, 100, 200, 400, 1000, 2000)
@@ -256,10 +256,11 @@ def _bare_solves(model: DSMGPRegressor, X_test: np.ndarray) -> Callable[[], obje
     """The triangular solves that variances at these rows need, and nothing else."""
     conditioned = model._model.experts
     tasks = []
-    for number, points in route(model._model.tree, X_test):
-        group, slot = conditioned.place[number]
+    routes = model._model.router.route(X_test)
+    for number, n_points in zip(routes.leaf, routes.rows.sizes, strict=True):
+        group, slot = int(conditioned.group[number]), int(conditioned.slot[number])
         factor = conditioned.factors.get(group)[0][slot]
-        tasks.append((factor, factor.new_ones(len(factor), len(points))))
+        tasks.append((factor, factor.new_ones(len(factor), int(n_points))))
 
     def solve(task: tuple[torch.Tensor, torch.Tensor]) -> None:
         for tile in task[1].split(4096, dim=1):

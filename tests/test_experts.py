@@ -4,6 +4,7 @@ import gpytorch
 import numpy as np
 import pytest
 import torch
+from asking import ask
 from gpytorch.constraints import Interval
 from gpytorch.kernels import (
     LinearKernel,
@@ -166,7 +167,7 @@ def test_both_laws_agree_on_the_same_kernel(rng, kernel):
     process, law, experts = build(kernel, "linear", X, Y)
     general = General(process)
     other = Experts(
-        [Leaf(Region.whole(3), r.numpy()) for r in experts.leaf_rows],
+        [Leaf(Region.whole(3), experts.leaf_rows[k]) for k in range(experts.n_leaves)],
         experts.X,
         experts.Y,
         [general],
@@ -178,8 +179,8 @@ def test_both_laws_agree_on_the_same_kernel(rng, kernel):
     np.testing.assert_allclose(found, by_theta, rtol=1e-7, atol=1e-8)
     test = torch.from_numpy(rng.normal(size=(9, 3)))
     for (m1, v1), (m2, v2) in zip(
-        Conditioned(experts, [process.natural(law)]).predict([(0, test)]),
-        Conditioned(other, [process.natural(general)]).predict([(0, test)]),
+        ask(Conditioned(experts, [process.natural(law)]), [(0, test)]),
+        ask(Conditioned(other, [process.natural(general)]), [(0, test)]),
         strict=True,
     ):
         torch.testing.assert_close(m1, m2, rtol=1e-8, atol=1e-9)
@@ -210,7 +211,7 @@ def test_one_leaf_is_scikit_learns_gp(rng, kernel):
     oracle.fit(X, Y[:, 0])
     X_test = rng.normal(size=(30, 3))
     mean, covariance = oracle.predict(X_test, return_cov=True)
-    ((found_mean, found_variance),) = conditioned.predict([(0, torch.from_numpy(X_test))])
+    ((found_mean, found_variance),) = ask(conditioned, [(0, torch.from_numpy(X_test))])
     joint_mean, joint_covariance = conditioned.joint(0, torch.from_numpy(X_test))
     assert conditioned.log_evidence[0, 0] == pytest.approx(
         oracle.log_marginal_likelihood(), abs=1e-8
@@ -249,13 +250,13 @@ def test_leaves_together_give_what_each_gives_alone(rng, kernel, monkeypatch):
     natural = [process.natural(law)]
     evidence, gradient = together.log_evidence_and_gradient(natural)
     test = torch.from_numpy(X[:4])
-    answers = Conditioned(together, natural).predict([(k, test) for k in range(3)])
+    answers = ask(Conditioned(together, natural), [(k, test) for k in range(3)])
     for k, leaf in enumerate(some):
         alone = Experts([leaf], torch.from_numpy(X), torch.from_numpy(Y), [law])
         e, g = alone.log_evidence_and_gradient(natural)
         np.testing.assert_allclose(evidence[k], e[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[0][k], g[0][0], rtol=1e-9, atol=1e-10)
-        ((mean, variance),) = Conditioned(alone, natural).predict([(0, test)])
+        ((mean, variance),) = ask(Conditioned(alone, natural), [(0, test)])
         torch.testing.assert_close(answers[k][0], mean, rtol=1e-11, atol=1e-12)
         torch.testing.assert_close(answers[k][1], variance, rtol=1e-11, atol=1e-12)
 
@@ -342,7 +343,7 @@ def test_an_empty_leaf_has_evidence_one_and_predicts_its_prior(rng):
     assert evidence[1, 0] == 0.0
     assert not gradient[1].any()
     conditioned = Conditioned(experts, [process.natural(law)])
-    ((mean, variance),) = conditioned.predict([(1, torch.full((2, 1), 101.0).double())])
+    ((mean, variance),) = ask(conditioned, [(1, torch.full((2, 1), 101.0).double())])
     np.testing.assert_allclose(mean[:, 0], 0.4)
     np.testing.assert_allclose(variance[:, 0], 1.0)
 
@@ -357,7 +358,7 @@ def test_factors_beyond_the_memory_limit_are_made_again(rng):
     assert not all(made.factors.keeps(k) for k in groups)
     test = torch.from_numpy(rng.normal(size=(6, 3)))
     tasks = [(k, test) for k in range(experts.n_leaves)]
-    for (m1, v1), (m2, v2) in zip(kept.predict(tasks), made.predict(tasks), strict=True):
+    for (m1, v1), (m2, v2) in zip(ask(kept, tasks), ask(made, tasks), strict=True):
         assert torch.equal(m1, m2)
         assert torch.equal(v1, v2)
 
@@ -367,8 +368,8 @@ def test_means_alone_equal_means_with_variances(rng):
     process, law, experts = build("rbf", "linear", X, Y)
     conditioned = Conditioned(experts, [process.natural(law)])
     test = torch.from_numpy(rng.normal(size=(6, 3)))
-    ((mean, none),) = conditioned.predict([(0, test)], with_variance=False)
-    ((expected, _),) = conditioned.predict([(0, test)])
+    ((mean, none),) = ask(conditioned, [(0, test)], with_variance=False)
+    ((expected, _),) = ask(conditioned, [(0, test)])
     assert torch.equal(mean, expected)
     assert none.numel() == 0
 
@@ -404,7 +405,7 @@ def test_float32_agrees_with_float64_to_its_precision(rng):
     X, Y = random_rows(rng)
     process, law, experts = build("matern52", "zero", X, Y, noise=0.1)
     single = Experts(
-        [Leaf(Region.whole(3), r.numpy()) for r in experts.leaf_rows],
+        [Leaf(Region.whole(3), experts.leaf_rows[k]) for k in range(experts.n_leaves)],
         experts.X.float(),
         experts.Y.float(),
         [law],

@@ -1,11 +1,13 @@
 """Factors are kept while there is room, and made again when not."""
 
+import ctypes
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
-from dsmgp.factors import Factors, LeadingBlocks
+from dsmgp.factors import Factors, LeadingBlocks, Packed, Stacked
 
 
 @pytest.fixture
@@ -47,11 +49,29 @@ def test_what_does_not_fit_at_all_is_made_each_time(made):
     assert found.n_bytes == 0
 
 
-def test_leading_blocks_are_kept_and_pickled_once():
-    blocks = LeadingBlocks(torch.arange(10_000.0).reshape(100, 100), [100, *range(50, 90)])
-    assert len(blocks) == 41
-    assert torch.equal(blocks[1], blocks.whole[:50, :50])
-    assert len(list(blocks)) == len(blocks[:])
+SIZES = np.array([7, 5, 5, 3])
+
+
+def layouts():
+    whole = torch.arange(49.0, dtype=torch.float64).reshape(7, 7)
+    stack = torch.arange(4 * 49.0, dtype=torch.float64).reshape(4, 7, 7)
+    flat = torch.arange(float((SIZES**2).sum()), dtype=torch.float64)
+    return [LeadingBlocks(whole, SIZES), Stacked(stack, SIZES), Packed(flat, SIZES)]
+
+
+@pytest.mark.parametrize("factors", layouts(), ids=lambda factors: type(factors).__name__)
+def test_factors_lie_where_their_addresses_say(factors):
+    assert len(factors) == 4
+    slots = np.array([3, 1, 0])
+    for slot, address, step in zip(slots, *factors.addresses(slots), strict=True):
+        n = SIZES[slot]
+        rows = [(ctypes.c_double * n).from_address(int(address + 8 * step * k)) for k in range(n)]
+        np.testing.assert_array_equal(factors[slot], rows)
+
+
+def test_views_are_pickled_once():
+    sizes = np.array([100, *range(50, 90)])
+    blocks = LeadingBlocks(torch.arange(10_000.0).reshape(100, 100), sizes)
     text = pickle.dumps(blocks)
     assert len(text) < 50_000
     assert torch.equal(pickle.loads(text)[3], blocks[3])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from asking import ask
 from scipy import stats
 
 from dsmgp import DSMGPRegressor
@@ -43,13 +44,13 @@ def test_leaves_with_laws_of_their_own_are_each_what_they_are_alone(rows, engine
     evidence, (gradient,) = together.log_evidence_and_gradient([table])
     conditioned = Conditioned(together, [table])
     test = X[120:]
-    answers = conditioned.predict([(k, test) for k in range(4)])
+    answers = ask(conditioned, [(k, test) for k in range(4)])
     for k, f in enumerate(family):
         alone = Experts([some[k]], X, y, [own[f]], engine=engine)
         expected, (by,) = alone.log_evidence_and_gradient([naturals[f]])
         np.testing.assert_allclose(evidence[k], expected[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[k], by[0], rtol=1e-9, atol=1e-10)
-        ((mean, variance),) = Conditioned(alone, [naturals[f]]).predict([(0, test)])
+        ((mean, variance),) = ask(Conditioned(alone, [naturals[f]]), [(0, test)])
         torch.testing.assert_close(answers[k][0], mean)
         torch.testing.assert_close(answers[k][1], variance)
         assert conditioned.noise[k, 0] == pytest.approx(processes[f].noise)

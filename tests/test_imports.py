@@ -9,9 +9,19 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 
 # Lower layers first. A module may import from layers below its own, or earlier in its own line.
 LAYERS = [
-    ["tree", "distance", "units", "validation", "components", "effort", "settings", "sharing"],
+    [
+        "ragged",
+        "tree",
+        "distance",
+        "units",
+        "validation",
+        "components",
+        "effort",
+        "settings",
+        "sharing",
+    ],
     ["lapack", "chains", "execution", "factors"],
-    ["grow", "stationary", "general", "compiled"],
+    ["grow", "routes", "stationary", "general", "compiled"],
     ["inference", "mixture", "process", "gate"],
     ["engine", "batched", "native", "experts", "shared", "conditioned"],
     ["learn", "loo", "joint", "scores", "train"],

@@ -1,5 +1,7 @@
 """The whole model against brute force over induced trees with dense matrices."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -196,3 +198,55 @@ def test_a_draw_breaks_where_the_tree_says_so():
     assert covariance[0, 1] == 0.0
     draws = model.sample_y([[-5.0], [5.0]], 20_000, random_state=0)
     assert abs(np.corrcoef(draws)[0, 1]) < 0.03
+
+
+def _pairs_asked(model, X):
+    """How many pairs of leaf and row are computed for a prediction, and the prediction."""
+    experts, asked = model._model.experts, []
+    predict = experts.predict
+    experts.predict = lambda routes, *rest: (
+        asked.append(len(routes.rows.flat)) or predict(routes, *rest)
+    )
+    found = model.predict(X, return_std=True)
+    del experts.predict
+    return sum(asked), found
+
+
+@pytest.mark.parametrize("weights", ["posterior", "gated"])
+def test_leaves_whose_weight_cannot_matter_are_not_asked(weights, monkeypatch):
+    rng = np.random.default_rng(2)
+    X = rng.uniform(size=(600, 1))
+    # A jump in the middle, which only one of the trees has; and on the right the noise is next to nothing.
+    y = 3.0 * (X[:, 0] < 0.5) + np.where(X[:, 0] < 0.5, 0.3, 1e-3) * rng.normal(size=600)
+    space = Region.whole(1)
+    tree = Sum([Leaf(space), *(_halves(space, at) for at in (0.3, 0.5, 0.7))])
+    model = DSMGPRegressor(
+        "rbf", noise_variance=0.1, structure=tree, weights=weights, optimizer=None, random_state=0
+    ).fit(X, y)
+    if weights == "gated":  # leaves of different scales, and a gate that heeds them
+        model._model.gate = dataclasses.replace(model._model.gate, scale_exponent=15.0)
+    X_test = np.linspace(-0.1, 1.1, 50)[:, None]
+    asked, (mean, std) = _pairs_asked(model, X_test)
+    monkeypatch.setattr("dsmgp.model.NEGLIGIBLE", -np.inf)
+    all_pairs, (full_mean, full_std) = _pairs_asked(model, X_test)
+    assert all_pairs == 4 * 50
+    assert asked <= (50 if weights == "posterior" else 150)
+    assert np.abs(mean - full_mean).max() <= 1e-3 * full_std.min()
+    np.testing.assert_allclose(std, full_std, rtol=1e-3)
+
+
+def _halves(space, at):
+    return Product([Leaf(part) for part in space.split(0, [at])], 0, [at])
+
+
+def test_rows_answered_in_parts_are_answered_alike(case, monkeypatch):
+    tree, X, y, X_test = case
+    for weights in ("posterior", "uniform"):
+        model = fitted(tree, X, y, "rbf", weights=weights)
+        together = model.predict(X_test, return_std=True), model.predict(X_test)
+        monkeypatch.setattr("dsmgp.model.AT_ONCE", 5)
+        apart = model.predict(X_test, return_std=True), model.predict(X_test)
+        monkeypatch.undo()
+        np.testing.assert_allclose(apart[0], together[0], rtol=1e-12)
+        np.testing.assert_allclose(apart[1], together[1], rtol=1e-12)
+        np.testing.assert_allclose(together[0][1], model.predict_dist(X_test).std, rtol=1e-10)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from oracle import induced_trees
 
 from dsmgp.grow import grow_paper
+from dsmgp.routes import place, route
 from dsmgp.tree import (
     Leaf,
     Product,
@@ -21,8 +22,6 @@ from dsmgp.tree import (
     log_n_induced_trees,
     n_induced_trees,
     nodes,
-    place,
-    route,
 )
 
 
@@ -92,7 +91,7 @@ def test_every_point_lies_in_just_one_child_of_a_product(splits, points):
     X = np.array([[p] for p in points] + [[s] for s in splits])
     inside = np.array([child.region.contains(X) for child in product.children])
     assert (inside.sum(axis=0) == 1).all()
-    routed = {(number, int(p)) for number, rows in route(product, X) for p in rows}
+    routed = set(zip(*map(np.ndarray.tolist, route(product, X).pairs), strict=True))
     assert routed == {(int(k), int(p)) for k, p in np.argwhere(inside)}
 
 
@@ -100,7 +99,8 @@ def test_routing_goes_down_every_child_of_a_sum(rng):
     X = rng.normal(size=(40, 3))
     tree = grow_paper(X, leaf_size=10, sum_children=3, product_children=2, depth=2, rng=rng)
     X_new = rng.normal(size=(25, 3))
-    found = dict(route(tree, X_new))
+    routes = route(tree, X_new)
+    found = {int(k): routes.rows[n] for n, k in enumerate(routes.leaf)}
     for number, leaf in enumerate(leaves(tree)):
         expected = np.flatnonzero(leaf.region.contains(X_new))
         np.testing.assert_array_equal(found.get(number, []), expected)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.engine import Bound, BoundLaw, Law, Question, Seen, without_twins
+from dsmgp.engine import Bound, BoundLaw, Law, Questions, Seen, law_codes, without_twins
+from dsmgp.factors import LeafFactors, Stacked
+from dsmgp.ragged import Ragged
 
 __all__ = ["BatchedEngine"]
 
@@ -82,17 +85,17 @@ class BatchedEngine:
     """An :class:`dsmgp.engine.Engine` in torch."""
 
     def __init__(
-        self, X: Tensor, Y: Tensor, leaf_rows: Sequence[Tensor], laws: Sequence[Sequence[Law]]
+        self, X: Tensor, Y: Tensor, leaf_rows: Ragged, laws: Sequence[Sequence[Law]]
     ) -> None:
         self.X, self.Y, self.leaf_rows = X, Y, leaf_rows
-        self.groups = _groups(
-            [len(rows) for rows in leaf_rows],
-            [tuple(by_leaf[k] for by_leaf in laws) for k in range(len(leaf_rows))],
-            X.device,
-        )
+        self.groups = _groups(leaf_rows.sizes, laws, X.device)
+        self._rows = torch.from_numpy(leaf_rows.flat).to(X.device)
+        # By group: an optimiser comes back for the same leaves many times.
+        self._where: dict[int, tuple[Tensor, Tensor]] = {}
 
     def elements(self, group: int) -> int:
-        return sum(len(self.leaf_rows[number]) ** 2 for number in self.groups[group])
+        numbers = self.groups[group]
+        return int(len(numbers) * self.leaf_rows.sizes[numbers].max() ** 2)
 
     def squares(self, bound: Bound, output: int, group: int) -> Tensor:
         solution = self._solution(bound, output, group)
@@ -124,140 +127,139 @@ class BatchedEngine:
         twins: list[list[NDArray[np.int64]]] | None,
     ) -> Seen:
         solution = self._solution(bound, output, group)
-        sizes = [len(self.leaf_rows[number]) for number in self.groups[group]]
-        alpha = [solution.alpha[slot, :n] for slot, n in enumerate(sizes)]
         left_out = None
         if twins is not None:
+            real = solution.mask.cpu().numpy()
             half = _half_inverse(solution.factor)
             variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
-            away, alone = (
-                t.to("cpu", torch.float64).numpy() for t in (solution.alpha * variance, variance)
-            )
-            grouped_away, grouped = without_twins(away, alone, half, solution.alpha, twins)
-            left_out = [
-                (away[k, :n], alone[k, :n], grouped_away[k, :n], grouped[k, :n])
-                for k, n in enumerate(sizes)
-            ]
+            away, alone = _numpy(solution.alpha * variance), _numpy(variance)
+            grouped, grouped_alone = away, alone
+            if any(twins):
+                grouped, grouped_alone = without_twins(away, alone, half, solution.alpha, twins)
+            left_out = (away[real], alone[real], grouped[real], grouped_alone[real])
+        sizes = self.leaf_rows.sizes[self.groups[group]]
         return Seen(
             log_evidence=solution.log_evidence,
             added=solution.nugget - bound(output, self.groups[group]).noise,
-            alpha=alpha,
-            factor=[solution.factor[k, :n, :n] for k, n in enumerate(sizes)] if keep else None,
+            alpha=solution.alpha[solution.mask],
+            factors=Stacked(solution.factor, sizes) if keep else None,
             left_out=left_out,
         )
 
-    def predict(
-        self, bound: Bound, output: int, questions: Sequence[Question]
-    ) -> list[tuple[Tensor, Tensor]]:
-        if self.X.device.type == "cpu":
-            return [self._answers(bound, output, [question])[0] for question in questions]
-        # A GPU is idle most of the time between one small leaf and the next: many at once, padded.
-        answers: list[tuple[Tensor, Tensor]] = [None] * len(questions)  # type: ignore[list-item]
-        for some in _together(questions):
-            found = self._answers(bound, output, [questions[k] for k in some])
-            for k, answer in zip(some, found, strict=True):
-                answers[k] = answer
-        return answers
+    def predict(self, bound: Bound, output: int, asked: Questions) -> tuple[Tensor, Tensor]:
+        """R&W algorithm 2.1, by leaves of like size and number of test rows at once, padded: on a GPU many of them,
+        which would be idle most of the time between one small leaf and the next."""
+        tests = Ragged(np.arange(len(asked.X)), asked.ends)
+        mean = asked.X.new_empty(len(asked.X))
+        variance = torch.empty_like(mean) if asked.factors is not None else mean.new_empty(0)
+        for some in self._together(asked.numbers, tests.sizes):
+            where, real = (
+                torch.from_numpy(a).to(self.X.device)
+                for a in self.leaf_rows.padded(asked.numbers[some])
+            )
+            at, asked_for = (torch.from_numpy(a).to(self.X.device) for a in tests.padded(some))
+            law, train = bound(output, asked.numbers[some]), self.X[self._rows[where]]
+            alpha = asked.alpha[where] * real
+            factor = _factors_of(asked.factors, asked.slots[some], where.shape[1])
+            tile = max(1, TILE_ELEMENTS // train[..., 0].numel())
+            for columns in torch.arange(at.shape[1], device=at.device).split(tile):
+                X, wanted = asked.X[at[:, columns]], asked_for[:, columns]
+                target = at[:, columns][wanted]
+                cross = law.cross(X, train) * real.unsqueeze(-2)  # (leaves, tests, rows)
+                means = law.mean(X) + torch.matmul(cross, alpha.unsqueeze(-1)).squeeze(-1)
+                mean[target] = means[wanted]
+                if factor is not None:
+                    half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+                    left = (law.variance(X) - half.square().sum(-2)).clamp_min(0.0)
+                    variance[target] = left[wanted]
+        return mean, variance
 
-    def _answers(
-        self, bound: Bound, output: int, questions: Sequence[Question]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """R&W algorithm 2.1. Padded test rows are answered too, and dropped."""
-        pad = torch.nn.utils.rnn.pad_sequence
-        law = bound(output, [question.number for question in questions])
-        rows = [self.leaf_rows[question.number] for question in questions]
-        train, mask = self.X[pad(rows, batch_first=True)], _mask(rows)
-        alpha = pad([question.alpha for question in questions], batch_first=True)
-        factor = _stacked([question.factor for question in questions])
-        test = pad([question.X for question in questions], batch_first=True)
-        tile = max(1, TILE_ELEMENTS // train[..., 0].numel())
-        means, variances = [], []
-        for X in test.split(tile, dim=1):
-            cross = law.cross(X, train) * mask.unsqueeze(-2)  # (leaves, tests, rows)
-            means.append(law.mean(X) + torch.matmul(cross, alpha.unsqueeze(-1)).squeeze(-1))
-            if factor is not None:
-                half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
-                variances.append((law.variance(X) - half.square().sum(-2)).clamp_min(0.0))
-        mean = torch.cat(means, 1)
-        variance = torch.cat(variances, 1) if variances else mean.new_empty(len(mean), 0)
-        return [(mean[k, : len(q.X)], variance[k, : len(q.X)]) for k, q in enumerate(questions)]
+    def _together(
+        self, numbers: NDArray[np.int64], n_tests: NDArray[np.int64]
+    ) -> list[NDArray[np.int64]]:
+        """Places of leaves with a like number of test rows, that can be answered at once."""
+        if self.X.device.type == "cpu":
+            return [np.array([k]) for k in range(len(numbers))]
+        widest = int(self.leaf_rows.sizes[numbers].max())
+        order = np.argsort(-n_tests, kind="stable")
+        counts, first, found = n_tests[order].tolist(), 0, []
+        for k in range(1, len(counts) + 1):
+            longest = counts[first]
+            if (
+                k < len(counts)
+                and counts[k] >= 0.7 * longest - 32
+                and (k + 1 - first) * widest * (widest + longest) <= BATCH_ELEMENTS["cuda"]
+            ):
+                continue
+            found.append(order[first:k])
+            first = k
+        return found
 
     def fill(
         self, bound: Bound, output: int, number: int, K: NDArray[np.float64], first: int
     ) -> None:
-        law, rows = bound(output, [number]), self.X[self.leaf_rows[number]].unsqueeze(0)
+        law, rows = bound(output, [number]), self._rows_of(number).unsqueeze(0)
         below = torch.from_numpy(K)[first:]
         torch.tril(law.cross(rows[:, first:], rows)[0], first, out=below)
         below.diagonal(first).add_(law.noise[0])
 
+    def _rows_of(self, number: int) -> Tensor:
+        return self.X[torch.from_numpy(self.leaf_rows[number]).to(self.X.device)]
+
     def batch(self, group: int, output: int) -> Batch:
-        rows = [self.leaf_rows[k] for k in self.groups[group]]
-        where = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # padded with row 0
-        return Batch(self.X[where], self.Y[where, output], _mask(rows))
+        if group not in self._where:
+            where, real = self.leaf_rows.padded(self.groups[group])
+            rows = self._rows[torch.from_numpy(where).to(self.X.device)]
+            self._where[group] = rows, torch.from_numpy(real).to(self.X.device)
+        rows, mask = self._where[group]
+        return Batch(self.X[rows], self.Y[rows, output], mask)
 
     def _solution(self, bound: Bound, output: int, group: int) -> Solution:
         batch = self.batch(group, output)
         law = bound(output, self.groups[group])
         return _solve(law.covariance(batch.X, batch.mask)[0], law, batch)
 
-
-def _together(questions: Sequence[Question]) -> list[list[int]]:
-    """Numbers of questions of like length that can be answered at once."""
-    widest = max(len(question.alpha) for question in questions)
-    found: list[list[int]] = []
-    for k in sorted(range(len(questions)), key=lambda k: -len(questions[k].X)):
-        if found:
-            longest = len(questions[found[-1][0]].X)
-            elements = (len(found[-1]) + 1) * widest * (widest + longest)
-            alike = len(questions[k].X) >= 0.7 * longest - 32
-            if alike and elements <= BATCH_ELEMENTS["cuda"]:
-                found[-1].append(k)
-                continue
-        found.append([k])
-    return found
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_where": {}}
 
 
-def _mask(rows: Sequence[Tensor]) -> Tensor:
-    """Which rows of padded leaves are real, (leaves, rows)."""
-    sizes = torch.tensor([len(own) for own in rows], device=rows[0].device)
-    longest = max(len(own) for own in rows)
-    return torch.arange(longest, device=sizes.device) < sizes.unsqueeze(-1)
-
-
-def _stacked(factors: Sequence[Tensor | None]) -> Tensor | None:
-    """Factors of leaves side by side, padded with the identity; one alone is not copied."""
-    given = [factor for factor in factors if factor is not None]
-    if not given:
+def _factors_of(
+    factors: LeafFactors | None, slots: NDArray[np.int64], n_rows: int
+) -> Tensor | None:
+    """Factors of some leaves side by side, padded; one alone is not copied."""
+    if factors is None:
         return None
-    if len(given) == 1:
-        return given[0].unsqueeze(0)
-    longest = max(len(factor) for factor in given)
-    identity = torch.eye(longest, dtype=given[0].dtype, device=given[0].device)
-    stacked = identity.repeat(len(given), 1, 1)
-    for place, factor in zip(stacked, given, strict=True):
-        place[: len(factor), : len(factor)] = factor
-    return stacked
+    if len(slots) == 1:
+        return factors[int(slots[0])].unsqueeze(0)
+    assert isinstance(factors, Stacked)
+    return factors.stack[torch.from_numpy(slots).to(factors.stack.device), :n_rows, :n_rows]
+
+
+def _numpy(tensor: Tensor) -> NDArray[np.float64]:
+    return tensor.to("cpu", torch.float64).numpy()
 
 
 def _groups(
-    sizes: Sequence[int], laws: Sequence[tuple[Law, ...]], device: torch.device
-) -> list[list[int]]:
+    sizes: NDArray[np.int64], laws: Sequence[Sequence[Law]], device: torch.device
+) -> list[NDArray[np.int64]]:
     """Leaf numbers in batches of like size and equal laws, large leaves first."""
-    order = sorted((k for k in range(len(sizes)) if sizes[k]), key=lambda k: (-sizes[k], k))
     elements = BATCH_ELEMENTS.get(device.type, BATCH_ELEMENTS["cuda"])
+    codes, rows = law_codes(laws), sizes.tolist()
     groups: list[list[int]] = []
-    open_groups: dict[tuple[Law, ...], list[int]] = {}
-    for k in order:
-        group = open_groups.get(laws[k])
-        if group is not None and all(law.batched for law in laws[k]):
-            widest = sizes[group[0]]
+    open_groups: dict[int, list[int]] = {}
+    for k in np.argsort(-sizes, kind="stable").tolist():
+        if not rows[k]:
+            break
+        group = open_groups.get(codes[k])
+        if group is not None and all(by_leaf[k].batched for by_leaf in laws):
+            widest = rows[group[0]]
             fits = (len(group) + 1) * widest**2 <= elements and widest <= MAX_BATCHED_ROWS
-            if fits and sizes[k] >= (1.0 - MOST_PADDING) * widest - 8:
+            if fits and rows[k] >= (1.0 - MOST_PADDING) * widest - 8:
                 group.append(k)
                 continue
-        open_groups[laws[k]] = [k]
-        groups.append(open_groups[laws[k]])
-    return groups
+        open_groups[codes[k]] = [k]
+        groups.append(open_groups[codes[k]])
+    return [np.array(group) for group in groups]
 
 
 def _solve(K: Tensor, law: BoundLaw, batch: Batch) -> Solution:

@@ -32,9 +32,7 @@ TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
 LEAST_CORRELATION = 0.1
 
 
-def left_out_score(
-    leaves: Sequence[Leaf], conditioned: Conditioned, labels: NDArray[np.int64]
-) -> float:
+def left_out_score(conditioned: Conditioned, labels: NDArray[np.int64]) -> float:
     """How well rows left out of their leaf are predicted: their law and, as much, their mean. Lower is better.
 
     The sum of the mean negative log density, in the units of the experts, and of the log of the root mean square
@@ -49,35 +47,30 @@ def left_out_score(
         error = np.maximum(error, np.finfo(np.float64).tiny)  # a constant output is never missed
         return float(-law.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
 
-    laws, y = _left_out_laws(leaves, conditioned, labels, None)
+    laws, y = _left_out_laws(conditioned, labels, None)
     return max(score(law, y) for law in laws)
 
 
-def units_score(
-    leaves: Sequence[Leaf], conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits
-) -> float:
+def units_score(conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits) -> float:
     """How well several outputs of rows left out are predicted, jointly and one by one. Lower is better.
 
     The sum of the joint negative log density and of those of the marginals. The joint one alone rewards
     whatever makes correlated outputs independent, however much worse each of them is then predicted.
     """
-    (law, _), z = _left_out_laws(leaves, conditioned, labels, units)
+    (law, _), z = _left_out_laws(conditioned, labels, units)
     y = units.mean_to_user(z)
     return float(-law.joint_logpdf(y).mean() - law.logpdf(y).sum(axis=1).mean())
 
 
 def _left_out_laws(
-    leaves: Sequence[Leaf],
-    conditioned: Conditioned,
-    labels: NDArray[np.int64],
-    units: OutputUnits | None,
+    conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits | None
 ) -> tuple[tuple[Mixture, Mixture], Array]:
     """Laws of rows left out alone and with their twins, and what was observed in the experts' units.
 
     Rows stand in one leaf each, so there is nothing to weigh: a law is the leaf's, spread over the shapes.
     """
-    loo = LeaveOneOut(leaves, conditioned, labels)
-    rows = np.unique(np.concatenate([leaf.rows for leaf in leaves if leaf.rows is not None]))
+    loo = LeaveOneOut(conditioned, labels)
+    rows = np.unique(loo.leaf_rows.flat)
     scales = loo.scales_without(rows)
     both = [loo.components(rows, grouped) for grouped in (False, True)]
     path = np.zeros(both[0].leaf.shape)
@@ -106,7 +99,7 @@ def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[fl
             for new, old in zip(family.processes, before.processes, strict=True):
                 new.theta = old.theta
         trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
-        score = left_out_score(leaves, trainer.left_out(leaves, family), trainer.labels)
+        score = left_out_score(trainer.left_out(leaves, family), trainer.labels)
         logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
         found[kernel] = score, family
         before = family
@@ -131,7 +124,7 @@ def choose_units(trainer: Trainer, leaves: Sequence[Leaf], kernel: Any) -> Outpu
         family = trainer.build(kernel)
         trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
         conditioned = trainer.left_out(leaves, family)
-        scores.append(units_score(leaves, conditioned, trainer.labels, trainer.outputs))
+        scores.append(units_score(conditioned, trainer.labels, trainer.outputs))
         loading = trainer.outputs.loading.round(3).tolist()
         logger.info("outputs as %s: leave-one-out score %.4f", loading, scores[-1])
     return tried[int(np.argmin(scores))]

@@ -29,6 +29,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from dsmgp import lapack
+from dsmgp.ragged import Ragged
 
 __all__ = [
     "KINDS",
@@ -539,6 +540,21 @@ def _answer(
                 variances[first + t] = max(natural[d] - _dot(cross[t], cross[t], n), 0.0)
 
 
+@njit(nogil=True, cache=True)
+def _answer_all(
+    at, kind, mean_kind, X, rows, ends, columns, naturals, alpha, addresses, steps, tests, test_ends,
+    means, variances, memory, tile,
+):  # fmt: skip
+    """:func:`_answer` by leaf after leaf."""
+    for leaf in range(len(ends) - 1):
+        a, b, first, last = ends[leaf], ends[leaf + 1], test_ends[leaf], test_ends[leaf + 1]
+        _answer(
+            at, kind, mean_kind, X, rows[a:b], columns, naturals[leaf if len(naturals) > 1 else 0],
+            alpha[a:b], addresses[leaf], steps[leaf], tests[first:last], means[first:last],
+            variances[first:last] if len(variances) else variances, memory, tile,
+        )  # fmt: skip
+
+
 class Memory(threading.local):
     """What a thread uses again in every call; it grows, but what a very large leaf needs is not kept."""
 
@@ -585,15 +601,14 @@ class Leaves:
         cls,
         X: Array,
         y: Array,
-        leaf_rows: Sequence[Numbers],
+        leaf_rows: Ragged,
         columns: Sequence[int],
         kind: str,
         mean_kind: str,
     ) -> Leaves:
-        ends = np.cumsum([0, *map(len, leaf_rows)])
-        rows = np.concatenate([np.empty(0, np.int64), *leaf_rows])
         X, y = np.ascontiguousarray(X, np.float64), np.ascontiguousarray(y, np.float64)
-        return cls(X, y, rows, ends, np.asarray(columns, np.int64), kind, mean_kind)
+        seen = np.asarray(columns, np.int64)
+        return cls(X, y, leaf_rows.flat, leaf_rows.ends, seen, kind, mean_kind)
 
     @property
     def codes(self) -> tuple[int, int]:
@@ -624,14 +639,14 @@ class Evaluated:
     """Leaves that have seen their rows. Arrays over rows lie as ``Leaves.rows`` does.
 
     ``fit`` is residual' K^-1 residual. ``added`` was put on a leaf's diagonal beside its noise, not a number where nothing helped. ``factors``
-    has a lower triangular array for each leaf, ``inverse_diagonal`` is that of K^-1; empty unless asked for.
+    are lower triangular, leaf after leaf, ``inverse_diagonal`` is that of K^-1; empty unless asked for.
     """
 
     log_evidence: Array
     fit: Array
     added: Array
     alpha: Array
-    factors: list[Array]
+    factors: Array
     inverse_diagonal: Array
 
 
@@ -657,19 +672,13 @@ def _evaluated(
     gradient = np.empty((0, 0)) if gradient is None else gradient
     alphas = np.empty(len(leaves.rows) if alpha else 0)
     diagonals = np.empty(len(leaves.rows) if leave_out else 0)
-    ends = np.cumsum([0, *sizes**2])
-    elements = np.empty(ends[-1] if factors else 0)
+    elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
     _evaluate(
         lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.rows, leaves.ends,
         leaves.columns, np.atleast_2d(naturals), _memory.take(size),
         evidence, fits, added, gradient, alphas, diagonals, elements,
     )  # fmt: skip
-    kept = (
-        [elements[a:b].reshape(n, n) for a, b, n in zip(ends, ends[1:], sizes, strict=False)]
-        if factors
-        else []
-    )
-    return Evaluated(evidence, fits, added, alphas, kept, diagonals)
+    return Evaluated(evidence, fits, added, alphas, elements, diagonals)
 
 
 def fill(leaves: Leaves, leaf: int, natural: Array, K: Array, first: int = 0) -> None:
@@ -680,19 +689,27 @@ def fill(leaves: Leaves, leaf: int, natural: Array, K: Array, first: int = 0) ->
 
 
 def predict(
-    leaves: Leaves, leaf: int, natural: Array, alpha: Array, factor: Array | None, tests: Array
+    leaves: Leaves,
+    naturals: Array,
+    alpha: Array,
+    factors: tuple[Numbers, Numbers] | None,
+    tests: Array,
+    ends: Numbers,
 ) -> tuple[Array, Array]:
-    """Mean and variance of f at test rows by one leaf; without its factor, no variance."""
-    rows = leaves.rows[leaves.ends[leaf] : leaves.ends[leaf + 1]]
-    n = len(rows)
-    tile = max(1, min(len(tests), max(TILE_ROWS, TILE_ELEMENTS // max(n, 1))))
+    """Mean and variance of f at test rows; leaf k is asked at ``tests[ends[k]:ends[k + 1]]``.
+
+    ``alpha`` lies as ``Leaves.rows`` does. Factors come as their addresses and steps from row to row: a leading block
+    of a larger one is another type of array, to be compiled for again. Without them there is no variance.
+    """
+    n, most = leaves.largest, int(np.diff(ends).max(initial=0))
+    tile = max(1, min(most, max(TILE_ROWS, TILE_ELEMENTS // max(n, 1))))
     means = np.empty(len(tests))
-    variances = np.empty(0 if factor is None else len(tests))
-    memory = _memory.take((len(leaves.columns) + 2 + tile) * n)
-    # By address: a leading block of a larger factor is another type of array, to be compiled for again.
-    L, step = (0, 0) if factor is None else (factor.ctypes.data, max(factor.strides[0] // 8, n))
-    _answer(
-        lapack.addresses(), *leaves.codes, leaves.X, rows, leaves.columns, natural, alpha, L, step,
-        np.ascontiguousarray(tests), means, variances, memory, tile,
+    variances = np.empty(0 if factors is None else len(tests))
+    none = np.zeros(len(leaves), np.int64)
+    addresses, steps = (none, none) if factors is None else factors
+    _answer_all(
+        lapack.addresses(), *leaves.codes, leaves.X, leaves.rows, leaves.ends, leaves.columns,
+        np.atleast_2d(naturals), alpha, addresses, steps, np.ascontiguousarray(tests), ends, means,
+        variances, _memory.take((len(leaves.columns) + 2 + tile) * n), tile,
     )  # fmt: skip
     return means, variances

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,25 +29,30 @@ class Components:
     variance: Array
 
     @classmethod
-    def stack(
-        cls,
-        n_rows: int,
-        tasks: Sequence[tuple[int, Index]],
-        answers: Sequence[tuple[Array, Array]],
-        n_outputs: int,
+    def of_pairs(
+        cls, n_rows: int, leaf: Index, row: Index, mean: Array, variance: Array
     ) -> Components:
-        """From each leaf's answers (means, variances) for its rows."""
-        used = np.zeros(n_rows, dtype=np.int64)
-        slots = []
-        for _, points in tasks:
-            slots.append(used[points])
-            used[points] += 1
-        shape = (n_rows, int(used.max(initial=1)))
-        leaf = np.full(shape, -1, dtype=np.int64)
-        mean, variance = np.zeros((*shape, n_outputs)), np.ones((*shape, n_outputs))
-        for (number, points), slot, (m, v) in zip(tasks, slots, answers, strict=True):
-            leaf[points, slot], mean[points, slot], variance[points, slot] = number, m, v
-        return cls(leaf, mean, variance)
+        """From what leaves say at rows, one entry a pair; those of a row side by side in the order given."""
+        order = np.argsort(row, kind="stable")
+        count = np.bincount(row, minlength=n_rows)
+        at = row[order]
+        slot = np.arange(len(row)) - (np.cumsum(count) - count)[at]
+        shape = (n_rows, int(count.max(initial=1)))
+        full = len(row) == shape[0] * shape[1]  # every row reaches as many leaves
+        if full:
+            return cls(
+                leaf[order].reshape(shape),
+                mean[order].reshape(*shape, -1),
+                variance[order].reshape(*shape, -1),
+            )
+        leaves = np.full(shape, -1, dtype=np.int64)
+        means, variances = np.zeros((*shape, mean.shape[1])), np.ones((*shape, mean.shape[1]))
+        leaves[at, slot], means[at, slot], variances[at, slot] = (
+            leaf[order],
+            mean[order],
+            variance[order],
+        )
+        return cls(leaves, means, variances)
 
     def of_leaves(self, values: Array, missing: float) -> Array:
         """Each leaf's value where the leaf stands, ``missing`` where there is none."""

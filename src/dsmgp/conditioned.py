@@ -13,13 +13,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.chains import NotPositiveDefinite
-from dsmgp.engine import Engine, Left, Question, Seen
+from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group
+from dsmgp.ragged import Ragged
+from dsmgp.routes import Routes
 from dsmgp.shared import SharedEngine
 from dsmgp.sharing import SharingPlan
+from dsmgp.stationary import BoundStationary
 
 __all__ = ["Conditioned", "FactorisationWarning", "LeftOut"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 
 class FactorisationWarning(UserWarning):
@@ -28,16 +34,16 @@ class FactorisationWarning(UserWarning):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A leaf's law of y at each of its rows, given its other rows: (rows, outputs) each.
+    """Laws of y at the rows of leaves, each given its leaf's other rows: (rows, outputs), one leaf after the other.
 
     ``grouped`` leaves out with a row all rows that have the same inputs: what the leaf would say at
     inputs it has never seen.
     """
 
-    mean: NDArray[np.float64]
-    variance: NDArray[np.float64]
-    grouped_mean: NDArray[np.float64]
-    grouped_variance: NDArray[np.float64]
+    mean: Array
+    variance: Array
+    grouped_mean: Array
+    grouped_variance: Array
 
 
 class Conditioned:
@@ -51,8 +57,8 @@ class Conditioned:
     memory : float
         Bytes up to which factors are kept; beyond, they are made again when needed.
     leave_out : ndarray of shape (n_rows,), optional
-        A number for each row, equal for rows with equal inputs: every row is then also predicted from its
-        leaf's other rows (see :class:`LeftOut`).
+        A number for each row from 0 on, equal for rows with equal inputs: every row is then also predicted from
+        its leaf's other rows (see :class:`LeftOut`).
     share : bool
         Whether leaves that overlap may take their factors from one another, where that is faster.
     """
@@ -62,7 +68,7 @@ class Conditioned:
         experts: Experts,
         naturals: Sequence[Tensor],
         memory: float = math.inf,
-        leave_out: NDArray[np.int64] | None = None,
+        leave_out: Index | None = None,
         share: bool = True,
     ) -> None:
         self.experts = experts
@@ -71,7 +77,9 @@ class Conditioned:
         #: Noise variance of each leaf and output, (n_leaves, n_outputs).
         self.noise = self._noise()
         shared = SharedEngine.where_it_pays(experts, self.bound, memory) if share else None
-        twins = _twins_of(leave_out)
+        #: Whether any rows have the same inputs; unknown, and none, unless rows are left out.
+        self.has_twins = leave_out is not None and _any_equal(leave_out)
+        twins = None if leave_out is None else _twins_of(leave_out, self.has_twins)
         try:
             results = self._see_all(shared or experts.engine, memory, twins)
         except NotPositiveDefinite:
@@ -83,22 +91,17 @@ class Conditioned:
             [torch.stack([s.log_evidence for s in r], -1) for r in results],
             experts.n_outputs,
         )
-        #: By leaf number, for leaves with rows: its group and place there, alpha by output, rows left out.
-        self.place: dict[int, tuple[int, int]] = {}
-        self.alpha: dict[int, list[Tensor]] = {}
-        self.left_out: dict[int, LeftOut] = {}
-        targets = experts.Y.to("cpu", torch.float64).numpy()
-        for group, (numbers, seen) in enumerate(zip(self.engine.groups, results, strict=True)):
-            for slot, number in enumerate(numbers):
-                self.place[number] = group, slot
-                self.alpha[number] = [s.alpha[slot] for s in seen]
-                left = [s.left_out[slot] for s in seen if s.left_out is not None]
-                if left:
-                    y = targets[self.leaf_rows[number].cpu().numpy()]
-                    self.left_out[number] = _left_out(y, left)
+        #: By leaf: its group and its place there; -1 for leaves without rows.
+        self.group = np.full(experts.n_leaves, -1)
+        self.slot = np.full(experts.n_leaves, -1)
+        for group, numbers in enumerate(self.engine.groups):
+            self.group[numbers], self.slot[numbers] = group, np.arange(len(numbers))
+        #: By output, for the rows of one leaf after the other.
+        self.alpha = self._alpha(results)
+        self.left_out = None if leave_out is None else self._left_out(results)
 
     @property
-    def leaf_rows(self) -> Sequence[Tensor]:
+    def leaf_rows(self) -> Ragged:
         """Each leaf's rows, in the order of its alpha, its factor and its rows left out."""
         return self.engine.leaf_rows
 
@@ -107,14 +110,66 @@ class Conditioned:
         """How leaves share their factors, where they do."""
         return self.engine.plan if isinstance(self.engine, SharedEngine) else None
 
-    def _noise(self) -> NDArray[np.float64]:
+    def _noise(self) -> Array:
         n_leaves = self.experts.n_leaves
-        columns = []
+        table = np.empty((n_leaves, self.experts.n_outputs))
         for output, natural in enumerate(self.bound.naturals):
-            asked = range(n_leaves) if natural.ndim == 2 else range(1)  # or one for all
-            own = [self.bound(output, [number]).noise.reshape(-1)[0] for number in asked]
-            columns.append(torch.stack(own).expand(n_leaves))
-        return np.asarray(torch.stack(columns, -1).to("cpu", torch.float64).numpy())
+            if natural.ndim == 1:  # one for all
+                together = [np.arange(n_leaves)]
+            else:
+                together = _where_equal(self.experts.laws[output])
+            for numbers in together:
+                law = self.bound(output, numbers)
+                table[numbers, output] = law.noise.reshape(-1).to("cpu", torch.float64).numpy()
+        return table
+
+    @property
+    def prior_variance(self) -> Array:
+        """The most that f varies under each leaf's prior, (n_leaves, n_outputs); as much as there is where it has no
+        bound."""
+        table = np.full(self.noise.shape, np.finfo(np.float64).max)
+        for output, natural in enumerate(self.bound.naturals):
+            for numbers in _where_equal(self.experts.laws[output]):
+                law = self.bound(output, numbers)
+                if isinstance(law, BoundStationary):
+                    scale = law.outputscale if natural.ndim == 2 else law.outputscale[0]
+                    table[numbers, output] = _numpy(scale)
+        return table
+
+    def _alpha(self, results: Sequence[list[Seen]]) -> list[Tensor]:
+        """From groups of leaves to the order of the leaves."""
+        rows, place = self.leaf_rows, self._places()
+        found = []
+        for output in range(self.experts.n_outputs):
+            flat = self.experts.X.new_empty(len(rows.flat))
+            if results:
+                flat[place] = torch.cat([seen[output].alpha for seen in results])
+            found.append(flat)
+        return found
+
+    def _places(self) -> Tensor:
+        """Where the rows of all groups, group by group, stand in ``leaf_rows``."""
+        numbers = np.concatenate([np.empty(0, np.int64), *self.engine.groups])
+        return torch.from_numpy(self.leaf_rows.positions(numbers)).to(self.experts.X.device)
+
+    def _left_out(self, results: Sequence[list[Seen]]) -> LeftOut:
+        """From how far rows left out then are from what was observed, group by group."""
+        rows, place = self.leaf_rows.flat, self._places().cpu().numpy()
+        y = self.experts.Y.to("cpu", torch.float64).numpy()[rows]
+        parts: list[Array] = []
+        for k in range(4):
+            if k >= 2 and all(
+                s.left_out[k] is s.left_out[k - 2] for r in results for s in r if s.left_out
+            ):
+                parts.append(parts[k - 2])  # no twins: not kept twice
+                continue
+            table = np.empty(y.shape)
+            for output in range(y.shape[1]):
+                found = [s[output].left_out for s in results]
+                flat = np.concatenate([np.empty(0), *(f[k] for f in found if f is not None)])
+                table[place, output] = flat
+            parts.append(table if k % 2 else y - table)
+        return LeftOut(*parts)
 
     def _see_all(self, engine: Engine, memory: float, twins: Twins | None) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""
@@ -127,7 +182,7 @@ class Conditioned:
     def _see(self, group: int, twins: Twins | None) -> list[Seen]:
         own = None
         if twins is not None:
-            own = [twins(self.leaf_rows[k].cpu().numpy()) for k in self.engine.groups[group]]
+            own = [twins(self.leaf_rows[k]) for k in self.engine.groups[group]]
         keep = self.factors.keeps(group)
         seen = [
             self.engine.condition(self.bound, output, group, keep, own)
@@ -139,7 +194,7 @@ class Conditioned:
                 "raise noise_variance, or check the kernel's hyperparameters"
             )
         if keep:
-            self.factors.put(group, [s.factor for s in seen if s.factor is not None])
+            self.factors.put(group, [s.factors for s in seen if s.factors is not None])
         return seen
 
     def _made_again(self, group: int) -> Group:
@@ -148,7 +203,7 @@ class Conditioned:
             self.engine.condition(self.bound, output, group, True, None)
             for output in range(self.experts.n_outputs)
         ]
-        return [s.factor for s in seen if s.factor is not None]
+        return [s.factors for s in seen if s.factors is not None]
 
     def _warn_of_jitter(self, added: Sequence[Tensor]) -> None:
         """One warning for all leaves whose matrix had to be helped."""
@@ -156,7 +211,7 @@ class Conditioned:
         helped = np.flatnonzero(amount > 0)
         if helped.size:
             named = ", ".join(
-                f"leaf {k} ({len(self.experts.leaf_rows[k])} rows)" for k in helped[:5].tolist()
+                f"leaf {k} ({self.leaf_rows.sizes[k]} rows)" for k in helped[:5].tolist()
             )
             more = f" and {helped.size - 5} more" if helped.size > 5 else ""
             warnings.warn(
@@ -169,76 +224,77 @@ class Conditioned:
 
     def forget_left_out(self) -> None:
         """Drop what was left out, which takes more memory than the rows, once it has been used."""
-        self.left_out = {}
+        self.left_out = None
 
-    def predict(
-        self, tasks: Sequence[tuple[int, Tensor]], with_variance: bool = True
-    ) -> list[tuple[Tensor, Tensor]]:
-        """For each (leaf number, test rows): mean and variance of f, (n_test, n_outputs) each.
+    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+        """Mean and variance of f for every pair of leaf and row of X, (n_pairs, n_outputs) each.
 
         Without variances, which cost most, the second is empty.
         """
-        by_group: dict[int, list[int]] = {}
-        for task, (number, _) in enumerate(tasks):
-            by_group.setdefault(self.place.get(number, (-1, 0))[0], []).append(task)
+        n_outputs, n_pairs = self.experts.n_outputs, len(routes.rows.flat)
+        mean = X.new_empty(n_pairs, n_outputs)
+        variance = X.new_empty(n_pairs if with_variance else 0, n_outputs)
+        group_of = self.group[routes.leaf]
+        order = np.argsort(group_of, kind="stable")
+        groups, starts = np.unique(group_of[order], return_index=True)
+        members = dict(zip(groups.tolist(), np.split(order, starts[1:]), strict=True))
+        rows = torch.from_numpy(routes.rows.flat).to(X.device)
 
-        def work(group: int) -> list[tuple[Tensor, Tensor]]:
-            return self._answers(group, [tasks[task] for task in by_group[group]], with_variance)
+        def work(group: int) -> None:
+            asked = members[group]  # places in routes.leaf
+            where = torch.from_numpy(routes.rows.positions(asked)).to(X.device)
+            mean[where], found = self._answers(
+                group, routes.leaf[asked], X[rows[where]], routes.rows.sizes[asked], with_variance
+            )
+            if with_variance:
+                variance[where] = found
 
         # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
-        groups = sorted(by_group, key=lambda group: (group < 0, group))
-        answers: list[tuple[Tensor, Tensor]] = [None] * len(tasks)  # type: ignore[list-item]
-        results = self.experts.map(self.engine, work, groups)
-        for group, found in zip(groups, results, strict=True):
-            for task, answer in zip(by_group[group], found, strict=True):
-                answers[task] = answer
-        return answers
+        self.experts.map(self.engine, work, sorted(members, key=lambda group: (group < 0, group)))
+        return _numpy(mean), _numpy(variance)
 
     def _answers(
-        self, group: int, tasks: Sequence[tuple[int, Tensor]], with_variance: bool
-    ) -> list[tuple[Tensor, Tensor]]:
-        """By leaves of one group."""
-        by_output = []
+        self, group: int, numbers: Index, X: Tensor, sizes: Index, with_variance: bool
+    ) -> tuple[Tensor, Tensor]:
+        """By leaves of one group, for their rows one leaf after the other."""
+        ends = np.concatenate([[0], np.cumsum(sizes)])
         factors = self.factors.get(group) if with_variance and group >= 0 else None
+        by_output = []
         for output in range(self.experts.n_outputs):
             if group < 0:
-                by_output.append([self._prior(output, *task, with_variance) for task in tasks])
+                by_output.append(self._prior(output, numbers, X, ends, with_variance))
                 continue
-            questions = [
-                Question(
-                    number,
-                    self.alpha[number][output],
-                    None if factors is None else factors[output][self.place[number][1]],
-                    X,
-                )
-                for number, X in tasks
-            ]
-            by_output.append(self.engine.predict(self.bound, output, questions))
-        return [
-            (torch.stack([m for m, _ in own], -1), torch.stack([v for _, v in own], -1))
-            for own in zip(*by_output, strict=True)
-        ]
+            own = None if factors is None else factors[output]
+            asked = Questions(numbers, self.slot[numbers], X, ends, self.alpha[output], own)
+            by_output.append(self.engine.predict(self.bound, output, asked))
+        means, variances = zip(*by_output, strict=True)
+        return torch.stack(means, -1), torch.stack(variances, -1)
 
     def _prior(
-        self, output: int, number: int, X: Tensor, with_variance: bool
+        self, output: int, numbers: Index, X: Tensor, ends: Index, with_variance: bool
     ) -> tuple[Tensor, Tensor]:
-        """What a leaf without rows says."""
-        law = self.bound(output, [number])
-        variance = law.variance(X.unsqueeze(0))[0] if with_variance else X.new_empty(0)
-        return law.mean(X.unsqueeze(0))[0], variance
+        """What leaves without rows say."""
+        means, variances = [], [X.new_empty(0)]
+        for k, number in enumerate(numbers.tolist()):
+            law, own = self.bound(output, [number]), X[ends[k] : ends[k + 1]].unsqueeze(0)
+            means.append(law.mean(own)[0])
+            if with_variance:
+                variances.append(law.variance(own)[0])
+        return torch.cat(means), torch.cat(variances)
 
     def joint(self, number: int, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""
         means, covariances = [], []
-        test, train = X.unsqueeze(0), self.experts.X[self.leaf_rows[number]].unsqueeze(0)
+        rows = torch.from_numpy(self.leaf_rows[number]).to(X.device)
+        test, train = X.unsqueeze(0), self.experts.X[rows].unsqueeze(0)
+        own = slice(*self.leaf_rows.ends[number : number + 2].tolist())
         for output in range(self.experts.n_outputs):
             law = self.bound(output, [number])
             mean, covariance = law.mean(test)[0], law.cross(test, test)[0]
-            if number in self.place:
-                group, slot = self.place[number]
+            if len(rows):
                 cross = law.cross(test, train)[0]
-                mean = mean + cross @ self.alpha[number][output]
-                factor = self.factors.get(group)[output][slot]
+                mean = mean + cross @ self.alpha[output][own]
+                factor = self.factors.get(int(self.group[number]))[output][int(self.slot[number])]
                 half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
                 covariance = covariance - half.mT @ half
             means.append(mean)
@@ -246,27 +302,35 @@ class Conditioned:
         return torch.stack(means, -1), torch.stack(covariances)
 
 
-def _left_out(y: NDArray[np.float64], left: Sequence[Left]) -> LeftOut:
-    """A leaf's rows left out, from how far they then are from what was observed, by output."""
-    away, variance, grouped, grouped_variance = (
-        np.stack([one[k] for one in left], -1) for k in range(4)
-    )
-    return LeftOut(y - away, variance, y - grouped, grouped_variance)
+def _numpy(tensor: Tensor) -> Array:
+    return tensor.to("cpu", torch.float64).numpy()
 
 
-Twins = Callable[[NDArray[np.int64]], list[NDArray[np.int64]]]
+def _where_equal(laws: Sequence[Law]) -> list[Index]:
+    """Numbers of leaves whose law is the same; of a law that is not batched, one by one."""
+    codes = np.array(law_codes([laws]))
+    found = [np.flatnonzero(codes == code) for code in np.unique(codes)]
+    return [
+        part
+        for numbers in found
+        for part in ([numbers] if laws[numbers[0]].batched else np.split(numbers, len(numbers)))
+    ]
 
 
-def _twins_of(labels: NDArray[np.int64] | None) -> Twins | None:
-    """From rows to those among them that share a label; None without labels."""
-    if labels is None:
-        return None
-    if len(np.unique(labels)) == len(labels):
-        return lambda rows: []
-    return lambda rows: _twins(labels[rows])
+Twins = Callable[[Index], list[Index]]
 
 
-def _twins(labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def _any_equal(labels: Index) -> bool:
+    """Whether fewer labels, counted from 0, were given than there are rows."""
+    return bool(labels.max(initial=-1) < len(labels) - 1)
+
+
+def _twins_of(labels: Index, any_twins: bool) -> Twins:
+    """From rows to those among them that share a label."""
+    return (lambda rows: _twins(labels[rows])) if any_twins else (lambda rows: [])
+
+
+def _twins(labels: Index) -> list[Index]:
     """Positions that share a label with another, one (groups, size) array for each size of group."""
     order = np.argsort(labels, kind="stable")
     _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)

@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp.factors import LeafFactors
 from dsmgp.general import BoundGeneral, General
+from dsmgp.ragged import Ragged
 from dsmgp.stationary import BoundStationary, Stationary
 
 __all__ = [
@@ -27,8 +29,9 @@ __all__ = [
     "Law",
     "LearningEngine",
     "Left",
-    "Question",
+    "Questions",
     "Seen",
+    "law_codes",
     "without_twins",
 ]
 
@@ -36,7 +39,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Law = Stationary | General
 BoundLaw = BoundStationary | BoundGeneral
-# By a leaf's row: how far the mean without the row is from the observation, and the variance; the same without twins.
+# By row: how far the mean without the row is from the observation, and the variance; the same without twins.
 Left = tuple[Array, Array, Array, Array]
 
 
@@ -48,10 +51,10 @@ class Bound:
         self.laws, self.naturals = laws, naturals
         self._shared: dict[tuple[int, Law], BoundLaw] = {}
 
-    def __call__(self, output: int, numbers: Sequence[int]) -> BoundLaw:
+    def __call__(self, output: int, numbers: Sequence[int] | Index) -> BoundLaw:
         law, natural = self.laws[output][numbers[0]], self.naturals[output]
         if natural.ndim == 2:  # leaf by leaf
-            return law.bind(natural[list(numbers)])
+            return law.bind(natural[torch.as_tensor(numbers, device=natural.device)])
         if (output, law) not in self._shared:
             self._shared[output, law] = law.bind(natural)
         return self._shared[output, law]
@@ -61,33 +64,44 @@ class Bound:
 class Seen:
     """A group of leaves that have seen one output of their rows.
 
-    ``added`` was put on the diagonal beside the noise. By leaf: ``alpha = K^-1 (y - mean)``, the lower factor if it
-    was asked for, and :data:`Left` if that was.
+    ``added`` was put on a leaf's diagonal beside the noise. One leaf after the other: ``alpha = K^-1 (y - mean)``, and
+    :data:`Left` if it was asked for; so were the factors, by leaf.
     """
 
     log_evidence: Tensor
     added: Tensor
-    alpha: list[Tensor]
-    factor: Sequence[Tensor] | None
-    left_out: list[Left] | None
+    alpha: Tensor
+    factors: LeafFactors | None
+    left_out: Left | None
 
 
 @dataclass(frozen=True)
-class Question:
-    """Rows at which a leaf, by its number, is asked for f; its factor where variances are wanted."""
+class Questions:
+    """Rows at which some leaves of a group are asked for f.
 
-    number: int
-    alpha: Tensor
-    factor: Tensor | None
+    Attributes
+    ----------
+    numbers : the leaves
+    slots : where each stands in its group
+    X, ends : their test rows, one leaf after the other, and where each leaf's start
+    alpha : of all the engine's leaves, one after the other
+    factors : of the group, where variances are wanted
+    """
+
+    numbers: Index
+    slots: Index
     X: Tensor
+    ends: Index
+    alpha: Tensor
+    factors: LeafFactors | None
 
 
 class Engine(Protocol):
     """Leaves of some rows, to be conditioned; ``groups`` are the numbers of those that have any."""
 
-    groups: list[list[int]]
+    groups: list[Index]
     #: Each leaf's rows, in the order of all that is said of them.
-    leaf_rows: Sequence[Tensor]
+    leaf_rows: Ragged
 
     def elements(self, group: int) -> int:
         """Numbers that the factors of a group take, for one output."""
@@ -97,10 +111,8 @@ class Engine(Protocol):
     ) -> Seen:
         """Factorise; leave every row out, and with its twins, where these are given leaf by leaf."""
 
-    def predict(
-        self, bound: Bound, output: int, questions: Sequence[Question]
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Mean and variance of f at test rows by leaves of one group; no variance without a factor."""
+    def predict(self, bound: Bound, output: int, asked: Questions) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at the test rows; no variance without factors."""
 
 
 class LearningEngine(Engine, Protocol):
@@ -119,6 +131,21 @@ class LearningEngine(Engine, Protocol):
 
     def fill(self, bound: Bound, output: int, number: int, K: Array, first: int) -> None:
         """Covariances of y at a leaf's rows, into the lower triangle of K: its rows from ``first`` on."""
+
+
+def law_codes(laws: Sequence[Sequence[Law]]) -> list[int]:
+    """For each leaf a number, the same for leaves with equal laws in all outputs; ``laws`` are by output and leaf."""
+    known: dict[
+        tuple[int, ...], int
+    ] = {}  # there are many leaves, and but a few objects among their laws
+    distinct: dict[tuple[Law, ...], int] = {}
+    codes = []
+    for own in zip(*laws, strict=True):
+        key = tuple(map(id, own))
+        if key not in known:
+            known[key] = distinct.setdefault(own, len(distinct))
+        codes.append(known[key])
+    return codes
 
 
 def without_twins(

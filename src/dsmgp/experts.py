@@ -15,6 +15,7 @@ from dsmgp.engine import Bound, Engine, Law, LearningEngine
 from dsmgp.execution import LocalExecutor
 from dsmgp.general import General
 from dsmgp.native import NativeEngine
+from dsmgp.ragged import Ragged
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf
 
@@ -57,16 +58,14 @@ class Experts:
             [law] * len(leaves) if isinstance(law, (Stationary, General)) else list(law)
             for law in laws
         ]
-        none = np.empty(0, dtype=np.int64)
-        rows = [none if leaf.rows is None else leaf.rows for leaf in leaves]
-        self.leaf_rows = [torch.tensor(r, device=X.device) for r in rows]
+        self.leaf_rows = Ragged.of([() if leaf.rows is None else leaf.rows for leaf in leaves])
         self.executor = executor or LocalExecutor(X.device)
         fastest = NativeEngine if NativeEngine.can(X, self.laws) else BatchedEngine
         self._engine_type = engine or fastest
         self.engine = self.engine_for(self.leaf_rows)
 
     @property
-    def groups(self) -> list[list[int]]:
+    def groups(self) -> list[NDArray[np.int64]]:
         """Numbers of leaves that are worked on together."""
         return self.engine.groups
 
@@ -82,7 +81,7 @@ class Experts:
         """The laws at their hyperparameters."""
         return Bound(self.laws, [natural.detach().to(self.X) for natural in naturals])
 
-    def engine_for(self, leaf_rows: Sequence[Tensor]) -> LearningEngine:
+    def engine_for(self, leaf_rows: Ragged) -> LearningEngine:
         """An engine like the experts' own, for leaves of these rows."""
         return self._engine_type(self.X, self.Y, leaf_rows, self.laws)
 
@@ -91,9 +90,8 @@ class Experts:
     ) -> list[Result]:
         """``work`` on some of an engine's groups of leaves: those with a large leaf, which comes first, one by one on
         all cores; then the rest side by side."""
-        large = {
-            k for k in groups if k >= 0 and len(self.leaf_rows[engine.groups[k][0]]) > PARALLEL_ROWS
-        }
+        sizes = self.leaf_rows.sizes
+        large = {k for k in groups if k >= 0 and sizes[engine.groups[k][0]] > PARALLEL_ROWS}
         alone = {group: work(group) for group in groups if group in large}
         rest = iter(self.executor.map(work, [group for group in groups if group not in large]))
         return [alone[group] if group in large else next(rest) for group in groups]
@@ -105,7 +103,7 @@ class Experts:
     def mean_squares(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
         """For each output the factor by which its covariance should grow to fit the observations best."""
         squares = self._by_output(naturals, self.engine.squares)
-        return np.asarray(squares.sum(axis=0) / max(sum(len(r) for r in self.leaf_rows), 1))
+        return np.asarray(squares.sum(axis=0) / max(len(self.leaf_rows.flat), 1))
 
     def log_evidence_and_gradient(
         self,
@@ -142,8 +140,9 @@ class Experts:
         """Per-leaf results of an engine in the order of the leaves; a leaf without rows has evidence one."""
         table = np.zeros((self.n_leaves, width))
         if results:
-            order = [number for group in engine.groups for number in group]
-            table[order] = torch.cat(list(results)).to("cpu", torch.float64).numpy()
+            table[np.concatenate(engine.groups)] = (
+                torch.cat(list(results)).to("cpu", torch.float64).numpy()
+            )
         return table
 
     def _by_output(

@@ -1,4 +1,4 @@
-"""Factors of groups of leaves, kept while there is room, and made again when not."""
+"""Factors of groups of leaves: how they lie in memory; kept while there is room, and made again when not."""
 
 from __future__ import annotations
 
@@ -6,42 +6,95 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Factors", "LeadingBlocks"]
+__all__ = ["Factors", "LeadingBlocks", "LeafFactors", "Packed", "Stacked"]
 
-Group = list[Sequence[Tensor]]
+Index = NDArray[np.int64]
 # Share of the room for factors that come and go, the least recently used first. The rest is for those that stay: a
 # pass over all leaves in order would otherwise push out just what it is about to need.
 PASSING = 0.25
 
 
+class LeafFactors(Protocol):
+    """Lower factors of a group of leaves, kept, and pickled, as one array: torch pickles a view with all that it is
+    a view of."""
+
+    def __getitem__(self, slot: int) -> Tensor: ...
+    def __len__(self) -> int: ...
+
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        """Where some of them start in memory, and the steps, in numbers, from row to row."""
+
+
 @dataclass(frozen=True)
-class LeadingBlocks(Sequence[Tensor]):
-    """Leading blocks of one matrix, of the given sizes. Kept, and pickled, once: torch pickles a view with all that it
-    is a view of."""
+class LeadingBlocks:
+    """Leading blocks of one matrix, of the given sizes."""
 
     whole: Tensor
-    sizes: Sequence[int]
+    sizes: Index
 
-    @overload
-    def __getitem__(self, slot: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, slot: slice) -> Sequence[Tensor]: ...
-    def __getitem__(self, slot: int | slice) -> Tensor | Sequence[Tensor]:
-        if isinstance(slot, slice):
-            return LeadingBlocks(self.whole, self.sizes[slot])
-        n = self.sizes[slot]
+    def __getitem__(self, slot: int) -> Tensor:
+        n = int(self.sizes[slot])
         return self.whole[:n, :n]
 
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        return np.full(len(slots), self.whole.data_ptr()), np.full(len(slots), len(self.whole))
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Matrices side by side, padded to the size of the largest: (leaves, rows, rows)."""
+
+    stack: Tensor
+    sizes: Index
+
+    def __getitem__(self, slot: int) -> Tensor:
+        n = int(self.sizes[slot])
+        return self.stack[slot, :n, :n]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        n = self.stack.shape[-1]
+        return self.stack.data_ptr() + self.stack.element_size() * n * n * slots, np.full(
+            len(slots), n
+        )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Matrices one after the other, without padding."""
+
+    flat: Tensor
+    sizes: Index
+
+    def __getitem__(self, slot: int) -> Tensor:
+        n, start = int(self.sizes[slot]), int(np.square(self.sizes[:slot]).sum())
+        return self.flat[start : start + n * n].view(n, n)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        starts = np.cumsum(self.sizes**2) - self.sizes**2
+        size = self.flat.element_size()
+        return self.flat.data_ptr() + size * starts[slots], self.sizes[slots]
+
+
+Group = list[LeafFactors]
+
 
 class Factors:
-    """Factors by group, output and leaf.
+    """Factors by group and output.
 
     Parameters
     ----------

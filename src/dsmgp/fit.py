@@ -20,10 +20,11 @@ from dsmgp.learn import TOLERANCE, Learned
 from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
 from dsmgp.process import Family
+from dsmgp.routes import place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.train import Trainer, physical_memory
-from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves, place
+from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
 
 __all__ = ["Fitted", "fit"]
 
@@ -169,7 +170,7 @@ class _Fit:
         scores = []
         for learned, family in candidates:
             left_out = trainer.left_out(others, family)
-            scores.append(left_out_score(others, left_out, trainer.labels))
+            scores.append(left_out_score(left_out, trainer.labels))
             how = "its own theta" if learned else "the theta of small ones"
             logger.info("large leaves, kernel %s, %s: %.4f", family.kernel, how, scores[-1])
         learned, best = candidates[int(np.argmin(scores))]
@@ -251,7 +252,7 @@ class _Fit:
     ) -> Fitted:
         """Scales of the leaves, the gate, and the scores of rows left out."""
         settings, trainer = self.settings, self.trainer
-        loo = LeaveOneOut(leaves(tree), conditioned, trainer.labels)
+        loo = LeaveOneOut(conditioned, trainer.labels)
         scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
         model = Model(
             tree=tree,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dsmgp.tree import Leaf, Node, Product, Sum, leaves, route
+from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 
 if TYPE_CHECKING:
     from dsmgp.model import Model
@@ -36,10 +36,13 @@ class Joint:
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}
         self.log_weight: dict[int, Array] = {}  # of each leaf at the rows it holds, in their order
         if model.gate is not None:
-            tasks = route(model.tree, X)
-            for (number, points), (_, variance) in zip(tasks, model.answers(X, tasks), strict=True):
+            routes = model.router.route(X)
+            leaf, _ = routes.pairs
+            _, variance = model.answers(X, routes)
+            log_weight = model.log_gate(leaf, variance + noise[leaf])
+            for k, number in enumerate(routes.leaf.tolist()):
                 at = np.full(len(X), np.nan)
-                at[points] = model.log_gate(number, variance + noise[number])
+                at[routes.rows[k]] = log_weight[routes.rows.ends[k] : routes.rows.ends[k + 1]]
                 self.log_weight[number] = at
 
     def moments(self, node: Node, points: Index) -> tuple[Array, Array]:

@@ -97,7 +97,7 @@ def learn(
     together. Each restart begins at a random step away.
     """
     sets = [[k] for k in range(len(processes))] if tree is None else [list(range(len(processes)))]
-    n_rows = max(sum(len(rows) for rows in experts.leaf_rows), 1)
+    n_rows = max(len(experts.leaf_rows.flat), 1)
     results = []
     for outputs in sets:
         objective = evidence_objective(tree, experts, processes, outputs, scale_rows)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
 from dsmgp.gate import leaf_scales
-from dsmgp.tree import Leaf
 
 __all__ = ["LeaveOneOut", "equal_rows"]
 
@@ -28,69 +26,68 @@ class LeaveOneOut:
 
     Parameters
     ----------
-    leaves : sequence of Leaf
     conditioned : Conditioned
         With ``left_out`` computed.
     labels : ndarray of shape (n_rows,)
         From :func:`equal_rows`.
     """
 
-    def __init__(self, leaves: Sequence[Leaf], conditioned: Conditioned, labels: Index) -> None:
-        self.left_out = dict(sorted(conditioned.left_out.items()))  # whichever came first
-        self.leaf_rows = [rows.cpu().numpy() for rows in conditioned.leaf_rows]
-        self.Y = conditioned.experts.Y.cpu().double().numpy()
-        self.squares = np.zeros((len(leaves), self.Y.shape[1]))
-        self.n_rows = np.array([leaf.n_rows for leaf in leaves])
-        # By leaf: each row's share of the sum of squares, with its twins', and how many they are.
-        self._own: dict[int, tuple[Array, Array]] = {}
-        for number, found in self.left_out.items():
-            rows = self.leaf_rows[number]
-            square = (self.Y[rows] - found.mean) ** 2 / found.variance
-            self.squares[number] = square.sum(axis=0)
-            self._own[number] = _summed_over_twins(square, labels[rows])
+    def __init__(self, conditioned: Conditioned, labels: Index) -> None:
+        assert conditioned.left_out is not None, "rows were not left out"
+        self.left_out = conditioned.left_out
+        self.leaf_rows = conditioned.leaf_rows
+        self.n_rows = self.leaf_rows.sizes
+        self.Y = conditioned.experts.Y.to("cpu", torch.float64).numpy()
+        found, leaf, rows = self.left_out, self.leaf_rows.owner, self.leaf_rows.flat
+        square = (self.Y[rows] - found.mean) ** 2 / found.variance
+        self.squares = _sums(square, leaf, len(self.leaf_rows))
+        # Each row's share of its leaf's sum of squares, with its twins', and how many they are.
+        self._own = square, np.ones_like(square)
+        if conditioned.has_twins:
+            self._own = _summed_over_twins(square, leaf, labels[rows])
 
     @property
     def scales(self) -> Array:
         """Each leaf's scale, (n_leaves, n_outputs)."""
-        return leaf_scales(self.squares, self.n_rows[:, None])
+        return leaf_scales(self.squares, self.n_rows[:, None].astype(np.float64))
 
     def components(self, rows: Index, grouped: bool = False) -> Components:
         """What the leaves say at ``rows``; ``grouped``: without all rows of the same inputs."""
+        found = self.left_out
         if grouped:
-            return self._stack(
-                rows, {k: (f.grouped_mean, f.grouped_variance) for k, f in self.left_out.items()}
-            )
-        return self._stack(rows, {k: (f.mean, f.variance) for k, f in self.left_out.items()})
+            return self._stack(rows, found.grouped_mean, found.grouped_variance)
+        return self._stack(rows, found.mean, found.variance)
 
     def scales_without(self, rows: Index) -> Array:
         """Scales of the leaves at ``rows``, each without the row: (n, n_components, n_outputs).
 
         Without its twins too: a twin's residual is against the row itself, and would betray it.
         """
-        own = self._stack(rows, self._own)
+        own = self._stack(rows, *self._own)
         others = np.maximum(own.of_leaves(self.squares, 0.0) - own.mean, 0.0)
         count = own.of_leaves(self.n_rows[:, None].astype(np.float64), 1.0) - own.variance
         return leaf_scales(others, count)
 
-    def _stack(self, rows: Index, values: dict[int, tuple[Array, Array]]) -> Components:
-        """By leaf, two values for each of its rows: both at ``rows``, side by side."""
+    def _stack(self, rows: Index, first: Array, second: Array) -> Components:
+        """Two values for each row of each leaf: both at ``rows``, side by side."""
         position = np.full(len(self.Y), -1, dtype=np.int64)
         position[rows] = np.arange(len(rows))
-        tasks, answers = [], []
-        for number, (first, second) in values.items():
-            at = position[self.leaf_rows[number]]
-            chosen = at >= 0
-            if chosen.any():
-                tasks.append((number, at[chosen]))
-                answers.append((first[chosen], second[chosen]))
-        return Components.stack(len(rows), tasks, answers, self.Y.shape[1])
+        at = position[self.leaf_rows.flat]
+        chosen = np.flatnonzero(at >= 0)
+        leaf = self.leaf_rows.owner[chosen]
+        return Components.of_pairs(len(rows), leaf, at[chosen], first[chosen], second[chosen])
 
 
-def _summed_over_twins(square: Array, labels: Index) -> tuple[Array, Array]:
-    """For each row the sum over the rows of the same label, and their number."""
-    _, group, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(counts) == len(labels):
-        return square, np.ones_like(square)
-    total = np.zeros((len(counts), square.shape[1]))
-    np.add.at(total, group, square)
-    return total[group], np.broadcast_to(counts[group][:, None], square.shape).astype(np.float64)
+def _sums(values: Array, group: Index, n_groups: int) -> Array:
+    """Sums of rows by group, (n_groups, columns)."""
+    sums = [np.bincount(group, weights=column, minlength=n_groups) for column in values.T]
+    return np.stack(sums, axis=1)
+
+
+def _summed_over_twins(square: Array, leaf: Index, labels: Index) -> tuple[Array, Array]:
+    """For each row the sum over the rows of the same leaf and label, and their number."""
+    _, group, counts = np.unique(
+        leaf * (labels.max() + 1) + labels, return_inverse=True, return_counts=True
+    )
+    count = np.broadcast_to(counts[group][:, None].astype(np.float64), square.shape)
+    return _sums(square, group, len(counts))[group], count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +18,8 @@ from dsmgp.joint import Joint
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
 from dsmgp.process import Family, Process
-from dsmgp.tree import Node, Product, Sum, nodes, route
+from dsmgp.routes import Router, Routes
+from dsmgp.tree import Node, Product, Sum, nodes
 from dsmgp.units import InputUnits, OutputUnits
 
 __all__ = ["WEIGHTS", "Model"]
@@ -28,6 +28,11 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 #: How the leaves that a row reaches are weighed.
 WEIGHTS = ("gated", "posterior", "uniform")
+# Log of the share of a row's weight below which a leaf is not asked: a mean would have to be a billion standard deviations
+# away to move the law by a thousandth of one.
+NEGLIGIBLE = float(np.log(1e-12))
+# Numbers that leaves say of rows at once: a few arrays of 64 MB.
+AT_ONCE = 2**23
 
 
 @dataclass
@@ -100,16 +105,30 @@ class Model:
         """The scales over which leaves are spread; without a gate just one."""
         return self.gate or Gate()
 
-    def log_gate(self, number: int, variance: Array) -> Array:
-        """The gate's log weight of one leaf where its variance of y is given, (n, n_outputs)."""
-        return self.shape.log_weight(
-            self.log_path_weights[number], variance, self.scales[number][None, :]
-        )
+    def log_gate(self, leaf: Index, variance: Array) -> Array:
+        """The gate's log weight of leaves where their variance of y is given, (n, n_outputs)."""
+        return self.shape.log_weight(self.log_path_weights[leaf], variance, self.scales[leaf])
+
+    @cached_property
+    def router(self) -> Router:
+        return Router(self.tree)
 
     def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
         """The predictive mixture at each row."""
-        tasks = route(self.tree, X)
-        return self.law(self._stack(X, tasks, self.answers(X, tasks)), include_noise, squeeze)
+        return self.law(self._components(X), include_noise, squeeze)
+
+    def moments(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """The mixture's mean and standard deviation, (n, n_outputs) each, without the mixture of all rows at once."""
+        mean = np.empty((len(X), self.outputs.n_outputs))
+        std = np.empty_like(mean)
+        for rows in self._parts(len(X)):
+            mean[rows], std[rows] = self._moments(self._components(X[rows]), include_noise)
+        return mean, std
+
+    def _parts(self, n_rows: int) -> list[slice]:
+        """Rows that are answered at once: what leaves say of more would take too much room."""
+        step = max(1, AT_ONCE // (self._coverage * self.outputs.n_outputs))
+        return [slice(first, first + step) for first in range(0, n_rows, step)]
 
     def law(
         self,
@@ -126,20 +145,11 @@ class Model:
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
-        if log_path is None:
-            log_path = components.of_leaves(self.log_path_weights, -np.inf)
-        log_weights = self.shape.log_weight(log_path, components.variance, scale)
-        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        variance = components.variance
-        if not include_noise:
-            # f may be known exactly at a training row without noise; a density still needs a width.
-            variance = np.maximum(
-                variance - components.of_leaves(self.experts.noise, 0.0), np.finfo(np.float64).tiny
-            )
+        weights = self._weights(components, scale, log_path)
         shapes = self.shape
         n_shapes = len(shapes.shape_weights)
-        spread = (variance * scale)[:, :, None, :] * shapes.shape_variances[:, None]
+        spread = self._spread(components, scale, include_noise)[:, :, None, :]
+        spread = spread * shapes.shape_variances[:, None]
         return Mixture(
             (weights[:, :, None] * shapes.shape_weights).reshape(len(weights), -1),
             np.repeat(components.mean, n_shapes, axis=1),
@@ -147,6 +157,38 @@ class Model:
             self.outputs,
             squeeze,
         )
+
+    def _moments(self, components: Components, include_noise: bool) -> tuple[Array, Array]:
+        """Of :meth:`law`, in the user's units, without spreading every leaf over its shapes."""
+        scale = components.of_leaves(self.scales, 1.0)
+        weights = self._weights(components, scale)[:, :, None]
+        means = self.outputs.mean_to_user(components.mean)
+        spread = self.shape.mean_variance * self._spread(components, scale, include_noise)
+        mean = (weights * means).sum(axis=1)
+        away = np.square(means - mean[:, None])
+        variance = (weights * (self.outputs.variance_to_user(spread) + away)).sum(axis=1)
+        return mean, np.sqrt(variance)
+
+    def _weights(
+        self, components: Components, scale: Array, log_path: Array | None = None
+    ) -> Array:
+        """Of the leaves at each row, (n, n_components)."""
+        if log_path is None:
+            log_path = components.of_leaves(self.log_path_weights, -np.inf)
+        log_weights = self.shape.log_weight(log_path, components.variance, scale)
+        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
+
+    def _spread(self, components: Components, scale: Array, include_noise: bool) -> Array:
+        """Variance of the leaves with their scales."""
+        variance = components.variance
+        if not include_noise:
+            # f may be known exactly at a training row without noise; a density still needs a width.
+            variance = np.maximum(
+                variance - components.of_leaves(self.experts.noise, 0.0), np.finfo(np.float64).tiny
+            )
+        return variance * scale
 
     def left_out_law(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
         """The law of y at training rows given all other rows (and, ``grouped``, without their twins)."""
@@ -163,12 +205,17 @@ class Model:
     def mean(self, X: Array) -> Array:
         """The mixture's mean, (n, n_outputs); without a gate at a fraction of the mixture's cost."""
         if self.gate is not None:
-            return self.mixture(X, squeeze=False).mean
-        tasks = route(self.tree, X)
-        total = np.zeros((len(X), self.outputs.n_outputs))
-        for (number, points), (mean, _) in zip(tasks, self.answers(X, tasks, False), strict=True):
-            total[points] += np.exp(self.log_path_weights[number]) * mean
-        return self.outputs.mean_to_user(total)
+            return self.moments(X)[0]
+        mean = np.empty((len(X), self.outputs.n_outputs))
+        for rows in self._parts(len(X)):
+            routes = self._needed(self.router.route(X[rows]))
+            leaf, row = routes.pairs
+            means, _ = self.answers(X[rows], routes, with_variance=False)
+            weights = np.exp(self.log_path_weights[leaf])
+            total = np.bincount(row, weights)
+            sums = [np.bincount(row, weights * column) / total for column in means.T]
+            mean[rows] = self.outputs.mean_to_user(np.stack(sums, axis=1))
+        return mean
 
     def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
         """Mean (n, n_outputs) and each output's joint covariance (n_outputs, n, n) over the rows."""
@@ -198,27 +245,49 @@ class Model:
     def experts_see(self, X: Array) -> Tensor:
         return torch.from_numpy(self.inputs.to_experts(X)).to(self.experts.experts.X)
 
-    def answers(
-        self, X: Array, tasks: Sequence[tuple[int, Index]], with_variance: bool = True
-    ) -> list[tuple[Array, Array]]:
-        """Mean and variance of f by each leaf for its rows, in the units of the experts."""
-        Z = self.experts_see(X)
-        asked = [(number, Z[torch.from_numpy(points).to(Z.device)]) for number, points in tasks]
-        return [
-            (_numpy(mean), _numpy(variance))
-            for mean, variance in self.experts.predict(asked, with_variance)
-        ]
+    def answers(self, X: Array, routes: Routes, with_variance: bool = True) -> tuple[Array, Array]:
+        """Mean and variance of f for every pair of leaf and row, in the units of the experts."""
+        return self.experts.predict(routes, self.experts_see(X), with_variance)
 
-    def _stack(
-        self, X: Array, tasks: Sequence[tuple[int, Index]], answers: Sequence[tuple[Array, Array]]
-    ) -> Components:
+    def _components(self, X: Array) -> Components:
+        """What leaves say of y at the rows."""
+        routes = self._needed(self.router.route(X))
+        leaf, row = routes.pairs
+        mean, variance = self.answers(X, routes)
+        variance += self.experts.noise[leaf]
+        return Components.of_pairs(len(X), leaf, row, mean, variance)
+
+    @cached_property
+    def _coverage(self) -> int:
+        """Leaves that a row reaches, at most."""
+        most: dict[Node, int] = {}
+        for node in reversed(list(nodes(self.tree))):
+            match node:
+                case Sum():
+                    most[node] = sum(most[child] for child in node.children)
+                case Product():
+                    most[node] = max(most[child] for child in node.children)
+                case _:
+                    most[node] = 1
+        return most[self.tree]
+
+    def _needed(self, routes: Routes) -> Routes:
+        """Without leaves whose weight is next to nothing beside another's at the row, whatever their variances are."""
+        least, most = self._log_weight_bounds
+        if most.min() >= least.max() + NEGLIGIBLE:
+            return routes
+        leaf, row = routes.pairs
+        best = np.full(row.max(initial=-1) + 1, -np.inf)
+        np.maximum.at(best, row, least[leaf])
+        return routes.only(most[leaf] >= best[row] + NEGLIGIBLE)
+
+    @cached_property
+    def _log_weight_bounds(self) -> tuple[Array, Array]:
+        """The least and the most that a leaf's log weight can be anywhere: it is as sure as its noise at best, and
+        its prior at worst."""
         noise = self.experts.noise
-        noisy = [
-            (mean, variance + noise[number])
-            for (number, _), (mean, variance) in zip(tasks, answers, strict=True)
-        ]
-        return Components.stack(len(X), tasks, noisy, self.outputs.n_outputs)
-
-
-def _numpy(tensor: Tensor) -> Array:
-    return tensor.to("cpu", torch.float64).numpy()
+        if self.gate is None:
+            return self.log_path_weights, self.log_path_weights
+        leaf = np.arange(len(noise))
+        prior = self.experts.prior_variance
+        return self.log_gate(leaf, noise + prior), self.log_gate(leaf, noise)

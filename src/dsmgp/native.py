@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp import lapack
-from dsmgp.engine import Bound, Law, Question, Seen, without_twins
+from dsmgp.engine import Bound, Law, Questions, Seen, law_codes, without_twins
+from dsmgp.factors import Packed
+from dsmgp.ragged import Ragged
 from dsmgp.stationary import Stationary
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NativeEngine"]
 
+Array = NDArray[np.float64]
 KINDS = ("rbf", "matern12", "matern32", "matern52")
 # Multiplications that make one piece of work for a thread: a millisecond or two.
 PIECE = 3e7
@@ -38,13 +41,10 @@ class NativeEngine:
     """An :class:`dsmgp.engine.Engine` of compiled calls, many leaves in each."""
 
     def __init__(
-        self, X: Tensor, Y: Tensor, leaf_rows: Sequence[Tensor], laws: Sequence[Sequence[Law]]
+        self, X: Tensor, Y: Tensor, leaf_rows: Ragged, laws: Sequence[Sequence[Law]]
     ) -> None:
         self.X, self.Y, self.leaf_rows, self.laws = X, Y, leaf_rows, laws
-        self.groups = _pieces(
-            [len(rows) for rows in leaf_rows],
-            [tuple(by_leaf[k] for by_leaf in laws) for k in range(len(leaf_rows))],
-        )
+        self.groups = _pieces(leaf_rows.sizes, law_codes(laws))
         self._leaves: dict[tuple[int, int], Leaves] = {}
         # One column after the other, once: every group of leaves points to them.
         self._targets = [y.contiguous().numpy() for y in Y.T]
@@ -60,7 +60,7 @@ class NativeEngine:
         )
 
     def elements(self, group: int) -> int:
-        return sum(len(self.leaf_rows[number]) ** 2 for number in self.groups[group])
+        return int(np.square(self.leaf_rows.sizes[self.groups[group]]).sum())
 
     def squares(self, bound: Bound, output: int, group: int) -> Tensor:
         return torch.from_numpy(self._evaluated(bound, output, group).fit)
@@ -87,55 +87,51 @@ class NativeEngine:
     ) -> Seen:
         any_twins = twins is not None and any(twins)
         found = self._evaluated(bound, output, group, keep or any_twins, twins is not None)
-        ends = self._leaves_of(output, group).ends[1:-1]
-        alpha = np.split(found.alpha, ends)
+        sizes = self.leaf_rows.sizes[self.groups[group]]
+        factors = Packed(torch.from_numpy(found.factors), sizes)
         left_out = None
         if twins is not None:
-            variance = np.split(1.0 / found.inverse_diagonal, ends)
-            left_out = []
-            for slot, own in enumerate(twins):
-                away, alone = alpha[slot] * variance[slot], variance[slot]
-                grouped_away, grouped = away, alone
-                if own:
-                    half = found.factors[slot].copy()
-                    lapack.invert_factor(half)
-                    tensors = [torch.from_numpy(t)[None] for t in (half, alpha[slot])]
-                    both = without_twins(away[None], alone[None], tensors[0], tensors[1], [own])
-                    grouped_away, grouped = both[0][0], both[1][0]
-                left_out.append((away, alone, grouped_away, grouped))
+            variance = 1.0 / found.inverse_diagonal
+            away = found.alpha * variance
+            left_out = (away, variance, away, variance)
+            if any_twins:
+                left_out = (
+                    away,
+                    variance,
+                    *_without_twins(away, variance, found.alpha, factors, twins),
+                )
         return Seen(
             log_evidence=torch.from_numpy(found.log_evidence),
             added=torch.from_numpy(found.added),
-            alpha=[torch.from_numpy(a) for a in alpha],
-            factor=[torch.from_numpy(f) for f in found.factors] if keep else None,
+            alpha=torch.from_numpy(found.alpha),
+            factors=factors if keep else None,
             left_out=left_out,
         )
 
-    def predict(
-        self, bound: Bound, output: int, questions: Sequence[Question]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def predict(self, bound: Bound, output: int, asked: Questions) -> tuple[Tensor, Tensor]:
         from dsmgp import compiled
 
-        answers = []
-        for q in questions:
-            mean, variance = compiled.predict(
-                self._make([q.number], output),
-                0,
-                _natural_of(bound, output, q.number),
-                q.alpha.numpy(),
-                None if q.factor is None else q.factor.numpy(),
-                q.X.numpy(),
-            )
-            answers.append((torch.from_numpy(mean), torch.from_numpy(variance)))
-        return answers
+        natural = bound.naturals[output]
+        mean, variance = compiled.predict(
+            self._make(asked.numbers, output),
+            (natural if natural.ndim == 1 else natural[asked.numbers]).numpy(),
+            asked.alpha.numpy()[self.leaf_rows.positions(asked.numbers)],
+            None if asked.factors is None else asked.factors.addresses(asked.slots),
+            asked.X.numpy(),
+            asked.ends,
+        )
+        return torch.from_numpy(mean), torch.from_numpy(variance)
 
     def fill(
         self, bound: Bound, output: int, number: int, K: NDArray[np.float64], first: int
     ) -> None:
         from dsmgp import compiled
 
-        leaf = self._make([number], output)
-        compiled.fill(leaf, 0, _natural_of(bound, output, number), K, first)
+        natural = bound.naturals[output]
+        leaf = self._make(np.array([number]), output)
+        compiled.fill(
+            leaf, 0, (natural if natural.ndim == 1 else natural[number]).numpy(), K, first
+        )
 
     def _evaluated(
         self,
@@ -161,7 +157,7 @@ class NativeEngine:
             self._leaves[key] = self._make(self.groups[group], output)
         return self._leaves[key]
 
-    def _make(self, numbers: Sequence[int], output: int) -> Leaves:
+    def _make(self, numbers: NDArray[np.int64], output: int) -> Leaves:
         from dsmgp import compiled
 
         law = self.laws[output][numbers[0]]
@@ -169,7 +165,7 @@ class NativeEngine:
         return compiled.Leaves.of(
             self.X.numpy(),
             self._targets[output],
-            [self.leaf_rows[k].numpy() for k in numbers],
+            self.leaf_rows.take(numbers),
             law.columns,
             law.kind,
             law.mean_kind,
@@ -179,22 +175,41 @@ class NativeEngine:
         return {**self.__dict__, "_leaves": {}}
 
 
-def _natural_of(bound: Bound, output: int, number: int) -> NDArray[np.float64]:
-    natural = bound.naturals[output]
-    return (natural if natural.ndim == 1 else natural[number]).numpy()
+def _without_twins(
+    away: Array,
+    variance: Array,
+    alpha: Array,
+    factors: Packed,
+    twins: list[list[NDArray[np.int64]]],
+) -> tuple[Array, Array]:
+    """Rows of several leaves, left out alone, with their twins left out too."""
+    away, variance = away.copy(), variance.copy()
+    ends = np.cumsum([0, *factors.sizes])
+    for slot, own in enumerate(twins):
+        if own:
+            rows = slice(ends[slot], ends[slot + 1])
+            half = factors[slot].clone()
+            lapack.invert_factor(half.numpy())
+            pull = torch.from_numpy(alpha[rows])
+            both = without_twins(
+                away[rows][None], variance[rows][None], half[None], pull[None], [own]
+            )
+            away[rows], variance[rows] = both[0][0], both[1][0]
+    return away, variance
 
 
-def _pieces(sizes: Sequence[int], laws: Sequence[tuple[Law, ...]]) -> list[list[int]]:
+def _pieces(sizes: NDArray[np.int64], codes: Sequence[int]) -> list[NDArray[np.int64]]:
     """Leaf numbers in pieces of work with equal laws, large leaves first."""
-    order = sorted((k for k in range(len(sizes)) if sizes[k]), key=lambda k: (-sizes[k], k))
     pieces: list[list[int]] = []
-    growing: dict[tuple[Law, ...], tuple[list[int], float]] = {}
-    for k in order:
-        cost = sizes[k] ** 3 + PAIR * sizes[k] ** 2
-        piece, load = growing.get(laws[k], ([], math.inf))
-        if load + cost > PIECE:
+    growing: dict[int, tuple[list[int], float]] = {}
+    costs = (sizes**3 + PAIR * sizes**2).tolist()
+    for k in np.argsort(-sizes, kind="stable").tolist():
+        if not costs[k]:
+            break
+        piece, load = growing.get(codes[k], ([], math.inf))
+        if load + costs[k] > PIECE:
             piece, load = [], 0.0
             pieces.append(piece)
         piece.append(k)
-        growing[laws[k]] = piece, load + cost
-    return pieces
+        growing[codes[k]] = piece, load + costs[k]
+    return [np.array(piece) for piece in pieces]

@@ -249,8 +249,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             mean, covariance = self._model.covariance(X, include_noise)
             return self._shaped(mean), self._shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
-            law = self._model.mixture(X, include_noise, self._squeeze)
-            return law.mean, law.std
+            mean, std = self._model.moments(X, include_noise)
+            return self._shaped(mean), self._shaped(std)
         return self._shaped(self._model.mean(X))
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:

@@ -7,7 +7,6 @@ and so do ``L^-1 (y - mean)`` and ``L^-1``, of which each leaf takes its leading
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -17,9 +16,10 @@ from torch import Tensor
 
 from dsmgp import lapack
 from dsmgp.chains import SharedFactors
-from dsmgp.engine import Bound, Left, Question, Seen, without_twins
+from dsmgp.engine import Bound, Left, Questions, Seen, without_twins
 from dsmgp.experts import PARALLEL_ROWS, Experts
 from dsmgp.factors import LeadingBlocks
+from dsmgp.ragged import Ragged
 from dsmgp.sharing import SharingPlan, direct_flops, plan_sharing
 
 __all__ = ["SharedEngine"]
@@ -53,12 +53,12 @@ class SharedEngine:
 
     def __init__(self, experts: Experts, plan: SharingPlan, bound: Bound) -> None:
         self.plan, self.bound = plan, bound
-        self.leaf_rows: Sequence[Tensor] = [torch.tensor(rows) for rows in plan.rows]
+        self.leaf_rows = Ragged.of(plan.rows)
         self._own = experts.engine_for(self.leaf_rows)
         self._chains = _chains(plan)
-        chained = {number for chain in self._chains for number in chain}
+        chained = {number for chain in self._chains for number in chain.tolist()}
         self._rest = experts.engine_for(
-            [rows[: 0 if k in chained else None] for k, rows in enumerate(self.leaf_rows)]
+            Ragged.of([rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)])
         )
         self.groups = self._chains + self._rest.groups
         outputs, X = range(experts.n_outputs), experts.X.unsqueeze(0)
@@ -70,10 +70,10 @@ class SharedEngine:
     @classmethod
     def where_it_pays(cls, experts: Experts, bound: Bound, memory: float) -> SharedEngine | None:
         """An engine for these leaves, if they can share, it is faster, and their factors fit in so many bytes."""
-        sizes = np.array([len(rows) for rows in experts.leaf_rows])
+        sizes = experts.leaf_rows.sizes
         if not _can_share(experts, bound) or not _may_pay(sizes, experts):
             return None
-        plan = plan_sharing([rows.numpy() for rows in experts.leaf_rows])
+        plan = plan_sharing([experts.leaf_rows[k] for k in range(experts.n_leaves)])
         n_bytes = 8 * experts.n_outputs * sum(int(sizes[leaf]) ** 2 for leaf in plan.flops)
         if n_bytes > memory or _gain(plan, torch.get_num_threads()) < LEAST_GAIN:
             return None
@@ -82,7 +82,7 @@ class SharedEngine:
     def elements(self, group: int) -> int:
         if group >= len(self._chains):
             return self._rest.elements(group - len(self._chains))
-        return len(self.leaf_rows[self._chains[group][0]]) ** 2
+        return int(self.leaf_rows.sizes[self._chains[group][0]]) ** 2
 
     def condition(
         self, bound: Bound, output: int, group: int, keep: bool, twins: list[list[Index]] | None
@@ -91,24 +91,22 @@ class SharedEngine:
         if group >= len(self._chains):
             return self._rest.condition(bound, output, group - len(self._chains), keep, twins)
         numbers = self._chains[group]
-        sizes = [len(self.plan.rows[number]) for number in numbers]
-        L = self._factors[output].lower(numbers[0])
+        sizes = self.leaf_rows.sizes[numbers]
+        L = self._factors[output].lower(int(numbers[0]))
         white = self._residual[output][self.plan.rows[numbers[0]]]
         lapack.solve_lower(L, white)
         losses = np.cumsum(0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI)
-        alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes)}
+        alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes.tolist())}
         return Seen(
-            log_evidence=torch.from_numpy(-losses[np.array(sizes) - 1]),
+            log_evidence=torch.from_numpy(-losses[sizes - 1]),
             added=torch.zeros(len(numbers), dtype=torch.float64),
-            alpha=[torch.from_numpy(alpha[n]) for n in sizes],
-            factor=LeadingBlocks(torch.from_numpy(L), sizes) if keep else None,
-            left_out=None if twins is None else _left_out(L, alpha, sizes, twins),
+            alpha=torch.from_numpy(np.concatenate([alpha[n] for n in sizes.tolist()])),
+            factors=LeadingBlocks(torch.from_numpy(L), sizes) if keep else None,
+            left_out=None if twins is None else _left_out(L, alpha, sizes.tolist(), twins),
         )
 
-    def predict(
-        self, bound: Bound, output: int, questions: Sequence[Question]
-    ) -> list[tuple[Tensor, Tensor]]:
-        return self._own.predict(bound, output, questions)
+    def predict(self, bound: Bound, output: int, asked: Questions) -> tuple[Tensor, Tensor]:
+        return self._own.predict(bound, output, asked)
 
 
 def _can_share(experts: Experts, bound: Bound) -> bool:
@@ -155,7 +153,7 @@ def _gain(plan: SharingPlan, n_threads: int) -> float:
     return float(separate / shared)
 
 
-def _chains(plan: SharingPlan) -> list[list[int]]:
+def _chains(plan: SharingPlan) -> list[Index]:
     """Leaves whose factors are leading blocks of one factor, or that others start from. The largest come first."""
     by_size = sorted(range(len(plan.rows)), key=lambda k: (-len(plan.rows[k]), k))
     chains: dict[int, list[int]] = {}
@@ -164,7 +162,9 @@ def _chains(plan: SharingPlan) -> list[list[int]]:
             chains.setdefault(plan.owner(number), []).append(number)
     families = [plan.lineage(leaf) for leaf in plan.flops]
     related = {leaf for family in families if len(family) > 1 for leaf in family}
-    return [chain for owner, chain in chains.items() if len(chain) > 1 or owner in related]
+    return [
+        np.array(chain) for owner, chain in chains.items() if len(chain) > 1 or owner in related
+    ]
 
 
 def _solve_transposed(L: Array, white: Array) -> Array:
@@ -175,8 +175,8 @@ def _solve_transposed(L: Array, white: Array) -> Array:
 
 def _left_out(
     L: Array, alpha: dict[int, Array], sizes: list[int], twins: list[list[Index]]
-) -> list[Left]:
-    """Rows left out of the leaves of a chain, once for each size."""
+) -> Left:
+    """Rows left out of the leaves of a chain, once for each size; one leaf after the other."""
     half = L.copy()
     lapack.invert_factor(half)
     diagonal, n_summed = np.zeros(len(L)), 0
@@ -190,4 +190,7 @@ def _left_out(
         pull = torch.from_numpy(alpha[n])
         grouped = without_twins(away[None], variance[None], inverse[None], pull[None], [own])
         found[n] = (away, variance, grouped[0][0], grouped[1][0])
-    return [found[n] for n in sizes]
+    away, alone, grouped_away, grouped_alone = (
+        np.concatenate([found[n][k] for n in sizes]) for k in range(4)
+    )
+    return away, alone, grouped_away, grouped_alone

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Trainer:
         self.inputs = InputUnits.of(X, settings.standardize)
         self.outputs = OutputUnits.of(Y, settings.standardize)
         self.labels = equal_rows(X)
+        # X and Y as the experts see them in the units of now: there may be many rows, and every step asks for them.
+        self._seen: dict[type, tuple[Any, Tensor]] = {}
 
     def build(self, kernel: Any) -> Family:
         """A family before it has learned."""
@@ -50,10 +53,15 @@ class Trainer:
             settings.mean,
             settings.noise_variance,
             self.X.shape[1],
-            spread=InputUnits.of(self.inputs.to_experts(self.X), True).scale,
+            spread=self._spread,
             variance=self._variance(),
         )
         return Family(str(kernel), [copy.deepcopy(process) for _ in range(self.Y.shape[1])])
+
+    @cached_property
+    def _spread(self) -> Array:
+        """Spread of the inputs as the experts see them."""
+        return InputUnits.of(self.inputs.to_experts(self.X), True).scale
 
     def _variance(self) -> float:
         """Mean variance of the outputs as the experts see them: one where they are standardised."""
@@ -70,12 +78,17 @@ class Trainer:
         laws = (
             own[0] if family is None else [[own[f][o] for f in family] for o in range(len(own[0]))]
         )
-        Z, targets = self.inputs.to_experts(self.X), self.outputs.to_experts(self.Y)
-        return Experts(some, self._tensor(Z), self._tensor(targets), laws)
+        Z, targets = self._tensor(self.inputs, self.X), self._tensor(self.outputs, self.Y)
+        return Experts(some, Z, targets, laws)
 
-    def _tensor(self, values: Array) -> Tensor:
-        settings = self.settings
-        return torch.from_numpy(np.ascontiguousarray(values)).to(settings.device, settings.dtype)
+    def _tensor(self, units: InputUnits | OutputUnits, values: Array) -> Tensor:
+        """Values as the experts see them."""
+        known, seen = self._seen.get(type(units), (None, torch.empty(0)))
+        if known is not units:
+            seen = torch.from_numpy(np.ascontiguousarray(units.to_experts(values)))
+            seen = seen.to(self.settings.device, self.settings.dtype)
+            self._seen[type(units)] = units, seen
+        return seen
 
     def learn(
         self,

@@ -22,14 +22,13 @@ __all__ = [
     "Product",
     "Region",
     "Sum",
+    "box",
     "depth",
     "induced_tree",
     "leaves",
     "log_n_induced_trees",
     "n_induced_trees",
     "nodes",
-    "place",
-    "route",
 ]
 
 
@@ -183,7 +182,7 @@ class Product:
             if not child.region.same_as(part):
                 raise ValueError(
                     "a product's children must tile its region along its dimension: expected "
-                    f"child {k} to cover {_box(part)}, got {_box(child.region)}; "
+                    f"child {k} to cover {box(part)}, got {box(child.region)}; "
                     "build the children on Region.split(dimension, splits)"
                 )
         object.__setattr__(self, "children", children)
@@ -239,7 +238,7 @@ class Sum:
             if not child.region.same_as(children[0].region):
                 raise ValueError(
                     "all children of a sum node must cover the same region: child 0 covers "
-                    f"{_box(children[0].region)}, child {k} covers {_box(child.region)}"
+                    f"{box(children[0].region)}, child {k} covers {box(child.region)}"
                 )
         weights.flags.writeable = False
         object.__setattr__(self, "children", children)
@@ -260,7 +259,8 @@ def _checked_children(children: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(children)
 
 
-def _box(region: Region) -> str:
+def box(region: Region) -> str:
+    """A region in words."""
     return " x ".join(
         f"[{low:g}, {high:g})" for low, high in zip(region.lower, region.upper, strict=True)
     )
@@ -320,86 +320,6 @@ def log_n_induced_trees(root: Node) -> float:
                     np.logaddexp.reduce([log_count[id(child)] for child in node.children])
                 )
     return log_count[id(root)]
-
-
-def route(root: Node, X: NDArray[np.float64]) -> list[tuple[int, NDArray[np.int64]]]:
-    """For each leaf that any row of ``X`` reaches: the leaf's number and those rows of ``X``.
-
-    Examples
-    --------
-    >>> halves = [Leaf(part) for part in Region.whole(1).split(0, [0.5])]
-    >>> route(Product(halves, dimension=0, splits=[0.5]), np.array([[0.9], [0.1], [0.5]]))
-    [(0, array([1])), (1, array([0, 2]))]
-    """
-    reached = []
-    n_leaves_before = 0
-    stack: list[tuple[Node, NDArray[np.int64]]] = [(root, np.arange(len(X)))]
-    # Parents first and children in order, so that leaves are met in the order of their numbers.
-    while stack:
-        node, points = stack.pop()
-        if isinstance(node, Leaf):
-            if points.size:
-                reached.append((n_leaves_before, points))
-            n_leaves_before += 1
-        else:
-            stack.extend(reversed(list(zip(node.children, _send(node, points, X), strict=True))))
-    return reached
-
-
-def _send(
-    node: Sum | Product, points: NDArray[np.int64], X: NDArray[np.float64]
-) -> list[NDArray[np.int64]]:
-    """The points that each child of a node receives."""
-    if isinstance(node, Sum):
-        return [points] * len(node.children)
-    if not points.size:
-        return [points] * len(node.children)
-    side = node.sides(X, points)
-    return [points[side == k] for k in range(len(node.children))]
-
-
-def place(root: Node, X: NDArray[np.float64]) -> Node:
-    """The same tree with every row of ``X`` in the leaves whose region holds it.
-
-    Leaves that carry rows already must carry just these.
-    """
-    if root.region.n_dims != X.shape[1]:
-        raise ValueError(
-            f"the tree does not fit the data: it has {root.region.n_dims} dimensions, "
-            f"X has {X.shape[1]} columns"
-        )
-    if not root.region.same_as(Region.whole(X.shape[1])):
-        raise ValueError(
-            "the tree does not fit the data: its root must cover the whole input space, "
-            f"got {_box(root.region)}; start from Region.whole({X.shape[1]})"
-        )
-    if len({id(node) for node in nodes(root)}) < sum(1 for _ in nodes(root)):
-        raise ValueError(
-            "a node stands in two places of the tree; build a node of its own for each"
-        )
-    found = dict(route(root, X))
-    empty = np.empty(0, dtype=np.int64)
-    placed: dict[int, Node] = {}
-    n_leaves = len(leaves(root))
-    for node in reversed(list(nodes(root))):
-        match node:
-            case Leaf():
-                n_leaves -= 1
-                rows = found.get(n_leaves, empty)
-                if node.rows is not None and not np.array_equal(np.sort(node.rows), rows):
-                    raise ValueError(
-                        f"the tree does not fit the data: leaf {n_leaves} lists {node.n_rows} "
-                        f"rows that are not the {rows.size} rows of X in its region; "
-                        "leave rows out and they are placed for you"
-                    )
-                placed[id(node)] = Leaf(node.region, rows if node.rows is None else node.rows)
-            case Product():
-                children = [placed[id(child)] for child in node.children]
-                placed[id(node)] = Product(tuple(children), node.dimension, node.splits)
-            case Sum():
-                children = [placed[id(child)] for child in node.children]
-                placed[id(node)] = Sum(tuple(children), node.log_weights)
-    return placed[id(root)]
 
 
 def induced_tree(root: Node, rng: np.random.Generator) -> Node:
