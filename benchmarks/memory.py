@@ -77,7 +77,7 @@ def measure_ours(X: np.ndarray, Y: np.ndarray, memory_limit: str) -> dict:
         "fit_seconds": fitted - start,
         "predict_seconds": time.perf_counter() - fitted,
         "fitted_gb": fitted_gb,
-        "n_evaluations": sum(each.n_evaluations for each in model._learned),
+        "n_evaluations": model.n_evaluations_,
         "loo": model.loo_score_,
     }
 

@@ -380,3 +380,13 @@ def test_more_rows_in_a_leaf_than_memory_allows_are_refused_with_the_remedy(rng)
     X = np.repeat(rng.normal(size=(2, 2)), 400, axis=0)
     with pytest.raises(ValueError, match=r"largest leaf has 400 rows.*remove repeated rows"):
         DSMGPRegressor(leaf_size=50, memory_limit="1 MB").fit(X, rng.normal(size=800))
+
+
+def test_evaluations_of_trials_are_counted(rng):
+    X = rng.uniform(size=(60, 1))
+    y = np.sin(5 * X[:, 0]) + 0.1 * rng.normal(size=60)
+    one = DSMGPRegressor("matern32", random_state=0).fit(X, y)
+    tried = DSMGPRegressor(random_state=0).fit(X, y)
+    assert one.n_evaluations_ == sum(found.n_evaluations for found in one._learned) > 0
+    assert tried.n_evaluations_ > sum(found.n_evaluations for found in tried._learned)
+    assert DSMGPRegressor("matern32", optimizer=None).fit(X, y).n_evaluations_ == 0

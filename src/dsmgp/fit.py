@@ -50,13 +50,14 @@ class Fitted:
     """A fitted model and how it was found.
 
     ``learned`` has for each family one entry per output, or one for all together; ``kernel_scores`` what each kernel
-    that was tried scored. The other scores are negative log predictive densities of rows left out, in the user's
+    that was tried scored; ``n_evaluations`` counts trials too. The other scores are negative log predictive densities of rows left out, in the user's
     units: alone, and with all rows of the same inputs.
     """
 
     model: Model
     learned: list[Learned]
     kernel_scores: dict[str, float]
+    n_evaluations: int
     loo_score: float
     loo_score_new_inputs: float
 
@@ -276,7 +277,7 @@ class _Fit:
         laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
         scores = [float(-law.logpdf(self.Y[rows]).sum(axis=1).mean()) for law in laws]
         conditioned.forget_left_out()
-        return Fitted(model, self.learned, self.kernel_scores, *scores)
+        return Fitted(model, self.learned, self.kernel_scores, trainer.n_evaluations, *scores)
 
     def _sample(self, most: int) -> NDArray[np.int64]:
         if len(self.X) <= most:

@@ -130,6 +130,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         How many partitions the mixture averages over.
     n_iter_ : int
         Iterations that the optimiser took, of the output that took most.
+    n_evaluations_ : int
+        Evaluations of the evidence and its gradient, each on some of the leaves; trials of kernels and units count.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -213,6 +215,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             fitted = fit(X, y.reshape(len(y), -1), settings, rng)
             self._model = fitted.model
             self._learned = fitted.learned
+            self.n_evaluations_ = fitted.n_evaluations
             self.loo_score_ = fitted.loo_score
             self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
             self.kernel_scores_ = fitted.kernel_scores or None

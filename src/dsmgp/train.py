@@ -42,6 +42,8 @@ class Trainer:
         self.inputs = InputUnits.of(X, settings.standardize)
         self.outputs = OutputUnits.of(Y, settings.standardize)
         self.labels = equal_rows(X)
+        #: Evaluations of the evidence and its gradient so far, on however many leaves.
+        self.n_evaluations = 0
         # X and Y as the experts see them in the units of now: there may be many rows, and every step asks for them.
         self._seen: dict[type, tuple[Any, Tensor]] = {}
 
@@ -115,6 +117,7 @@ class Trainer:
             scale_rows=SCALE_ROWS if own_scales else None,
             report=logger.info,
         )
+        self.n_evaluations += sum(one.n_evaluations for one in found)
         if own_scales:
             # Leaves with scales of their own leave the common one open: set it to what fits all best.
             factors = experts.mean_squares(family.naturals(self.X.shape[1]))
