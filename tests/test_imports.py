@@ -1,9 +1,11 @@
-"""Imports point one way only, and ``import dsmgp`` needs the core dependencies only."""
+"""Imports point one way only, the core needs the core dependencies only, and ``import dsmgp`` loads none yet."""
 
 import ast
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 
@@ -33,6 +35,7 @@ LAYERS = [
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl"}
 EDGES = {"datasets", "plots", "demo", "compiled"}  # need an extra, and are imported when used
+EXTRAS = {"matplotlib", "numba", "ray", "pandas", "typer", "rich"}
 
 
 def imports_of(path, top_level_only=False):
@@ -88,11 +91,26 @@ def test_the_core_imports_core_dependencies_only():
             assert top in CORE | {"dsmgp"} | sys.stdlib_module_names, f"{path.stem} imports {name}"
 
 
-def test_importing_dsmgp_brings_in_no_extra():
-    code = "import sys, dsmgp; print(*{'matplotlib', 'numba', 'ray', 'pandas', 'typer', 'rich'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    without = subprocess.run(
-        [sys.executable, "-c", code.replace("dsmgp", "torch, gpytorch, sklearn.base")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert set(found.stdout.split()) <= set(without.stdout.split())
+def loaded(statement):
+    """Packages that a fresh interpreter loads for a statement, but for those it starts with."""
+    code = f"import sys; old = set(sys.modules); {statement}; print(*set(sys.modules) - old)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_dsmgp_loads_nothing_heavy():
+    assert not loaded("import dsmgp; dir(dsmgp)") & (CORE | EXTRAS)
+
+
+def test_the_regressor_brings_in_no_extra():
+    ours = loaded("from dsmgp import DSMGPRegressor") & EXTRAS
+    assert ours <= loaded("import torch, gpytorch, sklearn.base")
+
+
+def test_public_names_are_there_when_asked_for():
+    import dsmgp
+
+    assert set(dsmgp.__all__) <= set(dir(dsmgp))
+    assert loaded(f"from dsmgp import *; {', '.join(dsmgp.__all__)}") >= {"torch", "sklearn"}
+    with pytest.raises(AttributeError, match="has no attribute 'regression'"):
+        _ = dsmgp.regression

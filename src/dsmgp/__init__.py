@@ -3,10 +3,31 @@
 >>> from dsmgp import DSMGPRegressor
 """
 
-from dsmgp.conditioned import FactorisationWarning
-from dsmgp.mixture import Mixture
-from dsmgp.regressor import DSMGPRegressor
+from typing import TYPE_CHECKING
 
 __all__ = ["DSMGPRegressor", "FactorisationWarning", "Mixture", "__version__"]
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dsmgp.conditioned import FactorisationWarning
+    from dsmgp.mixture import Mixture
+    from dsmgp.regressor import DSMGPRegressor
+else:
+    # Loaded when asked for: scikit-learn, which the regressor stands on, brings in scipy.stats and
+    # pandas, and so takes not much less than torch and gpytorch. Hidden from type checkers, which
+    # would believe a module with __getattr__ to have every name.
+    from importlib import import_module
+
+    _HOMES = {
+        "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned", "Mixture": "mixture",
+    }  # fmt: skip
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(f"dsmgp.{_HOMES[name]}"), name)
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
