@@ -8,6 +8,11 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips one of it
 
 import numpy as np
 import pytest
+from hypothesis import settings
+
+# Time is never asserted, and the first example may load or compile something.
+settings.register_profile("dsmgp", deadline=None)
+settings.load_profile("dsmgp")
 
 
 @pytest.fixture

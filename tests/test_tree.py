@@ -95,7 +95,10 @@ def test_every_point_lies_in_just_one_child_of_a_product(splits, points):
     assert routed == {(int(k), int(p)) for k, p in np.argwhere(inside)}
 
 
-def test_routing_goes_down_every_child_of_a_sum(rng):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_routing_goes_down_every_child_of_a_sum(rng, compiled, monkeypatch):
+    monkeypatch.setattr("dsmgp.routes.has_numba", lambda: compiled)
+    monkeypatch.setattr("dsmgp.routes.PIECE_ROWS", 10)
     X = rng.normal(size=(40, 3))
     tree = grow_paper(X, leaf_size=10, sum_children=3, product_children=2, depth=2, rng=rng)
     X_new = rng.normal(size=(25, 3))

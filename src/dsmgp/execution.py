@@ -7,17 +7,19 @@ Results come back in the order of the work, and are the same for any number of t
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import torch
 
 from dsmgp.lapack import one_thread
 
-__all__ = ["LocalExecutor"]
+__all__ = ["LocalExecutor", "has_numba"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,6 +37,12 @@ def _forget_pools() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_pools)
+
+
+@cache
+def has_numba() -> bool:
+    """Whether the extra ``fast`` is installed, and with it compiled code."""
+    return importlib.util.find_spec("numba") is not None
 
 
 class LocalExecutor:

@@ -111,7 +111,7 @@ class Model:
 
     @cached_property
     def router(self) -> Router:
-        return Router(self.tree)
+        return Router(self.tree, self.experts.experts.X.device)
 
     def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
         """The predictive mixture at each row."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from dsmgp import lapack
 from dsmgp.engine import Bound, Law, Questions, Seen, law_codes, without_twins
+from dsmgp.execution import has_numba
 from dsmgp.factors import Packed
 from dsmgp.ragged import Ragged
 from dsmgp.stationary import Stationary
@@ -32,11 +31,6 @@ PIECE = 3e7
 PAIR = 100.0
 
 
-@cache
-def _available() -> bool:
-    return lapack.available and importlib.util.find_spec("numba") is not None
-
-
 class NativeEngine:
     """An :class:`dsmgp.engine.Engine` of compiled calls, many leaves in each."""
 
@@ -52,7 +46,11 @@ class NativeEngine:
     @staticmethod
     def can(X: Tensor, laws: Sequence[Sequence[Law]]) -> bool:
         """Whether these rows and laws can be computed here."""
-        if not _available() or X.device.type != "cpu" or X.dtype != torch.float64:
+        if (
+            not (lapack.available and has_numba())
+            or X.device.type != "cpu"
+            or X.dtype != torch.float64
+        ):
             return False
         return all(
             isinstance(law, Stationary) and law.kind in KINDS

@@ -1,12 +1,16 @@
-"""The way of rows down a tree, all rows and all nodes of a level at once."""
+"""The way of rows down a tree, all rows at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dsmgp.execution import LocalExecutor, has_numba
 from dsmgp.ragged import Ragged
 from dsmgp.tree import Leaf, Node, Product, Region, Sum, box, leaves, nodes
 
@@ -14,6 +18,8 @@ __all__ = ["Router", "Routes", "place", "route"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+# Rows that a thread takes down at once: what is known of them stays in its cache.
+PIECE_ROWS = 2**14
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Routes:
 
 
 class Router:
-    """A tree as arrays, one entry a node, parents before children.
+    """A tree as arrays, down which all rows go at once; on a GPU if told so.
+
+    Products of several cuts become nests of two-way cuts. A leaf and a sum lead to themselves.
 
     Examples
     --------
@@ -53,50 +61,114 @@ class Router:
     (array([0, 1]), array([0, 2]))
     """
 
-    def __init__(self, root: Node) -> None:
-        order = list(nodes(root))
-        number = {id(node): k for k, node in enumerate(order)}
-        children = [() if isinstance(node, Leaf) else node.children for node in order]
-        splits = [node.splits if isinstance(node, Product) else () for node in order]
-        self.children = Ragged.of([[number[id(child)] for child in own] for own in children])
-        #: Of a product; -1 elsewhere.
-        self.dimension = np.array([n.dimension if isinstance(n, Product) else -1 for n in order])
-        self.split_ends = np.cumsum([0, *map(len, splits)])
-        self.splits = np.array([s for own in splits for s in own], dtype=np.float64)
-        is_leaf = self.children.sizes == 0
-        #: The leaf's number where a node is one.
-        self.leaf = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
+    def __init__(self, root: Node, device: torch.device | None = None) -> None:
+        flat = _Flat(root)
+        self._executor = LocalExecutor(device)
+        self.dimension, self.below, self.above, self.leaf = (
+            torch.tensor(part, device=device)
+            for part in (flat.dimension, flat.below, flat.above, flat.leaf)
+        )
+        self.split = torch.tensor(flat.split, dtype=torch.float64, device=device)
+        self.sums = {at: torch.tensor(own, device=device) for at, own in flat.sums.items()}
 
     def route(self, X: Array) -> Routes:
         """Where the rows of ``X`` go: on from a sum to every child, from a product to the one whose region holds them."""
-        row, node = np.arange(len(X)), np.zeros(len(X), dtype=np.int64)
-        found: list[tuple[Index, Index]] = []
-        while len(node):
+        rows = torch.from_numpy(np.ascontiguousarray(X))
+        step = max(len(X), 1) if self._executor.serial else PIECE_ROWS
+        pieces = self._executor.map(
+            lambda first: self._pairs(rows[first : first + step], first),
+            range(0, max(len(X), 1), step),
+        )
+        leaf, row = (torch.cat([piece[k] for piece in pieces]) for k in (0, 1))
+        # Stable: rows of a leaf are in order, since those of a piece came from one place.
+        leaf, order = torch.sort(leaf, stable=True)
+        reached, sizes = torch.unique_consecutive(leaf, return_counts=True)
+        ends = np.concatenate([[0], np.cumsum(sizes.cpu().numpy())])
+        return Routes(reached.cpu().numpy(), Ragged(row[order].cpu().numpy(), ends))
+
+    def _pairs(self, X: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Leaf and row of every pair, for rows whose numbers start at ``first``."""
+        device = self.leaf.device
+        X, every = X.to(device), torch.arange(len(X), device=device)
+        found: list[tuple[Tensor, Tensor]] = []
+        waiting = [(torch.zeros_like(every), every)]
+        while waiting:
+            node, row = waiting.pop()
+            node = self._descend(node, X if len(row) == len(X) else X[row])
             leaf = self.leaf[node]
             ended = leaf >= 0
-            if ended.any():
-                found.append((leaf[ended], row[ended]))
-                row, node = row[~ended], node[~ended]
-            cut = self.dimension[node] >= 0
-            at, where = node[cut], row[cut]
-            child = self.children.ends[at] + self._sides(at, X[where, self.dimension[at]])
-            mixed = node[~cut]
-            width = self.children.sizes[mixed]
-            node = np.concatenate(
-                [self.children.flat[child], self.children.flat[self.children.positions(mixed)]]
-            )
-            row = np.concatenate([where, np.repeat(row[~cut], width)])
-        parts = found or [(np.empty(0, np.int64), np.empty(0, np.int64))]
-        return _by_leaf(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+            found.append((leaf[ended], row[ended] + first))
+            for at in node[~ended].unique().tolist():
+                here = row[node == at]
+                waiting += [(child.expand(len(here)), here) for child in self.sums[at]]
+        return torch.cat([leaf for leaf, _ in found]), torch.cat([row for _, row in found])
 
-    def _sides(self, node: Index, x: Array) -> Index:
-        """How many of a product's splits lie at or below x."""
-        first, count = self.split_ends[node], np.diff(self.split_ends)[node]
-        side = np.zeros(len(node), dtype=np.int64)
-        for k in range(int(count.max(initial=0))):
-            there = k < count
-            side[there] += self.splits[first[there] + k] <= x[there]
-        return side
+    def _descend(self, node: Tensor, X: Tensor) -> Tensor:
+        """On to leaves and sums."""
+        if X.device.type == "cpu" and has_numba():
+            from dsmgp import compiled
+
+            node = node.clone()  # expanded, perhaps
+            tables = (self.dimension, self.split, self.below, self.above)
+            compiled.descend(*(t.numpy() for t in (*tables, X, node)))
+            return node
+        columns = X.T.contiguous()
+        every = torch.arange(len(X), device=X.device)
+        while True:
+            x = columns[self.dimension[node], every]
+            following = torch.where(x < self.split[node], self.below[node], self.above[node])
+            if torch.equal(following, node):
+                return node
+            node = following
+
+
+class _Flat:
+    """Lists with an entry for each leaf, sum and two-way cut; leaves and sums are above every x, and lead to themselves."""
+
+    def __init__(self, root: Node) -> None:
+        self.dimension: list[int] = []
+        self.split: list[float] = []
+        self.below: list[int] = []
+        self.above: list[int] = []
+        self.leaf: list[int] = []
+        #: By sum, its children.
+        self.sums: dict[int, list[int]] = {}
+        n_leaves = 0
+        # Where each node was told to stand; children come after their parents.
+        place = {id(root): self._new()}
+        for node in nodes(root):
+            at = place.pop(id(node))
+            if isinstance(node, Leaf):
+                self.leaf[at] = n_leaves
+                n_leaves += 1
+            elif isinstance(node, Sum):
+                self.sums[at] = [self._new() for _ in node.children]
+                place |= {id(c): k for c, k in zip(node.children, self.sums[at], strict=True)}
+            else:
+                ends = self._cut(at, node.dimension, node.splits)
+                place |= {id(c): k for c, k in zip(node.children, ends, strict=True)}
+
+    def _new(self) -> int:
+        at = len(self.leaf)
+        self.dimension.append(0)
+        self.split.append(np.inf)
+        self.below.append(at)
+        self.above.append(at)
+        self.leaf.append(-1)
+        return at
+
+    def _cut(self, at: int, dimension: int, splits: Sequence[float]) -> list[int]:
+        """Turn an entry into cuts, the middle one first; where the parts stand."""
+        if not splits:
+            return [at]
+        middle = len(splits) // 2
+        below, above = self._new(), self._new()
+        self.dimension[at], self.split[at] = dimension, splits[middle]
+        self.below[at], self.above[at] = below, above
+        return [
+            *self._cut(below, dimension, splits[:middle]),
+            *self._cut(above, dimension, splits[middle + 1 :]),
+        ]
 
 
 def _by_leaf(leaf: Index, row: Index) -> Routes:
