@@ -23,7 +23,7 @@ LAYERS = [
         "sharing",
     ],
     ["lapack", "chains", "execution", "factors"],
-    ["grow", "routes", "stationary", "general", "compiled"],
+    ["compiled", "grow", "routes", "stationary", "general"],
     ["inference", "mixture", "process", "gate"],
     ["engine", "batched", "native", "experts", "shared", "conditioned"],
     ["learn", "loo", "joint", "scores", "train"],
