@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp import triangular
 from dsmgp.engine import Bound, BoundLaw, Law, Questions, Seen, law_codes, without_twins
 from dsmgp.factors import LeafFactors, Stacked
 from dsmgp.ragged import Ragged
@@ -130,7 +131,7 @@ class BatchedEngine:
         left_out = None
         if twins is not None:
             real = solution.mask.cpu().numpy()
-            half = _half_inverse(solution.factor)
+            half = triangular.invert(solution.factor)  # J, for which K^-1 = J' J
             variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
             away, alone = _numpy(solution.alpha * variance), _numpy(variance)
             grouped, grouped_alone = away, alone
@@ -291,25 +292,12 @@ def _retry(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None:
             jitter *= 10.0
 
 
-def _half_inverse(factor: Tensor) -> Tensor:
-    """The factor's inverse J, for which K^-1 = J' J."""
-    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
-
-
-def _inverse(factor: Tensor) -> Tensor:
-    if factor.device.type == "cpu":
-        return torch.cholesky_inverse(factor)
-    half = _half_inverse(factor)  # on a GPU LAPACK's way takes several times as long
-    return half.mT @ half
-
-
 def _sensitivity(solution: Solution, pull: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``W = 2 dL/dK = pull alpha alpha' - K^-1``, ``sum(W * K)`` without noise, and ``tr W``.
 
     R&W eq. 5.9, where pull is one.
     """
-    W = _inverse(solution.factor)
+    W = triangular.inverse_of(solution.factor)
     alpha = solution.alpha
     pulled = alpha * pull.unsqueeze(-1)
     W.baddbmm_(pulled.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)

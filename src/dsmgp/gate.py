@@ -42,6 +42,8 @@ BOUNDS = {
 }
 # Pull towards the start, per row: only where the data say next to nothing does it count.
 RIDGE = 1e-4
+# Relative change of the score below which its search ends: closer, no prediction would change visibly.
+TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def fit_gate(
         away = theta - origin
         return -value + RIDGE * float(away @ away), -gradient + 2.0 * RIDGE * away
 
-    found = minimize(loss, origin, jac=True, method="L-BFGS-B", bounds=bounds)
+    found = minimize(
+        loss, origin, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": TOLERANCE}
+    )
     tau, kappa, log_weights, log_variances = problem.parts(found.x)
     return Gate(tau, kappa, np.exp(log_weights), np.exp(log_variances))
 
