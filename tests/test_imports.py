@@ -15,6 +15,7 @@ LAYERS = [
         "ragged",
         "tree",
         "distance",
+        "triangular",
         "units",
         "validation",
         "components",
