@@ -24,7 +24,7 @@ LAYERS = [
         "sharing",
     ],
     ["lapack", "chains", "execution", "factors"],
-    ["compiled", "grow", "routes", "stationary", "general"],
+    ["fortran", "pairwise", "compiled", "grow", "routes", "stationary", "general"],
     ["inference", "mixture", "process", "gate"],
     ["engine", "batched", "native", "experts", "shared", "conditioned"],
     ["learn", "loo", "joint", "scores", "train"],
@@ -35,7 +35,14 @@ LAYERS = [
     ["datasets", "plots", "demo"],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl"}
-EDGES = {"datasets", "plots", "demo", "compiled"}  # need an extra, and are imported when used
+EDGES = {
+    "datasets",
+    "plots",
+    "demo",
+    "compiled",
+    "fortran",
+    "pairwise",
+}  # need an extra, and are imported when used
 EXTRAS = {"matplotlib", "numba", "ray", "pandas", "typer", "rich"}
 
 

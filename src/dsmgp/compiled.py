@@ -3,11 +3,7 @@
 
 Needs numba. A call works through its leaves without the interpreter, so calls on several threads run side
 by side. Only the lower triangle of a leaf's matrix is ever computed, in place, in memory that its thread
-keeps; LAPACK comes from SciPy (:mod:`dsmgp.lapack`). Distances are summed over differences, not expanded
-into a product, and so are right for rows that almost coincide; so is the gradient: with the strict lower
-triangle T of ``W * (-dk/dr2)``, ``W = 2 dL/dK = pull alpha alpha' - K^-1`` (R&W eq. 5.9) and ``z = x / lengthscale``,
-
-    dL / d log lengthscale_d = 2 sum_ij T_ij (z_id - z_jd)^2.
+keeps; covariances come from :mod:`dsmgp.pairwise`, LAPACK from :mod:`dsmgp.fortran`.
 
 Leaves are given by the numbers of their rows in X, one leaf after the other, and ``ends``, where each starts
 and the last ends. float64 only; a kind other than those in :data:`KINDS` is not computed here.
@@ -19,16 +15,24 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
 from dsmgp import lapack
+from dsmgp.fortran import factorise, invert_factor, solve, solve_rows, square
+from dsmgp.pairwise import (
+    KINDS,
+    REORDERED,
+    assign,
+    copy,
+    covariances,
+    distances,
+    fill_lower,
+    pull_back,
+    slope_factor,
+)
 from dsmgp.ragged import Ragged
 
 __all__ = [
@@ -45,7 +49,6 @@ __all__ = [
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 MEANS = {"zero": 0, "constant": 1, "linear": 2}
 LOG_2PI = math.log(2.0 * math.pi)
 # Jitter is raised tenfold from the first of these to the last, times the matrix's mean diagonal.
@@ -54,285 +57,6 @@ LOWEST_JITTER, HIGHEST_JITTER = 1e-12, 1e-4
 TILE_ELEMENTS, TILE_ROWS = 2**16, 256
 # Numbers that a thread keeps room for: 64 MB.
 MOST_HELD = 2**23
-
-# Products may be contracted with sums; only where sums are over pairs may their order change too.
-EXACT = {"contract"}
-REORDERED = {"contract", "reassoc", "nsz"}
-
-
-@intrinsic
-def _call(context: Any, address: Any, arguments: Any) -> Any:
-    """Call the Fortran routine at an address; its arguments are addresses too.
-
-    The address is an argument, not a constant, so that compiled code can be kept on disk.
-    """
-
-    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        address, packed = given
-        pointer = ir.IntType(8).as_pointer()
-        values = [builder.inttoptr(v, pointer) for v in cgutils.unpack_tuple(builder, packed)]
-        routine = ir.FunctionType(ir.VoidType(), [pointer] * len(values))
-        builder.call(builder.inttoptr(address, routine.as_pointer()), values)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, arguments), build
-
-
-@intrinsic
-def _as_bits(context: Any, number: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.bitcast(given[0], ir.IntType(64))
-
-    return types.int64(types.float64), build
-
-
-@intrinsic
-def _as_number(context: Any, bits: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.bitcast(given[0], ir.DoubleType())
-
-    return types.float64(types.int64), build
-
-
-@njit(fastmath=EXACT, inline="always")
-def _exp(x):
-    """Exponential of x <= 0, to about an ulp, in operations that vector units have.
-
-    The library's is called for one number at a time, and takes several times as long.
-    """
-    x = x if x > -708.0 else -708.0
-    shifted = x * 1.4426950408889634 + 6755399441055744.0  # adding 1.5 * 2^52 rounds to an integer
-    k = shifted - 6755399441055744.0
-    r = x - k * 0.693145751953125  # ln 2 in two parts
-    r = r - k * 1.42860682030941723212e-6
-    p = 1.6059043836821613e-10  # 1/13!, 1/12!, ... for |r| <= ln(2) / 2
-    p = p * r + 2.08767569878681e-09
-    p = p * r + 2.505210838544172e-08
-    p = p * r + 2.755731922398589e-07
-    p = p * r + 2.7557319223985893e-06
-    p = p * r + 2.48015873015873e-05
-    p = p * r + 0.0001984126984126984
-    p = p * r + 0.001388888888888889
-    p = p * r + 0.008333333333333333
-    p = p * r + 0.041666666666666664
-    p = p * r + 0.16666666666666666
-    p = p * r + 0.5
-    p = p * r + 1.0
-    p = p * r + 1.0
-    return p * _as_number((_as_bits(shifted) + 1023) << 52)  # times 2^k
-
-
-# Assigning to a slice would do the same as these two, and take seconds more to compile.
-@njit(nogil=True, cache=True)
-def _set(a, value):
-    for i in range(len(a)):
-        a[i] = value
-
-
-@njit(nogil=True, cache=True)
-def _copy(source, target):
-    for i in range(len(target)):
-        target[i] = source[i]
-
-
-@njit(nogil=True, cache=True)
-def _integers(a, b):
-    """Two integers, for Fortran to see: the second lies four bytes after the first."""
-    pair = np.empty(2, np.int32)
-    pair[0], pair[1] = a, b
-    return pair
-
-
-@njit(fastmath=EXACT, nogil=True, cache=True)
-def _distances(Z, x, n, r2):
-    """Squared distances of the point x from the first n points of Z (dims, points)."""
-    _set(r2[:n], 0.0)
-    d = len(x)
-    k = 0
-    while k + 4 <= d:  # by fours, so that r2 is read and written once for four dimensions
-        x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
-        Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
-        for j in range(n):
-            a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
-            r2[j] += a * a + b * b + c * c + e * e
-        k += 4
-    while k < d:
-        x0, Z0 = x[k], Z[k]
-        for j in range(n):
-            a = x0 - Z0[j]
-            r2[j] += a * a
-        k += 1
-
-
-@njit(fastmath=EXACT, nogil=True, cache=True, error_model="numpy")
-def _kernel(kind, scale, r2, n, k, slope):
-    """Covariances of f at n squared distances, and -dk/dr2 (but for :func:`_slope_factor`)."""
-    if kind == 0:
-        for j in range(n):
-            decay = scale * _exp(-0.5 * r2[j])
-            slope[j] = decay
-            k[j] = decay
-    elif kind == 1:
-        for j in range(n):
-            r = math.sqrt(r2[j])
-            decay = scale * _exp(-r)
-            slope[j] = decay / r if r > 0.0 else 0.0  # a pair that coincides has no slope
-            k[j] = decay
-    elif kind == 2:
-        for j in range(n):
-            a = math.sqrt(3.0 * r2[j])
-            decay = scale * _exp(-a)
-            slope[j] = decay
-            k[j] = decay + a * decay
-    else:
-        for j in range(n):
-            a2 = 5.0 * r2[j]
-            a = math.sqrt(a2)
-            decay = scale * _exp(-a)
-            linear = decay + a * decay
-            slope[j] = linear
-            k[j] = linear + a2 * decay * (1.0 / 3.0)
-
-
-@njit(nogil=True, cache=True)
-def _slope_factor(kind):
-    return 0.5 if kind < 2 else 1.5 if kind == 2 else 5.0 / 6.0
-
-
-@njit(fastmath=EXACT, nogil=True, cache=True)
-def _fill(kind, scale, Z, K, first, slopes, spare):
-    """Covariances of f in the strict lower triangle of K, from a first row on, and their slopes row after row
-    unless empty.
-
-    ``spare`` has room for two rows.
-    """
-    d, n = Z.shape
-    x = np.empty(d)
-    at = 0
-    for i in range(first, n):
-        _copy(Z[:, i], x)
-        _distances(Z, x, i, spare)
-        slope = slopes[at : at + i] if len(slopes) else spare[n:]
-        at += i
-        _kernel(kind, scale, spare, i, K[i], slope)
-
-
-@njit(fastmath=REORDERED, nogil=True, cache=True)
-def _pull_back(Z, inverse, slopes, alpha, pull, spare, out):
-    """Sums over pairs of ``(pull alpha alpha' - inverse) * slope * (z_i - z_j)^2``, by dimension."""
-    d, n = Z.shape
-    _set(out[:d], 0.0)
-    at = 0
-    for i in range(n):
-        slope, row, pulled = slopes[at : at + i], inverse[i], pull * alpha[i]
-        at += i
-        for j in range(i):
-            spare[j] = slope[j] * (pulled * alpha[j] - row[j])
-        k = 0
-        while k + 4 <= d:
-            x0, x1, x2, x3 = Z[k, i], Z[k + 1, i], Z[k + 2, i], Z[k + 3, i]
-            Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
-            s0 = s1 = s2 = s3 = 0.0
-            for j in range(i):
-                t = spare[j]
-                a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
-                s0 += t * (a * a)
-                s1 += t * (b * b)
-                s2 += t * (c * c)
-                s3 += t * (e * e)
-            out[k] += s0
-            out[k + 1] += s1
-            out[k + 2] += s2
-            out[k + 3] += s3
-            k += 4
-        while k < d:
-            x0, Z0, s0 = Z[k, i], Z[k], 0.0
-            for j in range(i):
-                a = x0 - Z0[j]
-                s0 += spare[j] * (a * a)
-            out[k] += s0
-            k += 1
-
-
-# Where the routines and constants lie in what lapack.addresses() gives.
-_POTRF, _TRTRI, _LAUUM, _TRMM, _TRSM, _TRSV = 0, 1, 2, 3, 4, 5
-_LEFT, _RIGHT, _UPPER, _PLAIN, _TRANSPOSED, _ONE, _MINUS_ONE = 6, 7, 8, 9, 10, 11, 12
-
-
-@njit(nogil=True, cache=True)
-def _factorise(at, K):
-    """Cholesky factor of K in its place; False where it has none."""
-    order = _integers(len(K), 0)
-    n = order.ctypes.data
-    _call(at[_POTRF], (at[_UPPER], n, K.ctypes.data, n, n + 4))
-    return order[1] == 0
-
-
-@njit(nogil=True, cache=True)
-def _solve(at, L, b):
-    """``(L L')^-1 b`` in the place of b."""
-    order = _integers(len(L), 1)
-    n, L_at, b_at = order.ctypes.data, L.ctypes.data, b.ctypes.data
-    _call(at[_TRSV], (at[_UPPER], at[_TRANSPOSED], at[_PLAIN], n, L_at, n, b_at, n + 4))
-    _call(at[_TRSV], (at[_UPPER], at[_PLAIN], at[_PLAIN], n, L_at, n, b_at, n + 4))
-
-
-@njit(nogil=True, cache=True)
-def _solve_rows(at, L, step, B, m):
-    """``L^-1 b`` in the place of each of the first m rows b of B; L is an address, ``step`` from row to row."""
-    order, apart = _integers(B.shape[1], m), _integers(step, 0)
-    n = order.ctypes.data
-    _call(
-        at[_TRSM],
-        (
-            at[_LEFT], at[_UPPER], at[_TRANSPOSED], at[_PLAIN], n, n + 4, at[_ONE],
-            L, apart.ctypes.data, B.ctypes.data, n,
-        ),
-    )  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
-def _invert_factor(at, L):
-    """L^-1 in the place of L: see :func:`lapack.invert_factor`."""
-    n, start = len(L), L.ctypes.data
-    order, shape = _integers(n, 0), _integers(0, 0)
-    lda, rows = order.ctypes.data, shape.ctypes.data
-    width = n
-    while width > lapack.BLOCK:
-        width = (width + 1) // 2
-    width = (width + 3) // 4 * 4
-    for place in range(0, n, width):
-        shape[0] = min(width, n - place)
-        block = start + 8 * place * (n + 1)
-        _call(at[_TRTRI], (at[_UPPER], at[_PLAIN], rows, block, lda, lda + 4))
-    while width < n:
-        for place in range(0, n - width, 2 * width):
-            top = start + 8 * place * (n + 1)
-            corner, below = top + 8 * width * (n + 1), top + 8 * width * n
-            shape[0], shape[1] = width, min(width, n - place - width)
-            _call(
-                at[_TRMM],
-                (
-                    at[_LEFT], at[_UPPER], at[_PLAIN], at[_PLAIN], rows, rows + 4, at[_MINUS_ONE],
-                    top, lda, below, lda,
-                ),
-            )  # fmt: skip
-            _call(
-                at[_TRMM],
-                (
-                    at[_RIGHT], at[_UPPER], at[_PLAIN], at[_PLAIN], rows, rows + 4, at[_ONE],
-                    corner, lda, below, lda,
-                ),
-            )  # fmt: skip
-        width *= 2
-
-
-@njit(nogil=True, cache=True)
-def _square(at, L):
-    """``L' L`` in the place of L: of an inverse factor, the inverse."""
-    order = _integers(len(L), 0)
-    n = order.ctypes.data
-    _call(at[_LAUUM], (at[_UPPER], n, L.ctypes.data, n, n + 4))
 
 
 @njit(nogil=True, cache=True)
@@ -367,16 +91,16 @@ def _condition(
     _gather(X, rows, columns, natural, Z)
     for i in range(n):
         residual[i] = y[rows[i]] - _prior_mean(mean_kind, d, X[rows[i]], natural)
-    _copy(residual, alpha)
+    copy(residual, alpha)
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
-        _fill(
+        fill_lower(
             kind, scale, Z, K, 0, slopes, spare
         )  # again for each: a failed factor has overwritten it
         for i in range(n):
             K[i, i] = scale + noise + jitter
-        if _factorise(at, K):
-            _solve(at, K, alpha)
+        if factorise(at, K):
+            solve(at, K, alpha)
             return jitter
         jitter = 10.0 * jitter if jitter > 0.0 else LOWEST_JITTER * (scale + noise)
     return math.nan
@@ -388,7 +112,7 @@ def _fill_noisy(kind, X, rows, columns, natural, K, first, memory):
     d, n = len(columns), len(rows)
     Z = memory[: d * n].reshape(d, n)
     _gather(X, rows, columns, natural, Z)
-    _fill(kind, natural[d], Z, K, first, memory[:0], memory[d * n :])
+    fill_lower(kind, natural[d], Z, K, first, memory[:0], memory[d * n :])
     for i in range(first, n):
         K[i, i] = natural[d] + natural[-1]
 
@@ -419,18 +143,18 @@ def _gradient(
 ):
     """Gradient by the natural vector. K holds the factor, and is overwritten by the inverse."""
     d, n = Z.shape
-    _invert_factor(at, K)
-    _square(at, K)
+    invert_factor(at, K)
+    square(at, K)
     trace = 0.0
     for i in range(n):
         trace += pull * alpha[i] * alpha[i] - K[i, i]
-    _pull_back(Z, K, slopes, alpha, pull, spare, out)
+    pull_back(Z, K, slopes, alpha, pull, spare, out)
     for k in range(d):
-        out[k] *= 2.0 * _slope_factor(kind) / natural[k]
+        out[k] *= 2.0 * slope_factor(kind) / natural[k]
     # W * (K + nugget I) sums to pull residual' alpha - n, which saves a pass over the matrix.
     out[d] = 0.5 * (pull * fit - n - nugget * trace) / natural[d]
     if mean_kind > 0:
-        _set(out[d + 1 : -1], 0.0)
+        assign(out[d + 1 : -1], 0.0)
         for i in range(n):
             out[-2] += pull * alpha[i]
             if mean_kind == 2:
@@ -442,8 +166,8 @@ def _gradient(
 @njit(nogil=True, cache=True)
 def _inverse_diagonal(at, L, out):
     """Diagonal of ``(L L')^-1``. L is overwritten by its inverse."""
-    _invert_factor(at, L)
-    _set(out, 0.0)
+    invert_factor(at, L)
+    assign(out, 0.0)
     for i in range(len(L)):
         for j in range(i + 1):
             out[j] += L[i, j] * L[i, j]
@@ -463,7 +187,7 @@ def _evaluate(
         natural = naturals[leaf if len(naturals) > 1 else 0]
         evidence[leaf] = fits[leaf] = added[leaf] = 0.0
         if len(gradient):
-            _set(gradient[leaf], 0.0)
+            assign(gradient[leaf], 0.0)
         if not n:
             continue
         a = n * n
@@ -481,18 +205,18 @@ def _evaluate(
         if math.isnan(jitter):
             evidence[leaf] = fits[leaf] = math.nan
             if len(gradient):
-                _set(gradient[leaf], math.nan)
+                assign(gradient[leaf], math.nan)
             continue
         evidence[leaf], pull, fit = _evidence(K, residual, alpha, scale_rows)
         fits[leaf] = fit
         if len(alphas):
-            _copy(alpha, alphas[first:last])
+            copy(alpha, alphas[first:last])
         if len(factors):
             kept = factors[place : place + n * n].reshape(n, n)
             place += n * n
             for i in range(n):
-                _copy(K[i], kept[i, : i + 1])
-                _set(kept[i, i + 1 :], 0.0)
+                copy(K[i], kept[i, : i + 1])
+                assign(kept[i, i + 1 :], 0.0)
         if len(diagonals):
             _inverse_diagonal(at, K, diagonals[first:last])
         if len(gradient):
@@ -520,7 +244,7 @@ def _answer(
     d, n = len(columns), len(rows)
     for t in range(len(tests)):
         means[t] = _prior_mean(mean_kind, d, tests[t], natural)
-    _set(variances, natural[d])
+    assign(variances, natural[d])
     if not n:
         return
     Z, spare = memory[: d * n].reshape(d, n), memory[d * n : (d + 2) * n]
@@ -532,11 +256,11 @@ def _answer(
         for t in range(m):
             for k in range(d):
                 x[k] = tests[first + t, columns[k]] / natural[k]
-            _distances(Z, x, n, spare)
-            _kernel(kind, natural[d], spare, n, cross[t], spare[n:])
+            distances(Z, x, n, spare)
+            covariances(kind, natural[d], spare, n, cross[t], spare[n:])
             means[first + t] += _dot(cross[t], alpha, n)
         if len(variances):
-            _solve_rows(at, L, step, cross, m)
+            solve_rows(at, L, step, cross, m)
             for t in range(m):
                 variances[first + t] = max(natural[d] - _dot(cross[t], cross[t], n), 0.0)
 
