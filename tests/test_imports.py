@@ -29,7 +29,7 @@ LAYERS = [
     ["engine", "batched", "native", "experts", "shared", "conditioned"],
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
-    ["fit", "summary"],
+    ["fit", "parameters", "summary"],
     ["regressor"],
     ["__init__"],
     ["datasets", "plots", "demo"],

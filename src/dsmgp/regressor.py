@@ -1,32 +1,25 @@
-"""The scikit-learn face of the model: parameters are checked here, and rows come and go in its shapes."""
+"""The scikit-learn face of the model: rows come and go in its shapes."""
 
 from __future__ import annotations
 
 import logging
-import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import gpytorch
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dsmgp.effort import EFFORTS
 from dsmgp.fit import fit
-from dsmgp.learn import OPTIMIZERS
 from dsmgp.mixture import Mixture
-from dsmgp.model import WEIGHTS, Model
-from dsmgp.process import KERNELS, MEANS
-from dsmgp.settings import Settings
+from dsmgp.model import Model
+from dsmgp.parameters import checked
 from dsmgp.summary import summarise
-from dsmgp.tree import Leaf, Node, Product, Sum, n_induced_trees
+from dsmgp.tree import Node, Sum, n_induced_trees
 from dsmgp.validation import (
-    check_choice,
     check_count,
     check_finite,
     random_generator,
@@ -36,10 +29,6 @@ from dsmgp.validation import (
 __all__ = ["DSMGPRegressor"]
 
 Array = NDArray[np.float64]
-STRUCTURES = ("balanced", "paper")
-OBJECTIVES = ("surrogate", "full")
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
-UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -209,7 +198,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self
         """
         with _unchanged_on_error(self), _progress(self.verbose):
-            settings = self._settings()
+            settings = checked(self)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
             fitted = fit(X, y.reshape(len(y), -1), settings, rng)
@@ -386,69 +375,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_finite(checked, "X", getattr(self, "feature_names_in_", None))
         return checked
 
-    def _settings(self) -> Settings:
-        """The parameters, checked, with names turned into what they stand for."""
-        if not isinstance(self.structure, (Sum, Product, Leaf)):
-            check_choice("structure", self.structure, STRUCTURES, "or a tree of dsmgp.tree nodes")
-        check_choice("weights", self.weights, WEIGHTS)
-        check_choice("objective", self.objective, OBJECTIVES)
-        check_choice("effort", self.effort, EFFORTS)
-        for name, valid in (("local_scale", (None, True, False)), ("standardize", (True, False))):
-            if getattr(self, name) not in valid:
-                raise ValueError(
-                    f"expected {name} to be {' or '.join(map(str, valid))}, got {getattr(self, name)!r}"
-                )
-        check_choice("dtype", self.dtype, DTYPES)
-        if self.optimizer is not None:
-            check_choice("optimizer", self.optimizer, OPTIMIZERS, "or None")
-        if isinstance(self.kernel, str):
-            check_choice("kernel", self.kernel, ("auto", *KERNELS), "or a gpytorch kernel")
-        if isinstance(self.mean, str):
-            check_choice("mean", self.mean, MEANS, "or a gpytorch mean")
-        return Settings(
-            kernel=self.kernel,
-            mean=self.mean,
-            noise_variance=self.noise_variance,
-            structure=self.structure,
-            leaf_sizes=self._leaf_sizes(),
-            sum_children=None
-            if _is_auto(self.sum_children)
-            else check_count("sum_children", self.sum_children),
-            product_children=check_count("product_children", self.product_children, 2, True),
-            depth=check_count("depth", self.depth, 1, True),
-            weights=self.weights,
-            local_scale=self.weights == "gated" if self.local_scale is None else self.local_scale,
-            effort=self.effort,
-            optimizer=self.optimizer,
-            objective=self.objective,
-            max_iter=check_count("max_iter", self.max_iter, 1, True),
-            n_restarts=check_count("n_restarts", self.n_restarts, 0),
-            standardize=bool(self.standardize),
-            device=_device(self.device),
-            dtype=DTYPES[self.dtype],
-            memory_limit=_bytes(self.memory_limit),
-        )
-
-    def _leaf_sizes(self) -> list[int] | None:
-        given: Any = self.leaf_size
-        if _is_auto(given):
-            return None
-        if isinstance(given, str) or not np.iterable(given):
-            return [check_count("leaf_size", given)]
-        if self.structure == "paper":
-            raise ValueError(
-                f"expected one leaf_size with structure='paper', got {given!r}; a list of sizes is "
-                "for structure='balanced'"
-            )
-        sizes = [check_count("every entry of leaf_size", size) for size in given]
-        if not sizes:
-            raise ValueError("expected at least one leaf_size, got an empty list")
-        return sizes
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
 
 @contextmanager
 def _unchanged_on_error(estimator: Any) -> Iterator[None]:
@@ -478,30 +404,3 @@ def _progress(verbose: bool) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.ones(1, device=device).item()
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(
-            f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"
-        ) from None
-    return device
-
-
-def _bytes(limit: int | str | None) -> int | None:
-    """A memory limit in bytes, from a number or text such as "4GB"."""
-    if limit is None:
-        return None
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
-    try:
-        size = float(found[1]) * UNITS[found[2]] if found else math.nan
-    except (ValueError, KeyError):
-        size = math.nan
-    if not size > 0:
-        raise ValueError(f"expected memory_limit in bytes or as text such as '4GB', got {limit!r}")
-    return int(size)

@@ -73,7 +73,9 @@ class Router:
 
     def route(self, X: Array) -> Routes:
         """Where the rows of ``X`` go: on from a sum to every child, from a product to the one whose region holds them."""
-        rows = torch.from_numpy(np.ascontiguousarray(X))
+        rows = torch.from_numpy(
+            np.require(X, np.float64, ["C", "W"])
+        )  # torch does not know read-only memory
         step = max(len(X), 1) if self._executor.serial else PIECE_ROWS
         pieces = self._executor.map(
             lambda first: self._pairs(rows[first : first + step], first),
