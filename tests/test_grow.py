@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from dsmgp.grow import grow_balanced, grow_paper
-from dsmgp.tree import Leaf, Product, Sum, depth, leaves, nodes
+from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
+from dsmgp.tree import Leaf, Product, Region, Sum, depth, leaves, nodes
 
 
 def rows_of(node):
@@ -28,6 +28,34 @@ def assert_valid(tree, X):
     for leaf in leaves(tree):
         assert leaf.n_rows > 0
         np.testing.assert_array_equal(np.flatnonzero(leaf.region.contains(X)), np.sort(leaf.rows))
+
+
+def rebuilt(node):
+    """The same tree by the constructors that check."""
+    if isinstance(node, Leaf):
+        return Leaf(Region(node.region.lower, node.region.upper), node.rows)
+    children = [rebuilt(child) for child in node.children]
+    if isinstance(node, Sum):
+        return Sum(children, node.log_weights)
+    return Product(children, node.dimension, node.splits)
+
+
+def assert_same(first, second):
+    for a, b in zip(nodes(first), nodes(second), strict=True):
+        assert type(a) is type(b)
+        assert a.region.same_as(b.region)
+        if isinstance(a, Product):
+            assert (a.dimension, a.splits) == (b.dimension, b.splits)
+        elif isinstance(a, Leaf):
+            np.testing.assert_array_equal(a.rows, b.rows)
+
+
+def count(node):
+    return sum(leaf.n_rows for leaf in leaves(node))
+
+
+def products(tree):
+    return [node for node in nodes(tree) if isinstance(node, Product)]
 
 
 HARD = npst.arrays(
@@ -58,8 +86,11 @@ def test_balanced_trees_are_valid_for_any_rows(X, leaf_size, ways, layers, seed)
         rng=np.random.default_rng(seed),
     )
     assert_valid(tree, X)
+    assert_same(rebuilt(tree), tree)
     assert depth(tree) <= layers
     for leaf in leaves(tree):
+        assert leaf.rows.dtype == np.int64
+        assert (np.diff(leaf.rows) > 0).all()
         # Only rows that are equal in every column may be more than a leaf should hold.
         assert leaf.n_rows <= 2 * leaf_size or (X[leaf.rows] == X[leaf.rows[0]]).all()
 
@@ -132,6 +163,164 @@ def test_balanced_dimensions_are_drawn_by_spread_in_their_units():
     share = np.mean([child.dimension == 1 for child in tree.children])
     spread = X.std(axis=0) / [1.0, 50.0]
     assert share == pytest.approx(spread[1] / spread.sum(), abs=0.03)
+
+
+def test_every_cut_of_a_large_tree_passes_the_checks(rng):
+    X = rng.normal(size=(4000, 3)).round(1)
+    for ways in (2, 3):
+        tree = grow_balanced(X, leaf_sizes=[30, 50], product_children=ways, depth=2, rng=rng)
+        assert_same(rebuilt(tree), tree)
+        for node in nodes(tree):
+            bounds = (node.region.lower, node.region.upper)
+            for array in (*bounds, node.rows) if isinstance(node, Leaf) else bounds:
+                assert not array.flags.writeable
+        for node in products(tree):
+            assert isinstance(node.dimension, int)
+            assert all(isinstance(split, float) for split in node.splits)
+
+
+@pytest.mark.parametrize("n_rows", [400, 30_000])
+def test_balanced_dimensions_follow_their_spreads(n_rows):
+    """Also where spreads are measured on some of the rows."""
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(n_rows, 3)) * [1.0, 3.0, 6.0] + [0.0, 1e6, 0.0]
+    first = grow_balanced(X, leaf_sizes=[n_rows - 1] * 600, rng=rng)
+    drawn = np.bincount([child.dimension for child in first.children], minlength=3)
+    expected = 600 * X.std(axis=0) / X.std(axis=0).sum()
+    assert ((drawn - expected) ** 2 / expected).sum() < 9.2  # chi-square, 2 degrees of freedom: 1%
+
+
+def test_dimensions_are_redrawn_by_the_spreads_that_remain():
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(300, 3)) * [1.0, 2.0, 1.0]
+    X[:, 2] = 1e3 * (np.arange(300) < 10)  # wide, and cannot be cut evenly
+    tree = grow_balanced(X, leaf_sizes=[299] * 1000, rng=rng)
+    drawn = np.bincount([child.dimension for child in tree.children], minlength=3)
+    assert drawn[2] == 0
+    spread = X.std(axis=0)[:2]
+    assert drawn[1] / 1000 == pytest.approx(spread[1] / spread.sum(), abs=0.04)
+
+
+@pytest.mark.parametrize("ways", [2, 3, 5])
+def test_cuts_lie_near_the_even_quantiles(rng, ways):
+    X = rng.exponential(size=(5000, 2))
+    positions = []
+    for node in products(grow_balanced(X, leaf_sizes=[100] * 3, product_children=ways, rng=rng)):
+        sizes = np.array([count(child) for child in node.children])
+        assert len(sizes) == ways
+        position = np.cumsum(sizes)[:-1] * ways - np.arange(1, ways) * sizes.sum()
+        assert (np.abs(position) <= 0.3 * sizes.sum() + 0.5 * ways).all()
+        positions.extend(position / sizes.sum())
+    assert np.std(positions) == pytest.approx(0.6 / np.sqrt(12), rel=0.15)  # uniform
+    assert np.mean(positions) == pytest.approx(0.0, abs=0.06)
+
+
+@pytest.mark.parametrize("ways", [2, 3])
+def test_tied_cuts_move_to_the_nearest_step(rng, ways):
+    """Against every rank that may have been drawn, moved one by one."""
+    for seed in range(40):
+        column = np.random.default_rng(seed).integers(0, 6, size=60).astype(float)
+        steps = np.flatnonzero(np.diff(np.sort(column))) + 1
+        tree = grow_balanced(column[:, None], leaf_sizes=[59], product_children=ways, rng=rng)
+        after = set(np.cumsum([count(child) for child in tree.children])[:-1].tolist())
+        allowed = []
+        for k in range(1, ways):
+            low, high = ((k - 0.3) / ways * 60, (k + 0.3) / ways * 60)
+            ranks = np.arange(np.ceil(low - 0.5), np.floor(high + 0.5) + 1)
+            allowed.append({int(steps[np.abs(steps - rank).argmin()]) for rank in ranks})
+        assert after <= set().union(*allowed)
+        assert all(after & some for some in allowed)
+
+
+def test_constant_columns_are_never_cut(rng):
+    X = np.column_stack([np.full(500, 3.0), rng.normal(size=500), np.zeros(500)])
+    tree = grow_balanced(X, leaf_sizes=[20] * 2, rng=rng, unit=[1e-9, 1.0, 1e-9])
+    assert {node.dimension for node in products(tree)} == {1}
+
+
+def test_rows_that_are_all_equal_make_one_leaf(rng):
+    X = np.ones((300, 2))
+    assert isinstance(grow_balanced(X, leaf_sizes=[20] * 3, rng=rng), Leaf)
+    (leaf,) = grow_leaves(X, leaf_size=20, most=5, rng=rng)
+    assert leaf.n_rows == 300
+
+
+def test_a_single_row_that_differs_is_split_off(rng):
+    X = np.zeros((30_000, 2))  # more than are looked at for spreads
+    X[12_345, 1] = 1.0
+    tree = grow_balanced(X, leaf_sizes=[100], rng=rng)
+    assert [leaf.n_rows for leaf in leaves(tree)] == [29_999, 1]
+
+
+def test_grids_are_cut_along_all_dimensions(rng):
+    """Rows taken at even distances must not all lie on one line of the grid."""
+    X = np.stack(np.meshgrid(*[np.arange(100.0)] * 2), axis=-1).reshape(-1, 2).repeat(4, axis=0)
+    tree = grow_balanced(X, leaf_sizes=[39_999] * 40, rng=rng)
+    assert 8 < sum(child.dimension for child in tree.children) < 32
+
+
+def test_cuts_end_after_so_many(rng, monkeypatch):
+    monkeypatch.setattr("dsmgp.grow.MAX_CUTS", 3)
+    tree = grow_balanced(rng.normal(size=(500, 2)), leaf_sizes=[5], rng=rng)
+    assert len(leaves(tree)) == 8
+    assert len(grow_leaves(rng.normal(size=(500, 2)), leaf_size=5, most=99, rng=rng)) == 8
+
+
+@pytest.mark.parametrize("convert", [np.asfortranarray, np.float32, np.ndarray.tolist])
+def test_the_form_of_the_inputs_does_not_matter(rng, convert):
+    X = rng.normal(size=(400, 3)).astype(np.float32).astype(np.float64)
+    trees = [
+        grow_balanced(given, leaf_sizes=[30, 60], rng=np.random.default_rng(1))
+        for given in (X, convert(X))
+    ]
+    assert_same(*trees)
+
+
+def test_all_leaves_of_a_partition_are_those_of_the_tree(rng):
+    X = rng.normal(size=(1000, 3)).round(1)
+    for ways in (2, 3):
+        some = {"product_children": ways, "unit": [1.0, 2.0, 3.0]}
+        tree = grow_balanced(X, leaf_sizes=[40], rng=np.random.default_rng(2), **some)
+        every = leaves(tree)
+        found = grow_leaves(X, leaf_size=40, most=len(every), rng=np.random.default_rng(2), **some)
+        for a, b in zip(every, found, strict=True):
+            assert_same(a, b)
+
+
+def test_some_leaves_of_a_partition_are_disjoint_and_hold_all_rows_of_their_regions(rng):
+    X = rng.normal(size=(3000, 2))
+    for most in (1, 7, 50):
+        found = grow_leaves(X, leaf_size=30, most=most, rng=rng)
+        assert len(found) == most
+        assert len(np.unique(np.concatenate([leaf.rows for leaf in found]))) == sum(
+            leaf.n_rows for leaf in found
+        )
+        for leaf in found:
+            assert 0 < leaf.n_rows <= 30
+            np.testing.assert_array_equal(np.flatnonzero(leaf.region.contains(X)), leaf.rows)
+            assert leaf.rows.base is None  # it keeps no other rows alive
+
+
+def test_some_leaves_are_drawn_evenly_from_the_partition():
+    """Large and small ones, and wherever they lie."""
+    rng = np.random.default_rng(6)
+    X = rng.uniform(size=(2000, 1))
+    every = [leaf for _ in range(20) for leaf in leaves(grow_balanced(X, leaf_sizes=[40], rng=rng))]
+    found = [leaf for _ in range(150) for leaf in grow_leaves(X, leaf_size=40, most=8, rng=rng)]
+    sizes, expected = ([leaf.n_rows for leaf in some] for some in (found, every))
+    assert np.mean(sizes) == pytest.approx(np.mean(expected), abs=0.8)
+    assert np.std(sizes) == pytest.approx(np.std(expected), rel=0.1)
+    where, expected = ([X[leaf.rows].mean() for leaf in some] for some in (found, every))
+    share, wanted = (np.histogram(w, 8, (0, 1))[0] / len(w) for w in (where, expected))
+    assert np.abs(share - wanted).max() < 0.035
+
+
+def test_some_leaves_lie_all_over_the_space(rng):
+    X = rng.uniform(size=(20_000, 1))
+    for _ in range(10):
+        found = grow_leaves(X, leaf_size=20, most=16, rng=rng)
+        where = np.array([X[leaf.rows].mean() for leaf in found])
+        assert len(np.unique(np.floor(8 * where))) >= 6
 
 
 def test_balanced_leaves_are_of_like_size(rng):

@@ -15,7 +15,7 @@ from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
 from dsmgp.gate import fit_gate
-from dsmgp.grow import grow_balanced, grow_paper
+from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
 from dsmgp.learn import TOLERANCE, Learned
 from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
@@ -136,8 +136,7 @@ class _Fit:
         if given is not None:
             return leaves(induced_tree(given, self.rng))
         size = int(np.median(settings.leaf_sizes)) if settings.leaf_sizes else self.effort.leaf_size
-        found = leaves(self._grow([size], self.trainer.inputs.scale))
-        return self.trainer.some(found, self.effort.n_leaves)
+        return self._grow_leaves(size, self.effort.n_leaves, self.trainer.inputs.scale)
 
     def _large_family(self, families: list[Family], sizes: Sequence[int]) -> Family | None:
         """Theta for partitions of large leaves, from leaves as large as theirs, where that can be afforded.
@@ -159,11 +158,12 @@ class _Fit:
         else:
             return None
         trainer = self.trainer
-        found = leaves(self._grow([size], trainer.length_scales(families[0])))
-        some = trainer.some(found, min(n_leaves, effort.n_leaves))
+        most = min(n_leaves, effort.n_leaves)
+        found = self._grow_leaves(size, 2 * most, trainer.length_scales(families[0]))
+        some = trainer.some(found, most)
         # Leaves that theta was not learned on tell best whether it is any better, where there are others.
         taken = {id(leaf) for leaf in some}
-        others = trainer.some([leaf for leaf in found if id(leaf) not in taken], len(some)) or some
+        others = [leaf for leaf in found if id(leaf) not in taken] or some
         candidates = [(False, family) for family in families[:1]]
         for family in families:
             candidates.append((True, copy.deepcopy(family)))
@@ -228,6 +228,12 @@ class _Fit:
             depth=self.settings.depth or 1,
             rng=self.rng,
             unit=unit,
+        )
+
+    def _grow_leaves(self, size: int, most: int, unit: Array) -> list[Leaf]:
+        ways = self.settings.product_children or 2
+        return grow_leaves(
+            self.X, leaf_size=size, most=most, product_children=ways, rng=self.rng, unit=unit
         )
 
     def _grow_paper(self, sum_children: int) -> Node:

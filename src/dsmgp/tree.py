@@ -69,6 +69,14 @@ class Region:
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
 
+    @classmethod
+    def _trusted(cls, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> Region:
+        """Of bounds that are right and read-only: trees have many regions, and the checks take most of the time."""
+        region = object.__new__(cls)
+        object.__setattr__(region, "lower", lower)
+        object.__setattr__(region, "upper", upper)
+        return region
+
     @property
     def n_dims(self) -> int:
         return self.lower.size
@@ -84,12 +92,8 @@ class Region:
         lower[dimension], upper[dimension] = low, high
         if not low < high:
             return Region(lower, upper)  # which says what is wrong
-        # Nothing else can be wrong, and trees have many regions: the checks would take most of the time.
-        part = object.__new__(Region)
         lower.flags.writeable = upper.flags.writeable = False
-        object.__setattr__(part, "lower", lower)
-        object.__setattr__(part, "upper", upper)
-        return part
+        return Region._trusted(lower, upper)
 
     def contains(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows of ``X`` lie inside."""
@@ -126,6 +130,14 @@ class Leaf:
             raise ValueError("expected the rows of a leaf to be a list of distinct row numbers")
         rows.flags.writeable = False
         object.__setattr__(self, "rows", rows)
+
+    @classmethod
+    def _trusted(cls, region: Region, rows: NDArray[np.int64]) -> Leaf:
+        """Of rows that are distinct and read-only."""
+        leaf = object.__new__(cls)
+        object.__setattr__(leaf, "region", region)
+        object.__setattr__(leaf, "rows", rows)
+        return leaf
 
     @property
     def n_rows(self) -> int:
@@ -188,6 +200,18 @@ class Product:
         object.__setattr__(self, "children", children)
         object.__setattr__(self, "splits", splits)
         object.__setattr__(self, "region", region)
+
+    @classmethod
+    def _trusted(
+        cls, children: tuple[Node, ...], dimension: int, splits: tuple[float, ...], region: Region
+    ) -> Product:
+        """Of children that are known to tile the region."""
+        product = object.__new__(cls)
+        object.__setattr__(product, "children", children)
+        object.__setattr__(product, "dimension", dimension)
+        object.__setattr__(product, "splits", splits)
+        object.__setattr__(product, "region", region)
+        return product
 
     def sides(
         self, X: NDArray[np.float64], rows: NDArray[np.int64] | slice = slice(None)
