@@ -77,6 +77,11 @@ class Experts:
     def n_outputs(self) -> int:
         return len(self.laws)
 
+    @property
+    def has_large(self) -> bool:
+        """Whether any leaf is worked on by all cores."""
+        return self.X.device.type == "cpu" and self.leaf_rows.sizes.max(initial=0) > PARALLEL_ROWS
+
     def bind(self, naturals: Sequence[Tensor]) -> Bound:
         """The laws at their hyperparameters."""
         return Bound(self.laws, [natural.detach().to(self.X) for natural in naturals])

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from dsmgp.components import Components
+from dsmgp.lapack import one_thread
 
 __all__ = ["Gate", "fit_gate", "leaf_scales"]
 
@@ -118,9 +119,10 @@ def fit_gate(
         away = theta - origin
         return -value + RIDGE * float(away @ away), -gradient + 2.0 * RIDGE * away
 
-    found = minimize(
-        loss, origin, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": TOLERANCE}
-    )
+    with one_thread():  # the optimiser's matrices are tiny
+        found = minimize(
+            loss, origin, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": TOLERANCE}
+        )
     tau, kappa, log_weights, log_variances = problem.parts(found.x)
     return Gate(tau, kappa, np.exp(log_weights), np.exp(log_variances))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.optimize import minimize
 
 from dsmgp.experts import Experts
 from dsmgp.inference import infer
+from dsmgp.lapack import one_thread
 from dsmgp.process import Process
 from dsmgp.tree import Node
 
@@ -106,7 +108,9 @@ def learn(
         if start.size:
             starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]
             for number, theta in enumerate(starts):
-                found = _maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
+                # The optimiser's own matrices are tiny, and threads that wait for one another take fifty times as long.
+                with nullcontext() if experts.has_large else one_thread():
+                    found = _maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
                 report(
                     f"start {number}: objective {found.objective:.6g} "
                     f"after {found.n_evaluations} evaluations"
