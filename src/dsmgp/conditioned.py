@@ -28,6 +28,10 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
+# Multiplications of a prediction that is over before threads would have begun.
+BRIEF = 1e7
+
+
 class FactorisationWarning(UserWarning):
     """A leaf's covariance matrix needed more noise than it has to be factorised."""
 
@@ -236,8 +240,8 @@ class Conditioned:
         variance = X.new_empty(n_pairs if with_variance else 0, n_outputs)
         group_of = self.group[routes.leaf]
         order = np.argsort(group_of, kind="stable")
-        groups, starts = np.unique(group_of[order], return_index=True)
-        members = dict(zip(groups.tolist(), np.split(order, starts[1:]), strict=True))
+        found, starts = np.unique(group_of[order], return_index=True)
+        members = dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
         rows = torch.from_numpy(routes.rows.flat).to(X.device)
 
         def work(group: int) -> None:
@@ -250,7 +254,9 @@ class Conditioned:
                 variance[where] = found
 
         # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
-        self.experts.map(self.engine, work, sorted(members, key=lambda group: (group < 0, group)))
+        groups = sorted(members, key=lambda group: (group < 0, group))
+        brief = n_outputs * np.square(self.leaf_rows.sizes[routes.leaf]) @ routes.rows.sizes < BRIEF
+        self.experts.map(self.engine, work, groups, bool(brief))
         return _numpy(mean), _numpy(variance)
 
     def _answers(

@@ -58,13 +58,16 @@ class LocalExecutor:
         # A GPU is one queue: threads would only contend for it.
         self.serial = device is not None and device.type != "cpu"
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], brief: bool = False
+    ) -> list[Result]:
+        """The results for all items; ``brief`` work, for which threads would take longer to wake up, is done here."""
         work = list(items)
         n_threads = torch.get_num_threads()
         if self.serial:
             return [function(item) for item in work]
         with one_thread():
-            if n_threads == 1:
+            if n_threads == 1 or brief:
                 return [function(item) for item in work]
             # Even a single item goes to a thread with one core: results do not depend on how many items
             # there are, and the calling thread never starts OpenMP's own, which do not survive a fork.

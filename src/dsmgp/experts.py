@@ -91,14 +91,19 @@ class Experts:
         return self._engine_type(self.X, self.Y, leaf_rows, self.laws)
 
     def map(
-        self, engine: Engine, work: Callable[[int], Result], groups: Sequence[int]
+        self,
+        engine: Engine,
+        work: Callable[[int], Result],
+        groups: Sequence[int],
+        brief: bool = False,
     ) -> list[Result]:
         """``work`` on some of an engine's groups of leaves: those with a large leaf, which comes first, one by one on
         all cores; then the rest side by side."""
         sizes = self.leaf_rows.sizes
         large = {k for k in groups if k >= 0 and sizes[engine.groups[k][0]] > PARALLEL_ROWS}
         alone = {group: work(group) for group in groups if group in large}
-        rest = iter(self.executor.map(work, [group for group in groups if group not in large]))
+        others = [group for group in groups if group not in large]
+        rest = iter(self.executor.map(work, others, brief))
         return [alone[group] if group in large else next(rest) for group in groups]
 
     def log_evidence(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:

@@ -63,23 +63,24 @@ class Router:
 
     def __init__(self, root: Node, device: torch.device | None = None) -> None:
         flat = _Flat(root)
-        self._executor = LocalExecutor(device)
-        self.dimension, self.below, self.above, self.leaf = (
-            torch.tensor(part, device=device)
-            for part in (flat.dimension, flat.below, flat.above, flat.leaf)
-        )
-        self.split = torch.tensor(flat.split, dtype=torch.float64, device=device)
-        self.sums = {at: torch.tensor(own, device=device) for at, own in flat.sums.items()}
+        self.device = device or torch.device("cpu")
+        # By device: few rows are sooner down on the CPU than a GPU has begun.
+        self._tables = {"cpu": _Tables.of(flat, torch.device("cpu"))}
+        if self.device.type != "cpu":
+            self._tables[self.device.type] = _Tables.of(flat, self.device)
 
     def route(self, X: Array) -> Routes:
         """Where the rows of ``X`` go: on from a sum to every child, from a product to the one whose region holds them."""
-        rows = torch.from_numpy(
-            np.require(X, np.float64, ["C", "W"])
-        )  # torch does not know read-only memory
-        step = max(len(X), 1) if self._executor.serial else PIECE_ROWS
-        pieces = self._executor.map(
-            lambda first: self._pairs(rows[first : first + step], first),
+        # A copy of read-only memory, which torch does not know.
+        rows = torch.from_numpy(np.require(X, np.float64, ["C", "W"]))
+        brief = len(X) <= PIECE_ROWS
+        device = torch.device("cpu") if brief else self.device
+        step = PIECE_ROWS if device.type == "cpu" else len(X)
+        tables = self._tables[device.type]
+        pieces = LocalExecutor(device).map(
+            lambda first: tables.pairs(rows[first : first + step], first),
             range(0, max(len(X), 1), step),
+            brief,
         )
         leaf, row = (torch.cat([piece[k] for piece in pieces]) for k in (0, 1))
         # Stable: rows of a leaf are in order, since those of a piece came from one place.
@@ -88,7 +89,30 @@ class Router:
         ends = np.concatenate([[0], np.cumsum(sizes.cpu().numpy())])
         return Routes(reached.cpu().numpy(), Ragged(row[order].cpu().numpy(), ends))
 
-    def _pairs(self, X: Tensor, first: int) -> tuple[Tensor, Tensor]:
+
+@dataclass(frozen=True)
+class _Tables:
+    """What is known of each entry of a flat tree, on one device."""
+
+    dimension: Tensor
+    split: Tensor
+    below: Tensor
+    above: Tensor
+    leaf: Tensor
+    sums: dict[int, Tensor]
+
+    @classmethod
+    def of(cls, flat: _Flat, device: torch.device) -> _Tables:
+        return cls(
+            torch.tensor(flat.dimension, device=device),
+            torch.tensor(flat.split, dtype=torch.float64, device=device),
+            torch.tensor(flat.below, device=device),
+            torch.tensor(flat.above, device=device),
+            torch.tensor(flat.leaf, device=device),
+            {at: torch.tensor(own, device=device) for at, own in flat.sums.items()},
+        )
+
+    def pairs(self, X: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Leaf and row of every pair, for rows whose numbers start at ``first``."""
         device = self.leaf.device
         X, every = X.to(device), torch.arange(len(X), device=device)
