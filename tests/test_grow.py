@@ -260,7 +260,7 @@ def test_grids_are_cut_along_all_dimensions(rng):
 
 
 def test_cuts_end_after_so_many(rng, monkeypatch):
-    monkeypatch.setattr("dsmgp.grow.MAX_CUTS", 3)
+    monkeypatch.setattr("dsmgp.partition.MAX_CUTS", 3)
     tree = grow_balanced(rng.normal(size=(500, 2)), leaf_sizes=[5], rng=rng)
     assert len(leaves(tree)) == 8
     assert len(grow_leaves(rng.normal(size=(500, 2)), leaf_size=5, most=99, rng=rng)) == 8

@@ -222,7 +222,7 @@ class _Fit:
 
     def _grow(self, sizes: Sequence[int], unit: Array) -> Node:
         return grow_balanced(
-            self.X,
+            self.trainer.columns,
             leaf_sizes=sizes,
             product_children=self.settings.product_children or 2,
             depth=self.settings.depth or 1,
@@ -233,7 +233,12 @@ class _Fit:
     def _grow_leaves(self, size: int, most: int, unit: Array) -> list[Leaf]:
         ways = self.settings.product_children or 2
         return grow_leaves(
-            self.X, leaf_size=size, most=most, product_children=ways, rng=self.rng, unit=unit
+            self.trainer.columns,
+            leaf_size=size,
+            most=most,
+            product_children=ways,
+            rng=self.rng,
+            unit=unit,
         )
 
     def _grow_paper(self, sum_children: int) -> Node:

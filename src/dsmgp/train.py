@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp.columns import Columns
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.learn import TOLERANCE, Learned, learn
@@ -59,6 +60,11 @@ class Trainer:
             variance=self._variance(),
         )
         return Family(str(kernel), [copy.deepcopy(process) for _ in range(self.Y.shape[1])])
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The inputs as trees grow on them."""
+        return Columns(self.X)
 
     @cached_property
     def _spread(self) -> Array:
