@@ -259,6 +259,15 @@ def test_grids_are_cut_along_all_dimensions(rng):
     assert 8 < sum(child.dimension for child in tree.children) < 32
 
 
+def test_values_of_all_magnitudes_are_told_apart(rng):
+    """Rounded to a common step, most of them would be equal."""
+    X = np.exp(rng.uniform(-300, 300, size=(1000, 1)))
+    tree = grow_balanced(X, leaf_sizes=[30], rng=rng)
+    assert_valid(tree, X)
+    assert max(leaf.n_rows for leaf in leaves(tree)) <= 30
+    assert min(leaf.n_rows for leaf in leaves(tree)) >= 10
+
+
 def test_cuts_end_after_so_many(rng, monkeypatch):
     monkeypatch.setattr("dsmgp.partition.MAX_CUTS", 3)
     tree = grow_balanced(rng.normal(size=(500, 2)), leaf_sizes=[5], rng=rng)

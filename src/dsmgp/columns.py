@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Columns", "begins_of", "rows_of", "spans"]
+__all__ = ["Columns", "begins_of", "rows_of", "runs"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -32,8 +32,8 @@ class Columns:
         self.range = np.ones(n_dims)
         for k in range(n_dims):
             column = X[:, k].copy()
-            self.order[k] = order = np.argsort(column)
-            ordered = column.take(order)
+            order, ordered = _sorted(column)
+            self.order[k] = order
             numbers = np.arange(k * n, (k + 1) * n, dtype=dtype)
             numbers[1:][ordered[1:] == ordered[:-1]] = 0
             self.codes[k][order] = np.maximum.accumulate(numbers, out=numbers)
@@ -91,13 +91,33 @@ def begins_of(count: Index) -> Index:
     return np.cumsum(count) - count
 
 
-def spans(start: Index, count: Index) -> Index:
-    """Runs of numbers, one after the other: from each start on, so many."""
+def runs(start: Index, count: Index) -> Index | slice:
+    """Places from each start on, so many; a slice, which nothing needs to be copied for, if they join up."""
+    if len(start) and (start[1:] == start[:-1] + count[:-1]).all():
+        return slice(start[0], start[-1] + count[-1])
     return np.arange(count.sum()) + np.repeat(start - begins_of(count), count)
 
 
 def rows_of(rows: Index, size: Index, some: Index) -> Index:
     """The rows of some nodes, out of those of all."""
-    if len(some) == len(size) and (some == np.arange(len(size))).all():
-        return rows
-    return rows.take(spans(begins_of(size)[some], size[some]))
+    return rows[runs(begins_of(size)[some], size[some])]
+
+
+def _sorted(column: Array) -> tuple[Index, Array]:
+    """The rows by value, and the values.
+
+    Numbers made of a rounded value and its row sort three times as fast as rows do by value. Where values
+    are too close to each other for that, it shows.
+    """
+    bits, low = len(column).bit_length(), column.min()
+    width = column.max() - low or 1.0
+    rows = ((column - low) / width * 2.0 ** (62 - bits)).astype(np.int64)
+    rows <<= bits
+    rows |= np.arange(len(column))
+    rows.sort()
+    rows &= 2**bits - 1
+    values = column.take(rows)
+    if (values[1:] < values[:-1]).any():
+        rows = np.argsort(column)
+        values = column.take(rows)
+    return rows, values

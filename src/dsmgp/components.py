@@ -34,22 +34,22 @@ class Components:
     ) -> Components:
         """From what leaves say at rows, one entry a pair; those of a row side by side in the order given."""
         if (blocks := _blocks(row, n_rows)) is not None:
-            n_blocks = len(blocks)
-            where = (blocks, np.arange(n_blocks)[:, None])
-            slots = n_blocks
+            slots = len(blocks)
+            where = (np.arange(slots)[:, None], blocks)
         else:
             order = np.argsort(row, kind="stable")
             leaf, row, mean, variance = leaf[order], row[order], mean[order], variance[order]
             count = np.bincount(row, minlength=n_rows)
-            where = (row, np.arange(len(row)) - (np.cumsum(count) - count)[row])
             slots = int(count.max(initial=1))
-        leaves = np.full((n_rows, slots), -1, dtype=np.int64)
-        means = np.zeros((n_rows, slots, mean.shape[1]))
+            where = (np.arange(len(row)) - (np.cumsum(count) - count)[row], row)
+        # One component after the other: that is how they come, and sums over components are sums of long rows.
+        leaves = np.full((slots, n_rows), -1, dtype=np.int64)
+        means = np.zeros((slots, n_rows, mean.shape[1]))
         variances = np.ones_like(means)
-        leaves[where] = leaf.reshape(where[0].shape)
-        means[where] = mean.reshape(*where[0].shape, -1)
-        variances[where] = variance.reshape(*where[0].shape, -1)
-        return cls(leaves, means, variances)
+        leaves[where] = leaf.reshape(where[1].shape)
+        means[where] = mean.reshape(*where[1].shape, -1)
+        variances[where] = variance.reshape(*where[1].shape, -1)
+        return cls(leaves.T, means.swapaxes(0, 1), variances.swapaxes(0, 1))
 
     def of_leaves(self, values: Array, missing: float) -> Array:
         """Each leaf's value where the leaf stands, ``missing`` where there is none."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsmgp.columns import Columns, begins_of, rows_of, spans
+from dsmgp.columns import Columns, begins_of, rows_of, runs
 from dsmgp.tree import Leaf, Node, Product, Region
 
 __all__ = ["Partition", "between"]
@@ -146,7 +146,7 @@ class Partition:
         if not going.size:
             return False
         size = level.size[going]
-        rows = self.rows.take(spans(level.start[going], size))
+        rows = self.rows[runs(level.start[going], size)]
         spread = self.columns.spread(rows, size, self.unit)
         differ = spread.any(axis=1)
         if not differ.all():
@@ -154,10 +154,13 @@ class Partition:
             going, size, spread = going[differ], size[differ], spread[differ]
         codes = self._choose(level, going, rows, spread)
         part = np.zeros(len(rows), dtype=np.int32)
-        for border in level.border[going].T:
+        for border in level.border[going].T.astype(codes.dtype):
             part += codes >= np.repeat(border, size)
-        for k, begin in enumerate(level.begins[going].T):
-            self.rows[spans(begin, level.parts[going, k])] = rows.compress(part == k)
+        moved = [rows.compress(part == k) for k in range(level.ways)]
+        for own, begin, count in zip(
+            moved, level.begins[going].T, level.parts[going].T, strict=True
+        ):
+            self.rows[runs(begin, count)] = own
         return going.size > 0
 
     def _choose(self, level: _Level, going: Index, rows: Index, spread: Array) -> Index:
@@ -183,7 +186,7 @@ class Partition:
             chosen = node[best]
             for kept, new in zip(level.cuts, found, strict=True):
                 kept[going[chosen]] = new[best]
-            codes[spans(begins_of(size)[chosen], size[chosen])] = rows_of(tried, size[node], best)
+            codes[runs(begins_of(size)[chosen], size[chosen])] = rows_of(tried, size[node], best)
             largest[chosen] = now[best]
             rings[node, dimension] = np.inf
             uneven = largest[pending] > UNEVEN * size[pending]
@@ -214,7 +217,8 @@ class Partition:
         after = np.sort(np.where(up, above, below), axis=1)
         last, border = keys[first + after - 1] - base, keys[first + after] - base
         split = between(columns.value(last, dimension), columns.value(border, dimension))
-        parts = np.diff(np.hstack([np.zeros_like(size), after, size]), axis=1)
+        parts = np.concatenate([after, size], axis=1)
+        parts[:, 1:] -= after
         return dimension, border, split, parts
 
 
@@ -227,7 +231,7 @@ def _first_even(node: Index, rings: Array, largest: Index, size: Index) -> Index
     """Of each node's draws the first that cuts it evenly, or else the one that does so most."""
     unevenness = np.where(largest > UNEVEN * size, largest, 0)
     order = np.lexsort((rings, unevenness, node))
-    return order[np.flatnonzero(np.diff(node, prepend=-1))]
+    return order[np.searchsorted(node, np.arange(node[-1] + 1))]
 
 
 def _thinned(parents: Index, most: int, rng: np.random.Generator) -> Index:

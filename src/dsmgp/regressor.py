@@ -341,7 +341,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("this estimator requires y to be passed, but the target y is None")
         refuse_text(X, "X")
         refuse_text(y, "y")
-        checks = {"dtype": np.float64, "ensure_all_finite": False}
+        # Sums over columns depend, in their last digits, on how rows lie in memory: always the same way.
+        checks = {"dtype": np.float64, "order": "C", "ensure_all_finite": False}
         checked_X, checked_y = validate_data(
             self,
             X,
@@ -371,7 +372,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _test_rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
         refuse_text(X, "X")
-        checked = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
+        checked = validate_data(
+            self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False
+        )
         check_finite(checked, "X", getattr(self, "feature_names_in_", None))
         return checked
 
