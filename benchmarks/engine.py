@@ -269,7 +269,9 @@ def _bare_solves(model: DSMGPRegressor, X_test: np.ndarray) -> Callable[[], obje
     return lambda: conditioned.experts.executor.map(solve, tasks)
 
 
-def show(rows: list[dict], model: dict, prediction: list[dict]) -> None:
+def page(report: dict) -> str:
+    """The results in words."""
+    rows, model, prediction = report["gradient"], report["cost_model"], report["prediction"]
     columns = {"M": "M", "leaves": "leaves", "floor": "floor", "floor_us_per_leaf": "µs per leaf"}
     for name in ("native", "batched"):
         if f"{name}_min_ratio" in rows[0]:
@@ -277,23 +279,27 @@ def show(rows: list[dict], model: dict, prediction: list[dict]) -> None:
             columns[f"{name}_median_ratio"] = "median"
         if f"{name}_cpu_ratio" in rows[0]:
             columns[f"{name}_cpu_ratio"] = "CPU time"
-    print("Evidence and gradient\n\n" + table(columns | {"target": "at most"}, rows))
-    titles = {"M": "M", "measured_us": "µs per row", "in_use_us": "by the model in use"}
-    print(
-        f"\nConditioning, rows left out ({model['engine']})\n\n" + table(titles, model["per_row"])
-    )
+    costs = {"M": "M", "measured_us": "µs per row", "in_use_us": "by the model in use"}
     constants = [
         {"constant": name, "fitted": value, "used": model["in_use"][name]}
         for name, value in model["fitted"].items()
     ]
-    print("\n" + table({"constant": "constant", "fitted": "fitted", "used": "in use"}, constants))
-    titles = {
+    answers = {
         "weights": "weights", "rows_per_second": "rows/s with variance",
         "target_rows_per_second": "at least", "over_bare_solves": "time over bare solves",
         "one_row_ms": "one row (ms)", "target_one_row_ms": "at most",
         "means_alone_faster": "means alone faster by", "target_means_alone_faster": "at least",
     }  # fmt: skip
-    print(f"\nPrediction, M={LEAF_SIZE}, {PARTITIONS} partitions\n\n" + table(titles, prediction))
+    parts = [
+        "Evidence and gradient",
+        table(columns | {"target": "at most"}, rows),
+        f"Conditioning, rows left out ({model['engine']} engine)",
+        table(costs, model["per_row"]),
+        table({"constant": "constant", "fitted": "fitted", "used": "in use"}, constants),
+        f"Prediction, M={LEAF_SIZE}, {PARTITIONS} partitions",
+        table(answers, prediction),
+    ]
+    return "\n\n".join(parts)
 
 
 def main() -> None:
@@ -320,7 +326,7 @@ def main() -> None:
         "prediction": prediction,
     }
     write_report(arguments.results or results_path("engine", arguments.quick), report)
-    show(rows, model, prediction)
+    print(page(report))
 
 
 if __name__ == "__main__":

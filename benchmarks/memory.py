@@ -23,7 +23,6 @@ from dsmgp.datasets import load
 from harness import (
     Runs,
     generated,
-    on_gpu,
     peak_memory,
     results_path,
     run_apart,
@@ -82,6 +81,12 @@ def measure_ours(X: np.ndarray, Y: np.ndarray, memory_limit: str) -> dict:
     }
 
 
+def page(rows: list[dict]) -> str:
+    return table(
+        COLUMNS, [row | {"target": MOST_GB if "cores" in row["machine"] else None} for row in rows]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=768_808)
@@ -105,8 +110,7 @@ def main() -> None:
         key = {"data": data, "method": method, "rows": n_rows, "memory_limit": limit}
         if runs.is_due(**key):
             runs.add([key | run_apart(__file__, key, arguments.limit) | setting()])
-    target = None if on_gpu() else MOST_GB
-    print(table(COLUMNS, [row | {"target": target} for row in runs.rows]))
+    print(page(runs.rows))
 
 
 if __name__ == "__main__":

@@ -116,6 +116,10 @@ def cases(rng: np.random.Generator) -> list[tuple[str, int, np.ndarray, Node]]:
     return found
 
 
+def page(report: dict) -> str:
+    return table(COLUMNS, report["rows"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
@@ -130,7 +134,6 @@ def main() -> None:
             {"tree": name, "partitions": n} | problem.measure(arguments.repetitions)
             for name, n, problem in problems
         ]
-    print(table(COLUMNS, rows))
     described = setting() | {
         "dsmgp": dsmgp.__version__,
         "torch": torch.__version__,
@@ -139,7 +142,9 @@ def main() -> None:
         "repetitions": arguments.repetitions,
         "seed": arguments.seed,
     }
-    write_report(RESULTS, {"setting": described, "rows": rows})
+    report = {"setting": described, "rows": rows}
+    write_report(RESULTS, report)
+    print(page(report))
 
 
 if __name__ == "__main__":

@@ -80,11 +80,16 @@ def measure(name: str, n_points: tuple[int, ...] = (500, 1000, 2000)) -> list[di
     return [*rows, {"data": name, "component": "the mixture", "rmse": round(error, 4), **setting()}]
 
 
+def page(report: dict) -> str:
+    titles = {"data": "data", "component": "component", "rmse": "RMSE", "seconds": "seconds"}
+    return table(titles, report["rows"])
+
+
 def main() -> None:
     rows = [row for name in sys.argv[1:] or ["kin40k", "protein"] for row in measure(name)]
-    titles = {"data": "data", "component": "component", "rmse": "RMSE", "seconds": "seconds"}
-    print(table(titles, rows))
-    write_report(results_path("sparse", quick=False), {"rows": rows})
+    report = {"rows": rows}
+    write_report(results_path("sparse", quick=False), report)
+    print(page(report))
 
 
 if __name__ == "__main__":

@@ -153,15 +153,20 @@ def compared(rows: list[dict]) -> list[dict]:
     found = []
     for row in rows:
         row = {**row, "note": row.get("failed", row.get("note"))}
+        gpu = "cores" not in row["machine"]
         if row["method"] == "dsmgp":
             row["note"] = f"fit + predict {ours.get(row['data'], math.nan):.1f} s"
             seconds = SECONDS_ON_GPU.get(row["data"])
-            row["target"] = f"{seconds} s" if on_gpu() and seconds else None
+            row["target"] = f"{seconds} s" if gpu and seconds else None
         elif "rows" in row and row["data"] in ours and not row["method"].startswith("dsmgp"):
             row["ratio"] = ours[row["data"]] / row["fit_seconds"]
-            row["target"] = None if on_gpu() else RATIO_ON_CPU.get(row["method"])
+            row["target"] = None if gpu else RATIO_ON_CPU.get(row["method"])
         found.append(row)
     return found
+
+
+def page(rows: list[dict]) -> str:
+    return table(COLUMNS, compared(rows))
 
 
 def run_imports(runs: Runs, seed: int, seconds: float) -> None:
@@ -218,7 +223,7 @@ def main() -> None:
                 patience = 1.0 if arguments.quick else PATIENCE
                 run(runs, name, method, arguments.seed, arguments.limit, patience)
         run_imports(runs, arguments.seed, 0.0 if arguments.quick else 60.0)
-    print(table(COLUMNS, compared(runs.rows)))
+    print(page(runs.rows))
 
 
 if __name__ == "__main__":

@@ -257,18 +257,20 @@ def main() -> None:
                 found = measure(case, way, seed, X_test, Y_test)
                 rows.append({"data": name, "way": way, "seed": seed, **found, **setting()})
                 print(rows[-1], flush=True)
-    show(rows)
-    write_report(results_path("structures", quick=False), {"rows": rows})
+    report = {"rows": rows}
+    write_report(results_path("structures", quick=False), report)
+    print(page(report))
 
 
-def show(rows: list[dict]) -> None:
-    lines = []
+def page(report: dict) -> str:
+    """Means over seeds."""
+    rows, lines = report["rows"], []
     for key in dict.fromkeys((row["data"], row["way"]) for row in rows):
         own = [row for row in rows if (row["data"], row["way"]) == key]
         means = {k: float(np.mean([row[k] for row in own])) for k in ("rmse", "nlpd", "seconds")}
         lines.append({"data": key[0], "way": key[1], "seeds": len(own), **means})
     titles = {"data": "data", "way": "way", "seeds": "seeds", "rmse": "RMSE", "nlpd": "NLPD"}
-    print(table(titles | {"seconds": "seconds"}, lines))
+    return table(titles | {"seconds": "seconds"}, lines)
 
 
 if __name__ == "__main__":

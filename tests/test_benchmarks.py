@@ -45,3 +45,9 @@ def test_scaling_does_not_run_again_what_is_there(tmp_path):
     assert not [row for row in rows if "failed" in row]
     assert run("scaling", tmp_path) == rows
     assert (tmp_path / "scaling.png").exists()
+
+
+def test_tables_in_the_documentation_are_those_of_the_results():
+    command = [sys.executable, BENCHMARKS / "pages.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,112 @@
+"""Put the tables of results into the documentation.
+
+    python benchmarks/pages.py [--check]
+
+A page says ``<!-- table: accuracy -->`` where it wants the table of benchmarks/results/accuracy.json, and ``<!-- end -->``
+where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``summary``
+is the README's. ``--check`` only says whether pages are up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+
+import accuracy
+import engine
+import memory
+import scaling
+import sharing
+import sparse
+import speed
+import structures
+from harness import HERE, table
+
+PAGES: dict[str, Callable[..., str]] = {
+    module.__name__: module.page
+    for module in (accuracy, engine, memory, scaling, sharing, sparse, speed, structures)
+}
+TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def made(name: str) -> str:
+    """A table between its marks: that of a file of results, or the summary."""
+    if name == "summary":
+        text = summary(results("accuracy"), results("accuracy-gpu"))
+    else:
+        found = results(name)
+        text = f"*{origin(name, found)}*\n\n{PAGES[name.removesuffix('-gpu')](found)}"
+    return f"<!-- table: {name} -->\n{text}\n<!-- end -->"
+
+
+def results(name: str) -> list | dict:
+    return json.loads((HERE / "results" / f"{name}.json").read_text())
+
+
+def summary(rows: list[dict], on_gpu: list[dict]) -> str:
+    """Ours beside the exact GP, boosted trees and the best of the paper's columns; means over seeds."""
+    lines = []
+    for name, ours in (
+        (n, [r for r in rows if (r["data"], r["method"]) == (n, "dsmgp")]) for n in accuracy.DATA
+    ):
+        exact = [r for r in rows + on_gpu if (r["data"], r["method"]) == (name, "exact")]
+        # The same seeds: one that was run on both machines counts once.
+        exact = list({r["seed"]: r for r in exact}.values())
+        boosted = [r for r in rows if (r["data"], r["method"]) == (name, "hist-boosting")]
+        paper = accuracy.PAPER.get(name, {})
+        best = [f"{min(cell[k] for cell in paper.values()):.2f}" for k in (0, 1)] if paper else []
+        lines.append(
+            {
+                "data": name,
+                "seeds": len(ours),
+                "ours": _means(ours, ("mae", "rmse", "nlpd")),
+                "covers": _means(ours, ("coverage90",)),
+                "exact": _means(exact, ("rmse", "nlpd")) + f" ({len(exact)})" if exact else "",
+                "boosted": _means(boosted, ("mae", "rmse", "nlpd")),
+                "paper": ", ".join(best),
+            }
+        )
+    titles = {
+        "data": "data", "seeds": "seeds", "ours": "dsmgp: MAE, RMSE, NLPD", "covers": "90% covers",
+        "exact": "exact GP: RMSE, NLPD (seeds)", "boosted": "boosted trees: MAE, RMSE, NLPD",
+        "paper": "paper's best: MAE, NLPD",
+    }  # fmt: skip
+    commits = ", ".join(dict.fromkeys(r["commit"] for r in rows if r["method"] == "dsmgp"))
+    return f"{table(titles, lines)}\n\n*dsmgp at commit {commits}.*"
+
+
+def _means(rows: list[dict], keys: tuple[str, ...]) -> str:
+    return ", ".join(f"{mean([row[key] for row in rows]):.3f}" for key in keys) if rows else ""
+
+
+def origin(name: str, found: list | dict) -> str:
+    rows = found if isinstance(found, list) else [found.get("setting", {}), *found.get("rows", [])]
+    commits = dict.fromkeys(row["commit"] for row in rows if "commit" in row)
+    machines = dict.fromkeys(row["machine"] for row in rows if "machine" in row)
+    return f"benchmarks/results/{name}.json: commit {', '.join(commits)}; {'; '.join(machines)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    root, stale = HERE.parent, []
+    for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        before = path.read_text()
+        after = TABLE.sub(lambda match: made(match[1]), before)
+        if after != before:
+            stale.append(path.relative_to(root))
+            if not arguments.check:
+                Path(path).write_text(after)
+    for path in stale:
+        print(f"{path} {'is out of date' if arguments.check else 'written'}")
+    sys.exit(arguments.check and bool(stale))
+
+
+if __name__ == "__main__":
+    main()
