@@ -55,8 +55,9 @@ SECONDS_ON_GPU = {"kin40k": 6, "protein": 15, "flight_mixed": 60}
 RATIO_ON_CPU = {"gpboost": 0.5, "gpytorch-exact": 0.1, "gpytorch-cholesky": 0.1}
 # Seconds that importing us may take over importing torch and gpytorch.
 IMPORT_SECONDS = 0.2
-# A peer that is raced is trained for at most so many times our seconds; rows that its way is scored on.
-PATIENCE, CURVE_ROWS = 10.0, 3000
+# A peer that is raced is trained for at most so many times our seconds; rows that its way is scored on, and how often: after
+# so large a share of the time.
+PATIENCE, CURVE_ROWS, SCORED_EVERY = 10.0, 3000, 0.25
 # SVGP's training, per output, on rows that 30 epochs would take too long for.
 SVGP_SECONDS = 120.0
 LIMIT = 3600.0
@@ -83,8 +84,8 @@ def race(job: dict, X_test: np.ndarray, Y_test: np.ndarray) -> Method:
         cholesky = job["method"] == "gpytorch-cholesky"
         seen = 0.0
         for seconds, prediction in peers.exact_gp_steps(X, y, seed, cholesky, 10**6):
-            # Scoring takes longer than a step, and is not counted: it is done now and then.
-            if seconds - seen < 0.05 * job["within"] and seconds < job["within"]:
+            # Scoring takes longer than many steps, and is not counted: it is done now and then.
+            if seconds - seen < SCORED_EVERY * job["within"] and seconds < job["within"]:
                 continue
             seen, predict = seconds, prediction()
             found = brief_score(gaussian(*predict(X_test[some])), Y_test[some])

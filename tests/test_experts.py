@@ -476,3 +476,18 @@ def test_kernels_and_means_that_do_not_fit_are_refused(kernel, mean, message):
 def test_noise_must_be_positive(noise):
     with pytest.raises(ValueError, match="noise_variance to be a positive number"):
         build_process("rbf", "zero", noise, 3)
+
+
+def test_batches_keep_to_the_memory_they_are_given(rng):
+    X, Y = random_rows(rng, 400)
+    law = Stationary("rbf", (0, 1, 2), "zero")
+    leaves = [Leaf(Region.whole(3), rows) for rows in np.arange(400).reshape(20, 20)]
+    natural = [torch.tensor([1.0, 1.0, 1.0, 1.0, 0.1], dtype=torch.float64)]
+    X, Y = torch.as_tensor(X), torch.as_tensor(Y)
+    free, tight = (
+        Experts(leaves, X, Y, [law], engine=batched_module.BatchedEngine, memory=memory)
+        for memory in (np.inf, 8 * batched_module.WORKING_ARRAYS * 3 * 20**2)
+    )
+    assert len(free.groups) == 1
+    assert [len(group) for group in tight.groups] == [3] * 6 + [2]
+    np.testing.assert_allclose(free.log_evidence(natural), tight.log_evidence(natural), rtol=1e-12)

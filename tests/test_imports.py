@@ -12,6 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 # Lower layers first. A module may import from layers below its own, or earlier in its own line.
 LAYERS = [
     [
+        "machine",
         "ragged",
         "tree",
         "distance",

@@ -19,13 +19,16 @@ from torch import Tensor
 from dsmgp import triangular
 from dsmgp.engine import Bound, BoundLaw, Law, Questions, Seen, law_codes, without_twins
 from dsmgp.factors import LeafFactors, Stacked
+from dsmgp.machine import cache_numbers
 from dsmgp.ragged import Ragged
 
 __all__ = ["BatchedEngine"]
 
 LOG_2PI = math.log(2.0 * math.pi)
-# Elements of one batch of matrices: a few of them fit in a core's cache, or fill a GPU.
-BATCH_ELEMENTS = {"cpu": 2**18, "cuda": 2**27}
+# Elements of one batch of matrices: times what a core's cache holds, or enough to fill a GPU.
+CACHES, GPU_ELEMENTS = 4, 2**27
+# Arrays as large as a batch of matrices that are needed at a time.
+WORKING_ARRAYS = 8
 # Larger leaves are worked on one by one: batched routines are slower there, on a GPU too.
 MAX_BATCHED_ROWS = 2000
 # Rows of a smaller leaf may be padded by this share of the batch's largest.
@@ -86,10 +89,18 @@ class BatchedEngine:
     """An :class:`dsmgp.engine.Engine` in torch."""
 
     def __init__(
-        self, X: Tensor, Y: Tensor, leaf_rows: Ragged, laws: Sequence[Sequence[Law]]
+        self,
+        X: Tensor,
+        Y: Tensor,
+        leaf_rows: Ragged,
+        laws: Sequence[Sequence[Law]],
+        memory: float = math.inf,
     ) -> None:
         self.X, self.Y, self.leaf_rows = X, Y, leaf_rows
-        self.groups = _groups(leaf_rows.sizes, laws, X.device)
+        most = CACHES * cache_numbers() if X.device.type == "cpu" else GPU_ELEMENTS
+        #: Elements of a batch of matrices, at most.
+        self.elements_at_once = min(most, memory / (WORKING_ARRAYS * X.element_size()))
+        self.groups = _groups(leaf_rows.sizes, laws, self.elements_at_once)
         self._rows = torch.from_numpy(leaf_rows.flat).to(X.device)
         # By group: an optimiser comes back for the same leaves many times.
         self._where: dict[int, tuple[Tensor, Tensor]] = {}
@@ -134,10 +145,11 @@ class BatchedEngine:
             half = triangular.invert(solution.factor)  # J, for which K^-1 = J' J
             variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
             away, alone = _numpy(solution.alpha * variance), _numpy(variance)
-            grouped, grouped_alone = away, alone
+            found = away[real], alone[real]
+            left_out = (*found, *found)
             if any(twins):
-                grouped, grouped_alone = without_twins(away, alone, half, solution.alpha, twins)
-            left_out = (away[real], alone[real], grouped[real], grouped_alone[real])
+                grouped = without_twins(away, alone, half, solution.alpha, twins)
+                left_out = (*found, grouped[0][real], grouped[1][real])
         sizes = self.leaf_rows.sizes[self.groups[group]]
         return Seen(
             log_evidence=solution.log_evidence,
@@ -162,7 +174,7 @@ class BatchedEngine:
             law, train = bound(output, asked.numbers[some]), self.X[self._rows[where]]
             alpha = asked.alpha[where] * real
             factor = _factors_of(asked.factors, asked.slots[some], where.shape[1])
-            tile = max(1, TILE_ELEMENTS // train[..., 0].numel())
+            tile = max(1, int(min(TILE_ELEMENTS, self.elements_at_once)) // train[..., 0].numel())
             for columns in torch.arange(at.shape[1], device=at.device).split(tile):
                 X, wanted = asked.X[at[:, columns]], asked_for[:, columns]
                 target = at[:, columns][wanted]
@@ -189,7 +201,7 @@ class BatchedEngine:
             if (
                 k < len(counts)
                 and counts[k] >= 0.7 * longest - 32
-                and (k + 1 - first) * widest * (widest + longest) <= BATCH_ELEMENTS["cuda"]
+                and (k + 1 - first) * widest * (widest + longest) <= self.elements_at_once
             ):
                 continue
             found.append(order[first:k])
@@ -241,10 +253,9 @@ def _numpy(tensor: Tensor) -> NDArray[np.float64]:
 
 
 def _groups(
-    sizes: NDArray[np.int64], laws: Sequence[Sequence[Law]], device: torch.device
+    sizes: NDArray[np.int64], laws: Sequence[Sequence[Law]], elements: float
 ) -> list[NDArray[np.int64]]:
     """Leaf numbers in batches of like size and equal laws, large leaves first."""
-    elements = BATCH_ELEMENTS.get(device.type, BATCH_ELEMENTS["cuda"])
     codes, rows = law_codes(laws), sizes.tolist()
     groups: list[list[int]] = []
     open_groups: dict[int, list[int]] = {}

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dsmgp import lapack
 from dsmgp.fortran import factorise, invert_factor, solve, solve_rows, square
+from dsmgp.machine import cache_numbers
 from dsmgp.pairwise import (
     KINDS,
     REORDERED,
@@ -53,8 +54,8 @@ MEANS = {"zero": 0, "constant": 1, "linear": 2}
 LOG_2PI = math.log(2.0 * math.pi)
 # Jitter is raised tenfold from the first of these to the last, times the matrix's mean diagonal.
 LOWEST_JITTER, HIGHEST_JITTER = 1e-12, 1e-4
-# Elements of the matrix between test rows and training rows at a time, and the fewest rows of a tile.
-TILE_ELEMENTS, TILE_ROWS = 2**16, 256
+# The fewest test rows of a tile; more as long as what is between them and the training rows fits in a core's cache.
+TILE_ROWS = 256
 # Numbers that a thread keeps room for: 64 MB.
 MOST_HELD = 2**23
 
@@ -440,7 +441,7 @@ def predict(
     of a larger one is another type of array, to be compiled for again. Without them there is no variance.
     """
     n, most = leaves.largest, int(np.diff(ends).max(initial=0))
-    tile = max(1, min(most, max(TILE_ROWS, TILE_ELEMENTS // max(n, 1))))
+    tile = max(1, min(most, max(TILE_ROWS, cache_numbers() // max(n, 1))))
     means = np.empty(len(tests))
     variances = np.empty(0 if factors is None else len(tests))
     none = np.zeros(len(leaves), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -39,6 +40,8 @@ class Experts:
         How each output's covariance is computed, by all leaves or leaf by leaf.
     engine : type, optional
         What computes them; the fastest that can.
+    memory : float
+        Bytes that matrices may take while leaves are worked on.
 
     Hyperparameters come as ``naturals``, one tensor per output: a vector for all leaves, or a table with a
     row for each.
@@ -52,7 +55,9 @@ class Experts:
         laws: Sequence[Law | Sequence[Law]],
         executor: LocalExecutor | None = None,
         engine: type[BatchedEngine] | type[NativeEngine] | None = None,
+        memory: float = math.inf,
     ) -> None:
+        self.memory = memory
         self.X, self.Y = X, Y
         self.laws = [
             [law] * len(leaves) if isinstance(law, (Stationary, General)) else list(law)
@@ -88,7 +93,7 @@ class Experts:
 
     def engine_for(self, leaf_rows: Ragged) -> LearningEngine:
         """An engine like the experts' own, for leaves of these rows."""
-        return self._engine_type(self.X, self.Y, leaf_rows, self.laws)
+        return self._engine_type(self.X, self.Y, leaf_rows, self.laws, self.memory)
 
     def map(
         self,

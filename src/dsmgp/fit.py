@@ -23,7 +23,7 @@ from dsmgp.process import Family
 from dsmgp.routes import place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
-from dsmgp.train import Trainer, physical_memory
+from dsmgp.train import Trainer
 from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
 
 __all__ = ["Fitted", "fit"]
@@ -88,7 +88,7 @@ class _Fit:
         experts = self.trainer.experts(leaves(tree), families, family.tolist())
         tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
         naturals = [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
-        memory = 0.5 * (settings.memory_limit or 0.25 * physical_memory())
+        memory = 0.5 * self.trainer.memory
         conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
         return self._weigh(tree, families, family, conditioned)
 

@@ -35,7 +35,12 @@ class NativeEngine:
     """An :class:`dsmgp.engine.Engine` of compiled calls, many leaves in each."""
 
     def __init__(
-        self, X: Tensor, Y: Tensor, leaf_rows: Ragged, laws: Sequence[Sequence[Law]]
+        self,
+        X: Tensor,
+        Y: Tensor,
+        leaf_rows: Ragged,
+        laws: Sequence[Sequence[Law]],
+        memory: float = math.inf,  # leaf by leaf: there is nothing to choose
     ) -> None:
         self.X, self.Y, self.leaf_rows, self.laws = X, Y, leaf_rows, laws
         self.groups = _pieces(leaf_rows.sizes, law_codes(laws))

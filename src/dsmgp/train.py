@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -20,13 +18,14 @@ from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.learn import TOLERANCE, Learned, learn
 from dsmgp.loo import equal_rows
+from dsmgp.machine import memory
 from dsmgp.process import Family, build_process
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Node
 from dsmgp.units import InputUnits, OutputUnits
 
-__all__ = ["Trainer", "physical_memory"]
+__all__ = ["Trainer"]
 
 Array = NDArray[np.float64]
 logger = logging.getLogger("dsmgp")
@@ -47,6 +46,11 @@ class Trainer:
         self.n_evaluations = 0
         # X and Y as the experts see them in the units of now: there may be many rows, and every step asks for them.
         self._seen: dict[type, tuple[Any, Tensor]] = {}
+
+    @property
+    def memory(self) -> float:
+        """Bytes that matrices may take: half of them factors that are kept, a quarter those that are worked on."""
+        return self.settings.memory_limit or 0.25 * memory(self.settings.device)
 
     def build(self, kernel: Any) -> Family:
         """A family before it has learned."""
@@ -87,7 +91,7 @@ class Trainer:
             own[0] if family is None else [[own[f][o] for f in family] for o in range(len(own[0]))]
         )
         Z, targets = self._tensor(self.inputs, self.X), self._tensor(self.outputs, self.Y)
-        return Experts(some, Z, targets, laws)
+        return Experts(some, Z, targets, laws, memory=0.25 * self.memory)
 
     def _tensor(self, units: InputUnits | OutputUnits, values: Array) -> Tensor:
         """Values as the experts see them."""
@@ -164,17 +168,10 @@ class Trainer:
         """Refuse a leaf whose matrices cannot be held, before anything is allocated."""
         largest = max(leaf.n_rows for leaf in some)
         need = 4 * largest**2 * torch.finfo(self.settings.dtype).bits // 8
-        limit = self.settings.memory_limit or 0.8 * physical_memory()
+        limit = self.settings.memory_limit or 0.8 * memory(self.settings.device)
         if need > limit:
             raise ValueError(
                 f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
                 f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
                 "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
             )
-
-
-def physical_memory() -> float:
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return math.inf
