@@ -150,7 +150,12 @@ class _Fit:
         evaluations = GRADIENT * POLISH_ITERATIONS * len(families) * self.Y.shape[1]
         budget = POLISH_SHARE * effort.budget(device) / evaluations
         least = min(n, POLISH_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n))
-        for size in sorted({s for s in sizes if self._is_large(s)}, reverse=True):
+        large = sorted({s for s in sizes if self._is_large(s)})
+        # One theta serves all of them, and that of a middling size does so best; unless one leaf holds all rows, which
+        # counts most then.
+        if large and large[-1] < n:
+            large = large[: (len(large) + 1) // 2]
+        for size in reversed(large):
             rows = leaf_rows(size, n)
             n_leaves = int(budget / seconds(rows, rows, device))
             if n_leaves * rows >= least:
