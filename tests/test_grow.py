@@ -414,3 +414,11 @@ def test_row_order_does_not_change_the_tree(rng):
     for a, b in zip(leaves(first), leaves(second), strict=True):
         assert a.region.same_as(b.region)
         assert set(a.rows) == set(order[b.rows])
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-155, 1e155, 1e308])
+def test_columns_of_extreme_units_are_cut(rng, unit):
+    X = rng.uniform(-1.5, 1.5, size=(80, 2)) * [unit, 1.0]
+    tree = grow_balanced(X, leaf_sizes=[20, 20], rng=rng, unit=[unit, 1.0])
+    assert {node.dimension for node in nodes(tree) if isinstance(node, Product)} == {0, 1}
+    assert max(leaf.n_rows for leaf in leaves(tree)) <= 20

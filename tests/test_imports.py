@@ -133,3 +133,8 @@ def test_public_names_are_there_when_asked_for():
     assert loaded(f"from dsmgp import *; {', '.join(dsmgp.__all__)}") >= {"torch", "sklearn"}
     with pytest.raises(AttributeError, match="has no attribute 'regression'"):
         _ = dsmgp.regression
+
+
+def test_modules_are_there_whatever_was_imported_before():
+    code = "import dsmgp; dsmgp.tree.Leaf; assert not hasattr(dsmgp, 'nothing')"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,6 +5,8 @@ import logging
 import multiprocessing
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -137,6 +139,37 @@ def test_it_works_in_processes_that_were_forked(wavy):
     with multiprocessing.get_context("fork").Pool(1) as pool:
         result = pool.apply_async(_fit_again, (X, y))
         np.testing.assert_allclose(result.get(timeout=60), model.predict(X))
+
+
+FORKED = """
+import os, signal, sys
+import numpy as np, torch
+from dsmgp import DSMGPRegressor
+
+torch.set_num_threads(2)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60_000, 3))
+y = X[:, 0] + 0.1 * rng.normal(size=len(X))
+for n_fit, n_predict, dtype in [(400, 0, "float64"), (9000, 300, "float64"), (400, 60_000, "float64"), (400, 2000, "float32")]:
+    def work():
+        model = DSMGPRegressor(
+            "matern32", noise_variance=0.1, optimizer=None, leaf_size=20, dtype=dtype, random_state=0
+        ).fit(X[:n_fit], y[:n_fit])
+        return model.predict(X[: max(n_predict, 1)], return_std=True)[0].sum()
+    expected = work()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # kills a child that hangs
+        os._exit(0 if work() == expected else 1)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, (n_fit, n_predict, dtype, status)
+"""
+
+
+def test_a_forked_process_fits_and_predicts_what_its_parent_did():
+    """Torch's own threads do not survive a fork: the calling thread must never have started them."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def _fit_again(X, y):

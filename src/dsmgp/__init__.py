@@ -25,7 +25,13 @@ else:
 
     def __getattr__(name):
         if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            try:  # dsmgp.tree, whatever was imported before
+                return import_module(f"dsmgp.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"dsmgp.{name}":
+                    raise
+                message = f"module {__name__!r} has no attribute {name!r}"
+                raise AttributeError(message) from None
         globals()[name] = found = getattr(import_module(f"dsmgp.{_HOMES[name]}"), name)
         return found
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dsmgp import triangular
 from dsmgp.engine import Bound, BoundLaw, Law, Questions, Seen, law_codes, without_twins
+from dsmgp.execution import as_numpy
 from dsmgp.factors import LeafFactors, Stacked
 from dsmgp.machine import cache_numbers
 from dsmgp.ragged import Ragged
@@ -144,7 +145,7 @@ class BatchedEngine:
             real = solution.mask.cpu().numpy()
             half = triangular.invert(solution.factor)  # J, for which K^-1 = J' J
             variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
-            away, alone = _numpy(solution.alpha * variance), _numpy(variance)
+            away, alone = as_numpy(solution.alpha * variance), as_numpy(variance)
             found = away[real], alone[real]
             left_out = (*found, *found)
             if any(twins):
@@ -246,10 +247,6 @@ def _factors_of(
         return factors[int(slots[0])].unsqueeze(0)
     assert isinstance(factors, Stacked)
     return factors.stack[torch.from_numpy(slots).to(factors.stack.device), :n_rows, :n_rows]
-
-
-def _numpy(tensor: Tensor) -> NDArray[np.float64]:
-    return tensor.to("cpu", torch.float64).numpy()
 
 
 def _groups(

@@ -37,10 +37,9 @@ class Columns:
             numbers = np.arange(k * n, (k + 1) * n, dtype=dtype)
             numbers[1:][ordered[1:] == ordered[:-1]] = 0
             self.codes[k][order] = np.maximum.accumulate(numbers, out=numbers)
-            self.range[k] = (ordered[-1] - ordered[0]) or 1.0
-            column -= ordered[n // 2]
-            column /= self.range[k]
-            self.rough[k] = column
+            # By halves, which cannot overflow.
+            self.range[k] = (0.5 * ordered[-1] - 0.5 * ordered[0]) or 1.0
+            self.rough[k] = (0.5 * column - 0.5 * ordered[n // 2]) / self.range[k]
 
     @classmethod
     def of(cls, X: ArrayLike | Columns) -> Columns:
@@ -72,12 +71,15 @@ class Columns:
         seen = rows.take(np.repeat(begins_of(size), count) + away.astype(np.int64))
         spread = np.empty((len(size), self.n_dims))
         width = self.range / unit
-        width /= width.max()
+        width = np.where(
+            np.isfinite(width), width / width.max(where=np.isfinite(width), initial=0.0), 1.0
+        )
         for k, column in enumerate(self.rough):
             cells = column.take(seen)
             cells -= np.repeat(cells[first], count)  # exactly zero where the column is constant
             cells -= np.repeat(np.add.reduceat(cells, first) / count.astype(np.float32), count)
             spread[:, k] = width[k] * np.sqrt(np.add.reduceat(cells * cells, first))
+        spread[spread > 0] = np.maximum(spread[spread > 0], 1e-100)  # draws divide by it
         alike = np.flatnonzero(~spread.any(axis=1))
         if alike.size:
             codes, first = self.codes[:, rows_of(rows, size, alike)], begins_of(size[alike])
@@ -110,8 +112,8 @@ def _sorted(column: Array) -> tuple[Index, Array]:
     are too close to each other for that, it shows.
     """
     bits, low = len(column).bit_length(), column.min()
-    width = column.max() - low or 1.0
-    rows = ((column - low) / width * 2.0 ** (62 - bits)).astype(np.int64)
+    width = 0.5 * column.max() - 0.5 * low or 1.0  # by halves, which cannot overflow
+    rows = ((0.5 * column - 0.5 * low) / width * 2.0 ** (62 - bits)).astype(np.int64)
     rows <<= bits
     rows |= np.arange(len(column))
     rows.sort()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dsmgp.chains import NotPositiveDefinite
 from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
+from dsmgp.execution import as_numpy, put, take
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group
 from dsmgp.ragged import Ragged
@@ -28,8 +29,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-# Multiplications of a prediction that is over before threads would have begun.
-BRIEF = 1e7
+# Multiplications of a prediction that is over before threads would have begun, and pairs of leaf and row: see LocalExecutor.
+BRIEF, BRIEF_PAIRS = 1e7, 1000
 
 
 class FactorisationWarning(UserWarning):
@@ -124,7 +125,7 @@ class Conditioned:
                 together = _where_equal(self.experts.laws[output])
             for numbers in together:
                 law = self.bound(output, numbers)
-                table[numbers, output] = law.noise.reshape(-1).to("cpu", torch.float64).numpy()
+                table[numbers, output] = as_numpy(law.noise.reshape(-1))
         return table
 
     @property
@@ -137,29 +138,24 @@ class Conditioned:
                 law = self.bound(output, numbers)
                 if isinstance(law, BoundStationary):
                     scale = law.outputscale if natural.ndim == 2 else law.outputscale[0]
-                    table[numbers, output] = _numpy(scale)
+                    table[numbers, output] = as_numpy(scale)
         return table
 
     def _alpha(self, results: Sequence[list[Seen]]) -> list[Tensor]:
         """From groups of leaves to the order of the leaves."""
-        rows, place = self.leaf_rows, self._places()
         found = []
         for output in range(self.experts.n_outputs):
-            flat = self.experts.X.new_empty(len(rows.flat))
-            if results:
-                flat[place] = torch.cat([seen[output].alpha for seen in results])
+            flat = self.experts.X.new_empty(len(self.leaf_rows.flat))
+            for numbers, seen in zip(self.engine.groups, results, strict=True):
+                put(flat, self.leaf_rows.positions(numbers), seen[output].alpha)
             found.append(flat)
         return found
 
-    def _places(self) -> Tensor:
-        """Where the rows of all groups, group by group, stand in ``leaf_rows``."""
-        numbers = np.concatenate([np.empty(0, np.int64), *self.engine.groups])
-        return torch.from_numpy(self.leaf_rows.positions(numbers)).to(self.experts.X.device)
-
     def _left_out(self, results: Sequence[list[Seen]]) -> LeftOut:
         """From how far rows left out then are from what was observed, group by group."""
-        rows, place = self.leaf_rows.flat, self._places().cpu().numpy()
-        y = self.experts.Y.to("cpu", torch.float64).numpy()[rows]
+        numbers = np.concatenate([np.empty(0, np.int64), *self.engine.groups])
+        place = self.leaf_rows.positions(numbers)  # of the rows of one group after the other
+        y = as_numpy(self.experts.Y)[self.leaf_rows.flat]
         parts: list[Array] = []
         for k in range(4):
             if k >= 2 and all(
@@ -242,22 +238,24 @@ class Conditioned:
         order = np.argsort(group_of, kind="stable")
         found, starts = np.unique(group_of[order], return_index=True)
         members = dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
-        rows = torch.from_numpy(routes.rows.flat).to(X.device)
 
         def work(group: int) -> None:
             asked = members[group]  # places in routes.leaf
-            where = torch.from_numpy(routes.rows.positions(asked)).to(X.device)
-            mean[where], found = self._answers(
-                group, routes.leaf[asked], X[rows[where]], routes.rows.sizes[asked], with_variance
+            where = routes.rows.positions(asked)
+            tests = take(X, routes.rows.flat[where])
+            means, variances = self._answers(
+                group, routes.leaf[asked], tests, routes.rows.sizes[asked], with_variance
             )
+            put(mean, where, means)
             if with_variance:
-                variance[where] = found
+                put(variance, where, variances)
 
         # Groups are in order of size, and -1 stands for leaves without rows: it goes last.
         groups = sorted(members, key=lambda group: (group < 0, group))
-        brief = n_outputs * np.square(self.leaf_rows.sizes[routes.leaf]) @ routes.rows.sizes < BRIEF
+        work_load = np.square(self.leaf_rows.sizes[routes.leaf]) @ routes.rows.sizes
+        brief = self.experts.compiled and n_pairs <= BRIEF_PAIRS and work_load <= BRIEF / n_outputs
         self.experts.map(self.engine, work, groups, bool(brief))
-        return _numpy(mean), _numpy(variance)
+        return as_numpy(mean), as_numpy(variance)
 
     def _answers(
         self, group: int, numbers: Index, X: Tensor, sizes: Index, with_variance: bool
@@ -306,10 +304,6 @@ class Conditioned:
             means.append(mean)
             covariances.append(covariance)
         return torch.stack(means, -1), torch.stack(covariances)
-
-
-def _numpy(tensor: Tensor) -> Array:
-    return tensor.to("cpu", torch.float64).numpy()
 
 
 def _where_equal(laws: Sequence[Law]) -> list[Index]:

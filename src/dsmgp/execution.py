@@ -15,11 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from dsmgp.lapack import one_thread
 
-__all__ = ["LocalExecutor", "has_numba"]
+__all__ = ["LocalExecutor", "as_numpy", "as_tensor", "has_numba", "put", "take"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,6 +48,38 @@ def has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
+# The calling thread leaves arrays to NumPy: torch would start OpenMP's threads for large ones, which do not survive a fork.
+
+
+def as_numpy(tensor: Tensor) -> NDArray[np.float64]:
+    """In double precision, on the CPU."""
+    return tensor.detach().cpu().numpy().astype(np.float64, copy=False)
+
+
+def as_tensor(
+    values: NDArray[np.float64], like: Tensor | tuple[torch.device, torch.dtype]
+) -> Tensor:
+    """On the device and in the precision of another tensor."""
+    device, dtype = (like.device, like.dtype) if isinstance(like, Tensor) else like
+    kind = np.float32 if dtype == torch.float32 else np.float64
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=kind)).to(device)
+
+
+def take(table: Tensor, where: NDArray[np.int64]) -> Tensor:
+    """Some rows of a table."""
+    if table.device.type == "cpu":
+        return torch.from_numpy(table.numpy()[where])
+    return table[torch.from_numpy(where).to(table.device)]
+
+
+def put(table: Tensor, where: NDArray[np.int64], rows: Tensor) -> None:
+    """Set some rows of a table."""
+    if table.device.type == "cpu":
+        table.numpy()[where] = rows.numpy()
+    else:
+        table[torch.from_numpy(where).to(table.device)] = rows
+
+
 class LocalExecutor:
     """Runs work on threads of this process, as many as torch may use.
 
@@ -61,7 +96,10 @@ class LocalExecutor:
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], brief: bool = False
     ) -> list[Result]:
-        """The results for all items; ``brief`` work, for which threads would take longer to wake up, is done here."""
+        """The results for all items; ``brief`` work, for which threads would take longer to wake up, is done here.
+
+        Brief work must be too little for torch to start threads of its own for.
+        """
         work = list(items)
         n_threads = torch.get_num_threads()
         if self.serial:

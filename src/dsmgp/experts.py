@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dsmgp.batched import BatchedEngine
 from dsmgp.engine import Bound, Engine, Law, LearningEngine
-from dsmgp.execution import LocalExecutor
+from dsmgp.execution import LocalExecutor, as_numpy
 from dsmgp.general import General
 from dsmgp.native import NativeEngine
 from dsmgp.ragged import Ragged
@@ -81,6 +81,11 @@ class Experts:
     @property
     def n_outputs(self) -> int:
         return len(self.laws)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether leaves run in compiled code."""
+        return self._engine_type is NativeEngine
 
     @property
     def has_large(self) -> bool:
@@ -155,8 +160,8 @@ class Experts:
         """Per-leaf results of an engine in the order of the leaves; a leaf without rows has evidence one."""
         table = np.zeros((self.n_leaves, width))
         if results:
-            table[np.concatenate(engine.groups)] = (
-                torch.cat(list(results)).to("cpu", torch.float64).numpy()
+            table[np.concatenate(engine.groups)] = np.concatenate(
+                [as_numpy(result) for result in results]
             )
         return table
 

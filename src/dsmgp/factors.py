@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Factors", "LeadingBlocks", "LeafFactors", "Packed", "Stacked"]
+__all__ = ["Factors", "LeadingBlocks", "LeafFactors", "Packed", "RowMajorFactors", "Stacked"]
 
 Index = NDArray[np.int64]
 # Share of the room for factors that come and go, the least recently used first. The rest is for those that stay: a
@@ -26,6 +26,10 @@ class LeafFactors(Protocol):
 
     def __getitem__(self, slot: int) -> Tensor: ...
     def __len__(self) -> int: ...
+
+
+class RowMajorFactors(LeafFactors, Protocol):
+    """Factors in double precision, row after row: what compiled code can work on."""
 
     def addresses(self, slots: Index) -> tuple[Index, Index]:
         """Where some of them start in memory, and the steps, in numbers, from row to row."""
@@ -46,7 +50,8 @@ class LeadingBlocks:
         return len(self.sizes)
 
     def addresses(self, slots: Index) -> tuple[Index, Index]:
-        return np.full(len(slots), self.whole.data_ptr()), np.full(len(slots), len(self.whole))
+        step = self.whole.stride(0)
+        return np.full(len(slots), self.whole.data_ptr()), np.full(len(slots), step)
 
 
 @dataclass(frozen=True)
@@ -62,12 +67,6 @@ class Stacked:
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-    def addresses(self, slots: Index) -> tuple[Index, Index]:
-        n = self.stack.shape[-1]
-        return self.stack.data_ptr() + self.stack.element_size() * n * n * slots, np.full(
-            len(slots), n
-        )
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ BOUNDS = {
 }
 # Pull towards the start, per row: only where the data say next to nothing does it count.
 RIDGE = 1e-4
-# Relative change of the score below which its search ends: closer, no prediction would change visibly.
-TOLERANCE = 1e-6
+# Relative change of the score below which its search ends.
+TOLERANCE = 1e-8
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
+from dsmgp.execution import as_numpy
 from dsmgp.gate import leaf_scales
 
 __all__ = ["LeaveOneOut", "equal_rows"]
@@ -56,8 +56,9 @@ class LeaveOneOut:
         self.left_out = conditioned.left_out
         self.leaf_rows = conditioned.leaf_rows
         self.n_rows = self.leaf_rows.sizes
-        self.Y = conditioned.experts.Y.to("cpu", torch.float64).numpy()
-        found, leaf, rows = self.left_out, self.leaf_rows.owner, self.leaf_rows.flat
+        self.Y = as_numpy(conditioned.experts.Y)
+        self.leaf = leaf = self.leaf_rows.owner
+        found, rows = self.left_out, self.leaf_rows.flat
         square = (self.Y[rows] - found.mean) ** 2 / found.variance
         self.squares = _sums(square, leaf, len(self.leaf_rows))
         # Each row's share of its leaf's sum of squares, with its twins', and how many they are.
@@ -93,7 +94,7 @@ class LeaveOneOut:
         position[rows] = np.arange(len(rows))
         at = position[self.leaf_rows.flat]
         chosen = np.flatnonzero(at >= 0)
-        leaf = self.leaf_rows.owner[chosen]
+        leaf = self.leaf[chosen]
         return Components.of_pairs(len(rows), leaf, at[chosen], first[chosen], second[chosen])
 
 

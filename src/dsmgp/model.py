@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
+from dsmgp.execution import as_tensor
 from dsmgp.gate import Gate
 from dsmgp.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.joint import Joint
@@ -28,8 +28,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 #: How the leaves that a row reaches are weighed.
 WEIGHTS = ("gated", "posterior", "uniform")
-# Log of the share of a row's weight below which a leaf is not asked: a mean would have to be a billion standard deviations
-# away to move the law by a thousandth of one.
+# Log of the share of a row's weight below which a leaf is not asked. To move the standard deviation by a thousandth its mean
+# would have to be ten thousand of them away, and to move the mean by as much a billion.
 NEGLIGIBLE = float(np.log(1e-12))
 # Numbers that leaves say of rows at once: a few arrays of 64 MB.
 AT_ONCE = 2**23
@@ -243,7 +243,7 @@ class Model:
         return table[:, 0], np.exp(table[:, 1])
 
     def experts_see(self, X: Array) -> Tensor:
-        return torch.from_numpy(self.inputs.to_experts(X)).to(self.experts.experts.X)
+        return as_tensor(self.inputs.to_experts(X), self.experts.experts.X)
 
     def answers(self, X: Array, routes: Routes, with_variance: bool = True) -> tuple[Array, Array]:
         """Mean and variance of f for every pair of leaf and row, in the units of the experts."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from dsmgp import lapack
 from dsmgp.engine import Bound, Law, Questions, Seen, law_codes, without_twins
 from dsmgp.execution import has_numba
-from dsmgp.factors import Packed
+from dsmgp.factors import LeadingBlocks, LeafFactors, Packed, RowMajorFactors
 from dsmgp.ragged import Ragged
 from dsmgp.stationary import Stationary
 
@@ -46,7 +46,7 @@ class NativeEngine:
         self.groups = _pieces(leaf_rows.sizes, law_codes(laws))
         self._leaves: dict[tuple[int, int], Leaves] = {}
         # One column after the other, once: every group of leaves points to them.
-        self._targets = [y.contiguous().numpy() for y in Y.T]
+        self._targets = [np.ascontiguousarray(y) for y in Y.numpy().T]
 
     @staticmethod
     def can(X: Tensor, laws: Sequence[Sequence[Law]]) -> bool:
@@ -119,7 +119,7 @@ class NativeEngine:
             self._make(asked.numbers, output),
             (natural if natural.ndim == 1 else natural[asked.numbers]).numpy(),
             asked.alpha.numpy()[self.leaf_rows.positions(asked.numbers)],
-            None if asked.factors is None else asked.factors.addresses(asked.slots),
+            None if asked.factors is None else _row_major(asked.factors).addresses(asked.slots),
             asked.X.numpy(),
             asked.ends,
         )
@@ -176,6 +176,11 @@ class NativeEngine:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_leaves": {}}
+
+
+def _row_major(factors: LeafFactors) -> RowMajorFactors:
+    assert isinstance(factors, (Packed, LeadingBlocks)), "of another engine"
+    return factors
 
 
 def _without_twins(

@@ -46,7 +46,7 @@ class Ragged:
     def sizes(self) -> Index:
         return np.diff(self.ends)
 
-    @cached_property
+    @property
     def owner(self) -> Index:
         """Which list each entry stands in."""
         return np.repeat(np.arange(len(self)), self.sizes)

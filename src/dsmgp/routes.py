@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 # Rows that a thread takes down at once: what is known of them stays in its cache.
 PIECE_ROWS = 2**14
+# Rows that are down before threads would have begun: see LocalExecutor.
+BRIEF_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ class Router:
         """Where the rows of ``X`` go: on from a sum to every child, from a product to the one whose region holds them."""
         # A copy of read-only memory, which torch does not know.
         rows = torch.from_numpy(np.require(X, np.float64, ["C", "W"]))
-        brief = len(X) <= PIECE_ROWS
-        device = torch.device("cpu") if brief else self.device
+        brief = len(X) <= BRIEF_ROWS
+        device = torch.device("cpu") if len(X) <= PIECE_ROWS else self.device
         step = PIECE_ROWS if device.type == "cpu" else len(X)
         tables = self._tables[device.type]
         pieces = LocalExecutor(device).map(
@@ -82,12 +84,14 @@ class Router:
             range(0, max(len(X), 1), step),
             brief,
         )
-        leaf, row = (torch.cat([piece[k] for piece in pieces]) for k in (0, 1))
-        # Stable: rows of a leaf are in order, since those of a piece came from one place.
-        leaf, order = torch.sort(leaf, stable=True)
-        reached, sizes = torch.unique_consecutive(leaf, return_counts=True)
-        ends = np.concatenate([[0], np.cumsum(sizes.cpu().numpy())])
-        return Routes(reached.cpu().numpy(), Ragged(row[order].cpu().numpy(), ends))
+        leaf, row = (np.concatenate([piece[k].cpu().numpy() for piece in pieces]) for k in (0, 1))
+        # Stable: rows of a leaf are in order, since those of a piece came from one place. Short numbers sort fastest.
+        short = leaf.astype(np.uint16) if len(tables.leaf) < 2**16 else leaf
+        order = np.argsort(short, kind="stable")
+        sizes = np.bincount(leaf)
+        reached = np.flatnonzero(sizes)
+        ends = np.concatenate([[0], np.cumsum(sizes[reached])])
+        return Routes(reached, Ragged(row[order], ends))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ class SharedEngine:
         self.groups = self._chains + self._rest.groups
         outputs, X = range(experts.n_outputs), experts.X.unsqueeze(0)
         self._residual = [
-            (experts.Y[:, output] - bound(output, [0]).mean(X)[0]).numpy() for output in outputs
+            experts.Y.numpy()[:, output] - bound(output, [0]).mean(X)[0].numpy()
+            for output in outputs
         ]
         self._factors = [SharedFactors(plan, partial(self._own.fill, bound, k)) for k in outputs]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dsmgp.columns import Columns
 from dsmgp.conditioned import Conditioned
+from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
 from dsmgp.learn import TOLERANCE, Learned, learn
 from dsmgp.loo import equal_rows
@@ -97,8 +98,7 @@ class Trainer:
         """Values as the experts see them."""
         known, seen = self._seen.get(type(units), (None, torch.empty(0)))
         if known is not units:
-            seen = torch.from_numpy(np.ascontiguousarray(units.to_experts(values)))
-            seen = seen.to(self.settings.device, self.settings.dtype)
+            seen = as_tensor(units.to_experts(values), (self.settings.device, self.settings.dtype))
             self._seen[type(units)] = units, seen
         return seen
 
@@ -156,7 +156,8 @@ class Trainer:
             assert isinstance(law, Stationary)
             scales = natural.numpy()[: len(law.columns)]
             rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
-        return np.asarray(self.inputs.scale / np.sqrt(np.square(rates).mean(axis=0)))
+        most = rates.max(axis=0)  # squares of very large rates are out of range
+        return np.asarray(self.inputs.scale / most / np.sqrt(np.square(rates / most).mean(axis=0)))
 
     def some(self, found: list[Leaf], most: int) -> list[Leaf]:
         """At most so many of the leaves, drawn at random, in their order."""
