@@ -34,7 +34,9 @@ class Joint:
         noise = model.experts.noise
         self.noise = noise if include_noise else np.zeros_like(noise)
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}
-        self.log_weight: dict[int, Array] = {}  # of each leaf at all rows, not a number where it holds none
+        self.log_weight: dict[
+            int, Array
+        ] = {}  # of each leaf at all rows, not a number where it holds none
         if model.gate is not None:
             routes = model.router.route(X)
             leaf, _ = routes.pairs
