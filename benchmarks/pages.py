@@ -4,7 +4,7 @@
 
 A page says ``<!-- table: accuracy -->`` where it wants the table of benchmarks/results/accuracy.json, and ``<!-- end -->``
 where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``summary``
-is the README's. ``--check`` only says whether pages are up to date.
+and ``timings`` are the README's. ``--check`` only says whether pages are up to date.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ def made(name: str) -> str:
     """A table between its marks: that of a file of results, or the summary."""
     if name == "summary":
         text = summary(results("accuracy"), results("accuracy-gpu"))
+    elif name == "timings":
+        text = timings()
     else:
         found = results(name)
         text = f"*{origin(name, found)}*\n\n{PAGES[name.removesuffix('-gpu')](found)}"
@@ -78,6 +80,24 @@ def summary(rows: list[dict], on_gpu: list[dict]) -> str:
     }  # fmt: skip
     commits = ", ".join(dict.fromkeys(r["commit"] for r in rows if r["method"] == "dsmgp"))
     return f"{table(titles, lines)}\n\n*dsmgp at commit {commits}.*"
+
+
+def timings() -> str:
+    """The largest runs of ours, on both machines."""
+    lines = []
+    for source in ("scaling", "scaling-gpu", "memory"):
+        ours = [r for r in results(source) if r["method"] in ("dsmgp", "dsmgp-low")]
+        most = max(row["rows"] for row in ours)
+        for row in (row for row in ours if row["rows"] == most):
+            effort = "low" if row["method"] == "dsmgp-low" else "default"
+            predicted = row.get("test_rows", row["rows"])
+            lines.append(row | {"effort": effort, "predicted": predicted})
+    titles = {
+        "data": "data", "rows": "rows", "predicted": "predicted", "effort": "effort",
+        "machine": "machine", "fit_seconds": "fit (s)", "predict_seconds": "predict (s)",
+        "peak_gb": "peak of resident memory (GB)", "commit": "commit",
+    }  # fmt: skip
+    return table(titles, lines)
 
 
 def _means(rows: list[dict], keys: tuple[str, ...]) -> str:

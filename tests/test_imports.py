@@ -29,6 +29,7 @@ LAYERS = [
         "fortran",
         "pairwise",
         "compiled",
+        "descent",
         "columns",
         "partition",
         "grow",
@@ -51,6 +52,7 @@ EDGES = {
     "plots",
     "demo",
     "compiled",
+    "descent",
     "fortran",
     "pairwise",
 }  # need an extra, and are imported when used

@@ -41,7 +41,6 @@ __all__ = [
     "Evaluated",
     "Leaves",
     "condition",
-    "descend",
     "fill",
     "log_evidence_and_gradient",
     "predict",
@@ -279,19 +278,6 @@ def _answer_all(
             alpha[a:b], addresses[leaf], steps[leaf], tests[first:last], means[first:last],
             variances[first:last] if len(variances) else variances, memory, tile,
         )  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
-def descend(dimension, split, below, above, X, node):
-    """Rows on from their nodes to where nodes lead to themselves, in place: see :class:`dsmgp.routes.Router`."""
-    for i in range(len(X)):
-        at = node[i]
-        while True:
-            following = below[at] if X[i, dimension[at]] < split[at] else above[at]
-            if following == at:
-                break
-            at = following
-        node[i] = at
 
 
 class Memory(threading.local):

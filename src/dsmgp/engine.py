@@ -164,7 +164,7 @@ def without_twins(
         at, of = (torch.from_numpy(a).to(half.device) for a in (members, leaf))
         for some in torch.arange(len(of), device=at.device).split(max(1, 2**26 // half.shape[-1])):
             columns = half.mT[of[some, None], at[some]]  # (groups, size, rows)
-            S = torch.linalg.inv(columns @ columns.mT)
+            S = torch.cholesky_inverse(torch.linalg.cholesky(columns @ columns.mT))
             pulled = (S @ alpha[of[some, None], at[some]].unsqueeze(-1)).squeeze(-1)
             where = (leaf[some.cpu().numpy(), None], members[some.cpu().numpy()])
             away[where] = pulled.to("cpu", torch.float64).numpy()

@@ -108,7 +108,7 @@ def learn(
         if start.size:
             starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]
             for number, theta in enumerate(starts):
-                # The optimiser's own matrices are tiny, and threads that wait for one another take fifty times as long.
+                # The optimiser's own matrices are tiny: on busy cores threads wait for one another longer than that takes.
                 with nullcontext() if experts.has_large else one_thread():
                     found = _maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
                 report(

@@ -26,7 +26,7 @@ def equal_rows(X: Array) -> Index:
     twins = np.flatnonzero(last[labels] != rows)
     if (X[twins] == X[last[labels[twins]]]).all():
         return labels
-    # Different rows of one hash: sort the rows themselves, which takes twenty times as long.
+    # Different rows of one hash: sort the rows themselves, which takes far longer.
     return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 

@@ -39,6 +39,15 @@ class Routes:
     leaf: Index
     rows: Ragged
 
+    @classmethod
+    def of(cls, leaf: Index, row: Index) -> Routes:
+        """From pairs; the rows of each leaf stay in the order given."""
+        short = leaf.astype(np.uint16) if leaf.max(initial=0) < 2**16 else leaf  # sorts fastest
+        sizes = np.bincount(leaf)
+        reached = np.flatnonzero(sizes)
+        ends = np.concatenate([[0], np.cumsum(sizes[reached])])
+        return cls(reached, Ragged(row[np.argsort(short, kind="stable")], ends))
+
     @property
     def pairs(self) -> tuple[Index, Index]:
         """Leaf and row of every pair, leaf by leaf."""
@@ -47,7 +56,7 @@ class Routes:
     def only(self, chosen: NDArray[np.bool_]) -> Routes:
         """Some of the pairs."""
         leaf, row = self.pairs
-        return _by_leaf(leaf[chosen], row[chosen])
+        return Routes.of(leaf[chosen], row[chosen])
 
 
 class Router:
@@ -85,13 +94,9 @@ class Router:
             brief,
         )
         leaf, row = (np.concatenate([piece[k].cpu().numpy() for piece in pieces]) for k in (0, 1))
-        # Stable: rows of a leaf are in order, since those of a piece came from one place. Short numbers sort fastest.
-        short = leaf.astype(np.uint16) if len(tables.leaf) < 2**16 else leaf
-        order = np.argsort(short, kind="stable")
-        sizes = np.bincount(leaf)
-        reached = np.flatnonzero(sizes)
-        ends = np.concatenate([[0], np.cumsum(sizes[reached])])
-        return Routes(reached, Ragged(row[order], ends))
+        return Routes.of(
+            leaf, row
+        )  # rows of a leaf are in order: those of a piece came from one place
 
 
 @dataclass(frozen=True)
@@ -136,11 +141,11 @@ class _Tables:
     def _descend(self, node: Tensor, X: Tensor) -> Tensor:
         """On to leaves and sums."""
         if X.device.type == "cpu" and has_numba():
-            from dsmgp import compiled
+            from dsmgp.descent import descend
 
             node = node.clone()  # expanded, perhaps
             tables = (self.dimension, self.split, self.below, self.above)
-            compiled.descend(*(t.numpy() for t in (*tables, X, node)))
+            descend(*(t.numpy() for t in (*tables, X, node)))
             return node
         columns = X.T.contiguous()
         every = torch.arange(len(X), device=X.device)
@@ -199,12 +204,6 @@ class _Flat:
             *self._cut(below, dimension, splits[:middle]),
             *self._cut(above, dimension, splits[middle + 1 :]),
         ]
-
-
-def _by_leaf(leaf: Index, row: Index) -> Routes:
-    order = np.lexsort((row, leaf))
-    reached, sizes = np.unique(leaf, return_counts=True)
-    return Routes(reached, Ragged(row[order], np.concatenate([[0], np.cumsum(sizes)])))
 
 
 def route(root: Node, X: Array) -> Routes:
