@@ -33,7 +33,6 @@ from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced
 from dsmgp.loo import LeaveOneOut, equal_rows
 from dsmgp.model import Model
-from dsmgp.ragged import Ragged
 from dsmgp.routes import Router, Routes
 from dsmgp.tree import Leaf, Region, leaves
 from harness import brief_score, results_path, setting, standardised, table, write_report
@@ -59,6 +58,7 @@ class Setting:
 
     model: Model
     X: Array
+    labels: Array
     units: list[Array]
     wanted: list[tuple[int, int]]
 
@@ -72,7 +72,7 @@ class Setting:
             size = next(s for s in (*EFFORTS["medium"].ladder, len(X)) if s >= largest)
             wanted.append((size, int(model.family[number])))
             number += len(leaves(child))
-        return cls(model, X, units, wanted)
+        return cls(model, X, equal_rows(X), units, wanted)
 
 
 def plain(
@@ -168,16 +168,12 @@ def guided(case: Setting, rng: np.random.Generator, size: int, family: int) -> P
 
 def _loo_density(case: Setting, parts: list[Array], family: int) -> Array:
     """Log density of the rows of each part, each given the others."""
-    loo = _left_out(case, parts, [family] * len(parts))
+    loo = LeaveOneOut(_conditioned(case, parts, [family] * len(parts)), case.labels)
     found, rows = loo.left_out, loo.leaf_rows
     density = -0.5 * (
         (loo.Y[rows.flat] - found.mean) ** 2 / found.variance + np.log(found.variance)
     )
     return np.bincount(rows.owner, density.sum(1), len(parts))
-
-
-def _left_out(case: Setting, parts: list[Array], families: list[int]) -> LeaveOneOut:
-    return LeaveOneOut(_conditioned(case, parts, families), LABELS[id(case.X)])
 
 
 def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> Conditioned:
@@ -190,12 +186,9 @@ def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> Cond
         [[laws[f][output] for f in families] for output in range(seen.n_outputs)],
     )  # fmt: skip
     tables = [np.stack([naturals[f][o].numpy() for f in families]) for o in range(seen.n_outputs)]
-    return Conditioned(
-        experts, [seen.X.new_tensor(t) for t in tables], leave_out=LABELS[id(case.X)]
-    )
+    return Conditioned(experts, [seen.X.new_tensor(t) for t in tables], leave_out=case.labels)
 
 
-LABELS: dict[int, Array] = {}
 WAYS: dict[str, tuple[Callable[..., Partition], int]] = {
     "balanced": (plain, 1),
     "widest": (widest, 1),
@@ -218,23 +211,21 @@ def measure(case: Setting, way: str, seed: int, X_test: Array, Y_test: Array) ->
     ]
     parts = [rows for partition in partitions for rows in partition.rows]
     families = [partition.family for partition in partitions for _ in partition.rows]
-    loo = _left_out(case, parts, families)
+    conditioned = _conditioned(case, parts, families)
+    loo = LeaveOneOut(conditioned, case.labels)
     rows = np.sort(np.random.default_rng(0).permutation(len(case.X))[:GATE_ROWS])
     components = loo.components(rows)
     log_path = np.where(components.leaf >= 0, 0.0, -np.inf)
     gate = fit_gate(components, loo.scales_without(rows), log_path, loo.Y[rows], True)
     seconds = time.perf_counter() - start
-    conditioned = _conditioned(case, parts, families)
     model = dataclasses.replace(
         case.model, family=np.array(families), experts=conditioned, scales=loo.scales, gate=gate
     )
     first = np.cumsum([0, *(len(partition.rows) for partition in partitions)])
     leaf = np.concatenate([f + p.assign(X_test) for f, p in zip(first, partitions, strict=False)])
     row = np.tile(np.arange(len(X_test)), len(partitions))
-    order = np.lexsort((row, leaf))
-    leaf, row = leaf[order], row[order]
-    reached, sizes = np.unique(leaf, return_counts=True)
-    routes = Routes(reached, Ragged(row, np.concatenate([[0], np.cumsum(sizes)])))
+    routes = Routes.of(leaf, row)
+    leaf, row = routes.pairs
     mean, variance = model.answers(X_test, routes)
     found = Components.of_pairs(len(X_test), leaf, row, mean, variance + conditioned.noise[leaf])
     law = model.law(found, squeeze=False, log_path=np.zeros(found.leaf.shape))
@@ -252,7 +243,6 @@ def main() -> None:
         for seed in range(arguments.seeds):
             X, Y, X_test, Y_test = standardised(name, seed)
             case = Setting.of(DSMGPRegressor(random_state=seed).fit(X, Y)._model, X)
-            LABELS[id(case.X)] = equal_rows(X)
             for way in WAYS:
                 found = measure(case, way, seed, X_test, Y_test)
                 rows.append({"data": name, "way": way, "seed": seed, **found, **setting()})

@@ -20,8 +20,6 @@ def test_factors_and_inverses_are_numpys(n):
     half = L.copy()
     lapack.invert_factor(half)
     np.testing.assert_allclose(half, np.linalg.inv(L), atol=1e-12)
-    lapack.invert(K)
-    np.testing.assert_allclose(np.tril(K), np.tril(np.linalg.inv(A)), atol=1e-12)
 
 
 def test_rows_may_lie_apart():
@@ -41,11 +39,10 @@ def test_half_solutions_make_a_whole_one():
     white = b.copy()
     lapack.solve_lower(L[:6, :6], white[:6])
     np.testing.assert_allclose(L[:6, :6] @ white[:6], b[:6])
-    whole, halves = b.copy(), b.copy()
-    lapack.solve(L, whole)
+    halves = b.copy()
     lapack.solve_lower(L, halves)
     lapack.solve_transposed(L, halves)
-    assert np.array_equal(whole, halves)
+    np.testing.assert_allclose(halves, np.linalg.solve(L @ L.T, b), atol=1e-14)
 
 
 @pytest.mark.parametrize(("n", "width"), [(1, 1), (5, 3), (40, 70)])

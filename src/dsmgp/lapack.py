@@ -31,10 +31,8 @@ __all__ = [
     "addresses",
     "available",
     "factorise",
-    "invert",
     "invert_factor",
     "one_thread",
-    "solve",
     "solve_lower",
     "solve_rows",
     "solve_transposed",
@@ -131,27 +129,14 @@ def factorise(A: Matrix) -> bool:
     return info.value == 0
 
 
-def invert(A: Matrix) -> None:
-    """Overwrite the factor of a matrix by the matrix's inverse (its lower triangle)."""
-    start, n, step = _lie(A)
-    _invert_factor(start, n, step, _integer(step))
-    info = ctypes.c_int(0)
-    _lauum(_UPPER, _integer(n), start, _integer(step), ctypes.addressof(info))
-
-
 def invert_factor(A: Matrix) -> None:
-    """Overwrite a lower triangular matrix by its inverse."""
-    start, n, step = _lie(A)
-    _invert_factor(start, n, step, _integer(step))
+    """Overwrite a lower triangular matrix by its inverse.
 
-
-def _invert_factor(start: int, n: int, step: int, lda: int) -> None:
-    """Blocks on the diagonal first, then pairs of blocks: matrix products do nearly all of the work.
-
-    OpenBLAS's own trtri goes by columns and narrow blocks, and takes half of the time of potrf + potri;
-    this takes a half (order 100 to 200) to nine tenths (order 1000) as long.
+    Blocks on the diagonal first, then pairs of blocks: matrix products do nearly all of the work. OpenBLAS's own
+    trtri goes by columns and narrow blocks, and is slower, most of all for a few hundred rows.
     """
-    width = n
+    start, n, step = _lie(A)
+    lda, width = _integer(step), n
     while width > BLOCK:
         width = (width + 1) // 2
     width = (width + 3) // 4 * 4
@@ -162,18 +147,12 @@ def _invert_factor(start: int, n: int, step: int, lda: int) -> None:
     while width < n:
         for place in range(0, n - width, 2 * width):
             # [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], and Fortran sees B transposed
-            A = start + 8 * place * (step + 1)
-            B, C = A + 8 * width * step, A + 8 * width * (step + 1)
+            top = start + 8 * place * (step + 1)
+            below, corner = top + 8 * width * step, top + 8 * width * (step + 1)
             m, k = _integer(width), _integer(min(width, n - place - width))
-            _trmm(_LEFT, _UPPER, _PLAIN, _PLAIN, m, k, _MINUS_ONE, A, lda, B, lda)
-            _trmm(_RIGHT, _UPPER, _PLAIN, _PLAIN, m, k, _ONE, C, lda, B, lda)
+            _trmm(_LEFT, _UPPER, _PLAIN, _PLAIN, m, k, _MINUS_ONE, top, lda, below, lda)
+            _trmm(_RIGHT, _UPPER, _PLAIN, _PLAIN, m, k, _ONE, corner, lda, below, lda)
         width *= 2
-
-
-def solve(L: Matrix, b: Matrix) -> None:
-    """Overwrite the vector b by ``(L L')^-1 b``."""
-    solve_lower(L, b)
-    solve_transposed(L, b)
 
 
 def solve_lower(L: Matrix, b: Matrix) -> None:
