@@ -30,6 +30,8 @@ LOG_2PI = math.log(2.0 * math.pi)
 CACHES, GPU_ELEMENTS = 4, 2**27
 # Arrays as large as a batch of matrices that are needed at a time.
 WORKING_ARRAYS = 8
+# Batches are made no smaller than this for want of memory.
+LEAST_ELEMENTS = 2**20
 # Larger leaves are worked on one by one: batched routines are slower there, on a GPU too.
 MAX_BATCHED_ROWS = 2000
 # Rows of a smaller leaf may be padded by this share of the batch's largest.
@@ -105,6 +107,18 @@ class BatchedEngine:
         self._rows = torch.from_numpy(leaf_rows.flat).to(X.device)
         # By group: an optimiser comes back for the same leaves many times.
         self._where: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def bytes_at_once(self) -> float:
+        """What batches are worked on with, at most, unless a single leaf needs more."""
+        return self.elements_at_once * WORKING_ARRAYS * self.X.element_size()
+
+    def take_less(self) -> bool:
+        """Half as much at once from now on, as far as groups allow it; no if that is little already."""
+        if self.elements_at_once < 2 * LEAST_ELEMENTS:
+            return False
+        self.elements_at_once /= 2
+        return True
 
     def elements(self, group: int) -> int:
         numbers = self.groups[group]

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp.batched import BatchedEngine
 from dsmgp.chains import NotPositiveDefinite
 from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
-from dsmgp.execution import as_numpy, put, take
+from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group
 from dsmgp.ragged import Ragged
@@ -81,15 +82,18 @@ class Conditioned:
         self.bound = experts.bind(naturals)
         #: Noise variance of each leaf and output, (n_leaves, n_outputs).
         self.noise = self._noise()
+        self._memory = memory
         shared = SharedEngine.where_it_pays(experts, self.bound, memory) if share else None
         #: Whether any rows have the same inputs; unknown, and none, unless rows are left out.
         self.has_twins = leave_out is not None and _any_equal(leave_out)
         twins = None if leave_out is None else _twins_of(leave_out, self.has_twins)
         try:
-            results = self._see_all(shared or experts.engine, memory, twins)
+            results = within_memory(
+                lambda: self._see_all(shared or experts.engine, twins), self._keep_less
+            )
         except NotPositiveDefinite:
             # A leaf that needs more noise than the others has a factor of its own, and memory was not reckoned for it.
-            results = self._see_all(experts.engine, memory, twins)
+            results = self._see_all(experts.engine, twins)
         self._warn_of_jitter([torch.stack([s.added for s in r]).amax(0) for r in results])
         self.log_evidence = experts.gather(
             self.engine,
@@ -171,12 +175,22 @@ class Conditioned:
             parts.append(table if k % 2 else y - table)
         return LeftOut(*parts)
 
-    def _see_all(self, engine: Engine, memory: float, twins: Twins | None) -> list[list[Seen]]:
+    def _keep_less(self) -> bool:
+        """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small already."""
+        self._memory /= 2
+        return self.experts.take_less()
+
+    def _ask_less(self) -> bool:
+        """The same for predictions, whose groups of leaves stay as they are."""
+        self.factors.keep_less()
+        return isinstance(self.engine, BatchedEngine) and self.engine.take_less()
+
+    def _see_all(self, engine: Engine, twins: Twins | None) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""
         self.engine, n_groups = engine, len(engine.groups)
         each = self.experts.X.element_size() * self.experts.n_outputs
         sizes = [each * engine.elements(group) for group in range(n_groups)]
-        self.factors = Factors(self._made_again, sizes, memory)
+        self.factors = Factors(self._made_again, sizes, self._memory)
         return self.experts.map(engine, lambda group: self._see(group, twins), range(n_groups))
 
     def _see(self, group: int, twins: Twins | None) -> list[Seen]:
@@ -254,7 +268,9 @@ class Conditioned:
         groups = sorted(members, key=lambda group: (group < 0, group))
         work_load = np.square(self.leaf_rows.sizes[routes.leaf]) @ routes.rows.sizes
         brief = self.experts.compiled and n_pairs <= BRIEF_PAIRS and work_load <= BRIEF / n_outputs
-        self.experts.map(self.engine, work, groups, bool(brief))
+        within_memory(
+            lambda: self.experts.map(self.engine, work, groups, bool(brief)), self._ask_less
+        )
         return as_numpy(mean), as_numpy(variance)
 
     def _answers(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from dsmgp.lapack import one_thread
 
-__all__ = ["LocalExecutor", "as_numpy", "as_tensor", "has_numba", "put", "take"]
+__all__ = ["LocalExecutor", "as_numpy", "as_tensor", "has_numba", "put", "take", "within_memory"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -78,6 +79,31 @@ def put(table: Tensor, where: NDArray[np.int64], rows: Tensor) -> None:
         table.numpy()[where] = rows.numpy()
     else:
         table[torch.from_numpy(where).to(table.device)] = rows
+
+
+def within_memory(work: Callable[[], Result], take_less: Callable[[], bool]) -> Result:
+    """What ``work`` returns; where a GPU has not the memory for it, of another try that takes less.
+
+    ``take_less`` makes the next try smaller, and says no where it cannot.
+    """
+    while True:
+        try:
+            return work()
+        except torch.OutOfMemoryError as error:
+            message = str(error).partition(". ")[0]
+        # The error is gone by now, and with it the tensors of the try.
+        torch.cuda.empty_cache()
+        if not take_less():
+            raise MemoryError(
+                f"the GPU has too little free memory even for small batches ({message}); close what else uses it, lower leaf_size, "
+                "or use device='cpu'"
+            )
+        warnings.warn(
+            f"the GPU ran out of memory ({message}); going on with smaller batches, which takes longer. "
+            "A lower memory_limit avoids this.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 class LocalExecutor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dsmgp.batched import BatchedEngine
 from dsmgp.engine import Bound, Engine, Law, LearningEngine
-from dsmgp.execution import LocalExecutor, as_numpy
+from dsmgp.execution import LocalExecutor, as_numpy, within_memory
 from dsmgp.general import General
 from dsmgp.native import NativeEngine
 from dsmgp.ragged import Ragged
@@ -100,6 +100,14 @@ class Experts:
         """An engine like the experts' own, for leaves of these rows."""
         return self._engine_type(self.X, self.Y, leaf_rows, self.laws, self.memory)
 
+    def take_less(self) -> bool:
+        """Smaller batches from now on, for want of memory; no where they are small already."""
+        if not isinstance(self.engine, BatchedEngine) or not self.engine.take_less():
+            return False
+        self.memory = self.engine.bytes_at_once
+        self.engine = self.engine_for(self.leaf_rows)
+        return True
+
     def map(
         self,
         engine: Engine,
@@ -146,7 +154,7 @@ class Experts:
         def work(group: int) -> list[tuple[Tensor, Tensor]]:
             return [self.engine.gradient(bound, output, group, scale_rows) for output in chosen]
 
-        results = self.map(self.engine, work, range(len(self.groups)))
+        results = self._of_all(work)
         evidence = [
             self.gather(self.engine, [r[k][0].unsqueeze(-1) for r in results], 1)
             for k in range(len(chosen))
@@ -173,5 +181,10 @@ class Experts:
         def work(group: int) -> Tensor:
             return torch.stack([of(bound, output, group) for output in range(self.n_outputs)], -1)
 
-        results = self.map(self.engine, work, range(len(self.groups)))
-        return self.gather(self.engine, results, self.n_outputs)
+        return self.gather(self.engine, self._of_all(work), self.n_outputs)
+
+    def _of_all(self, work: Callable[[int], Result]) -> list[Result]:
+        """``work`` on all groups."""
+        return within_memory(
+            lambda: self.map(self.engine, work, range(len(self.groups))), self.take_less
+        )

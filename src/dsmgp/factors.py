@@ -142,6 +142,14 @@ class Factors:
                 self._passing.popitem(last=False)
         return found
 
+    def keep_less(self) -> None:
+        """Let go of half of what is held."""
+        with self._lock:
+            self._passing.clear()
+            for group in sorted(self._stay)[len(self._stay) // 2 :]:
+                self._stay.remove(group)
+                self._held.pop(group, None)
+
     @property
     def n_bytes(self) -> int:
         """What is held now."""

@@ -39,8 +39,8 @@ MAX_SCORED_ROWS = 20_000
 # Partitions alternate between two kernels whose trial scores are this close.
 CLOSE_SCORES = 0.05
 # Leaves this much larger than those theta is learned on get a theta of their own, if it can be had for this share of
-# the seconds: so many iterations, two kernels, on this share of the rows theta was learned on.
-LARGE, POLISH_SHARE, POLISH_ITERATIONS, POLISH_ROWS = 2.0, 0.25, 8, 0.5
+# the seconds: two kernels, on this share of the rows theta was learned on, for at least and at most so many iterations.
+LARGE, POLISH_SHARE, POLISH_ROWS, POLISH_ITERATIONS = 2.0, 0.25, 0.5, (8, 40)
 # Theta of partitions that are drawn at random need not be found more exactly than this (see learn.TOLERANCE).
 DRAWN_TOLERANCE = 1e-5
 
@@ -147,8 +147,10 @@ class _Fit:
         effort, device, n = self.effort, self.settings.device.type, len(self.X)
         if not all(isinstance(law, Stationary) for law in families[0].laws(self.X.shape[1])):
             return None
-        evaluations = GRADIENT * POLISH_ITERATIONS * len(families) * self.Y.shape[1]
-        budget = POLISH_SHARE * effort.budget(device) / evaluations
+        fewest, most_iterations = POLISH_ITERATIONS
+        # Seconds for one iteration, if there are as few of them as may be.
+        budget = POLISH_SHARE * effort.budget(device) / fewest
+        budget /= GRADIENT * len(families) * self.Y.shape[1]
         least = min(n, POLISH_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n))
         large = sorted({s for s in sizes if self._is_large(s)})
         # One theta serves all of them, and that of a middling size does so best; unless one leaf holds all rows, which
@@ -166,13 +168,15 @@ class _Fit:
         most = min(n_leaves, effort.n_leaves)
         found = self._grow_leaves(size, 2 * most, trainer.length_scales(families[0]))
         some = trainer.some(found, most)
+        spent = sum(seconds(leaf.n_rows, leaf.n_rows, device) for leaf in some)
+        n_iterations = int(min(fewest * max(budget / spent, 1.0), most_iterations))
         # Leaves that theta was not learned on tell best whether it is any better, where there are others.
         taken = {id(leaf) for leaf in some}
         others = [leaf for leaf in found if id(leaf) not in taken] or some
         candidates = [(False, family) for family in families[:1]]
         for family in families:
             candidates.append((True, copy.deepcopy(family)))
-            self.learned += trainer.learn(some, candidates[-1][1], POLISH_ITERATIONS)
+            self.learned += trainer.learn(some, candidates[-1][1], n_iterations)
         scores = []
         for learned, family in candidates:
             left_out = trainer.left_out(others, family)

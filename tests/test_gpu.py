@@ -1,0 +1,126 @@
+"""A GPU: the same answers as a CPU, and what happens when its memory runs out.
+
+Most machines have none. There a shortage is feigned where matrices are factorised, on the CPU.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from dsmgp import DSMGPRegressor
+from dsmgp import batched as batched_module
+from dsmgp.native import NativeEngine
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+@pytest.fixture
+def rows(rng):
+    X = rng.uniform(-2, 2, size=(3000, 3))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=len(X))
+    return X[:2500], y[:2500], X[2500:]
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """From the outside: a machine on which a batch of matrices of more than so many numbers does not fit."""
+    monkeypatch.setattr(NativeEngine, "can", staticmethod(lambda X, laws: False))
+    monkeypatch.setattr(batched_module, "LEAST_ELEMENTS", 2**8)
+    solve, largest = batched_module._solve, []
+
+    def limit(elements):
+        def checked(K, law, batch):
+            if K.numel() > elements:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB. GPU 0")
+            largest.append(K.numel())
+            return solve(K, law, batch)
+
+        monkeypatch.setattr(batched_module, "_solve", checked)
+        return largest
+
+    return limit
+
+
+def fitted(rows, **options):
+    X, y, _ = rows
+    settings = {"leaf_size": [40, 60], "kernel": "matern32", "max_iter": 5, "random_state": 0}
+    return DSMGPRegressor(**settings | options).fit(X, y)
+
+
+def test_when_memory_runs_out_batches_get_smaller_and_the_result_stays(rows, small_memory):
+    limit = 10 * 60**2
+    seen = small_memory(10**9)
+    expected = fitted(rows)
+    assert max(seen) > limit, "the shortage would not be noticed"
+    mean, std = expected.predict(rows[2], return_std=True)
+    seen = small_memory(limit)
+    with pytest.warns(RuntimeWarning, match="ran out of memory.*smaller batches"):
+        found = fitted(rows)
+    again, spread = found.predict(rows[2], return_std=True)
+    np.testing.assert_allclose(again, mean, rtol=1e-9)
+    np.testing.assert_allclose(spread, std, rtol=1e-9)
+
+
+def test_a_prediction_that_runs_out_of_memory_lets_go_of_factors(rows, monkeypatch):
+    monkeypatch.setattr(NativeEngine, "can", staticmethod(lambda X, laws: False))
+    found = fitted(rows)
+    mean, std = found.predict(rows[2], return_std=True)
+    held = found._model.experts.factors.n_bytes
+    answer, calls = batched_module.BatchedEngine.predict, []
+
+    def fails_twice(self, bound, output, asked):
+        calls.append(None)
+        if len(calls) in (1, 3):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.")
+        return answer(self, bound, output, asked)
+
+    monkeypatch.setattr(batched_module.BatchedEngine, "predict", fails_twice)
+    monkeypatch.setattr(batched_module, "LEAST_ELEMENTS", 2**8)
+    with pytest.warns(RuntimeWarning, match="ran out of memory"):
+        again, spread = found.predict(rows[2], return_std=True)
+    np.testing.assert_allclose(again, mean, rtol=1e-12)
+    np.testing.assert_allclose(spread, std, rtol=1e-12)
+    assert found._model.experts.factors.n_bytes < held
+
+
+@pytest.mark.filterwarnings("ignore:the GPU ran out of memory")
+def test_with_no_memory_at_all_the_remedy_is_named(rows, small_memory):
+    small_memory(10)
+    with pytest.raises(MemoryError, match=r"1 GiB.*device='cpu'"):
+        fitted(rows)
+
+
+@needs_gpu
+@pytest.mark.parametrize("weights", ["gated", "posterior"])
+def test_a_gpu_says_what_a_cpu_says(rows, weights):
+    given = {"noise_variance": 0.01, "optimizer": None, "weights": weights}
+    answers = [
+        fitted(rows, device=device, **given).predict(rows[2], return_std=True)
+        for device in ("cpu", "cuda")
+    ]
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-6, atol=1e-8)
+
+
+@needs_gpu
+def test_single_precision_on_a_gpu_is_close(rows):
+    answers = [
+        fitted(rows, device="cuda", dtype=dtype).predict(rows[2], return_std=True)
+        for dtype in ("float64", "float32")
+    ]
+    spread = answers[0][1]
+    assert np.max(np.abs(answers[1][0] - answers[0][0]) / spread) < 0.05
+
+
+@needs_gpu
+def test_a_real_gpu_runs_out_of_memory_and_goes_on(rows):
+    expected = fitted(rows, device="cuda").predict(rows[2], return_std=True)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    try:
+        torch.cuda.set_per_process_memory_fraction(6e7 / total)
+        with pytest.warns(RuntimeWarning, match="ran out of memory"):
+            found = fitted(rows, device="cuda")
+        answers = found.predict(rows[2], return_std=True)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    np.testing.assert_allclose(answers, expected, rtol=1e-6, atol=1e-8)
