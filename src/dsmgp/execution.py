@@ -90,7 +90,7 @@ def within_memory(work: Callable[[], Result], take_less: Callable[[], bool]) -> 
         try:
             return work()
         except torch.OutOfMemoryError as error:
-            message = str(error).partition(". ")[0]
+            message = ". ".join(str(error).split(". ")[:2])
         # The error is gone by now, and with it the tensors of the try.
         torch.cuda.empty_cache()
         if not take_less():
