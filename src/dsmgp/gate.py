@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from dsmgp.components import Components
 from dsmgp.lapack import one_thread
 
-__all__ = ["Gate", "fit_gate", "leaf_scales"]
+__all__ = ["Gate", "fit_gate", "leaf_scales", "log_product"]
 
 Array = NDArray[np.float64]
 # Rows of pseudo-data at scale one: a leaf of few rows keeps its scale near one.
@@ -66,11 +66,17 @@ class Gate:
 
     def log_weight(self, log_path: Array, variance: Array, scale: Array) -> Array:
         """Log weight of leaves, not normalised; variance and scale have the outputs last."""
-        return np.asarray(
-            log_path
-            - self.variance_exponent * np.log(variance).sum(-1)
-            - self.scale_exponent * np.log(scale).sum(-1)
-        )
+        return self.log_constant(log_path, scale) - self.variance_exponent * log_product(variance)
+
+    def log_constant(self, log_path: Array, scale: Array) -> Array:
+        """What of it is the same wherever the leaf is asked."""
+        return np.asarray(log_path - self.scale_exponent * log_product(scale))
+
+
+def log_product(values: Array) -> Array:
+    """Log of the product over the last axis; sums over an axis of length one are slow."""
+    logs = np.log(values)
+    return logs[..., 0] if logs.shape[-1] == 1 else np.asarray(logs.sum(-1))
 
 
 def leaf_scales(squares: Array, n_rows: Array) -> Array:
