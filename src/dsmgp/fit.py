@@ -62,18 +62,31 @@ class Fitted:
     loo_score_new_inputs: float
 
 
-def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
-    """Fit a deep structured mixture to rows in the user's units."""
-    return _Fit(X, Y, settings, rng).run()
+def fit(
+    X: Array,
+    Y: Array,
+    settings: Settings,
+    rng: np.random.Generator,
+    noise: Array | None = None,
+) -> Fitted:
+    """Fit a deep structured mixture to rows in the user's units; ``noise`` is what is known of the observations' variances."""
+    return _Fit(X, Y, settings, rng, noise).run()
 
 
 class _Fit:
     """One fit: what all its steps share."""
 
-    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        X: Array,
+        Y: Array,
+        settings: Settings,
+        rng: np.random.Generator,
+        noise: Array | None,
+    ) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
         self.effort = EFFORTS[settings.effort]
-        self.trainer = Trainer(X, Y, settings, rng)
+        self.trainer = Trainer(X, Y, settings, rng, noise)
         self.learned: list[Learned] = []
         self.kernel_scores: dict[str, float] = {}
 
@@ -292,7 +305,9 @@ class _Fit:
                 loo.scales_without(rows) if settings.local_scale else np.ones(components.mean.shape)
             )
             path = components.of_leaves(model.log_path_weights, -np.inf)
-            model.gate = fit_gate(components, without, path, loo.Y[rows], settings.local_scale)
+            model.gate = fit_gate(
+                components, without, path, loo.Y[rows], settings.local_scale, loo.known(rows)
+            )
         rows = self._sample(MAX_SCORED_ROWS)
         laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
         scores = [float(-law.logpdf(self.Y[rows]).sum(axis=1).mean()) for law in laws]

@@ -22,6 +22,7 @@ from dsmgp.tree import Node, Sum, n_induced_trees
 from dsmgp.validation import (
     check_count,
     check_finite,
+    check_noise,
     random_generator,
     refuse_text,
 )
@@ -185,13 +186,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> DSMGPRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> DSMGPRegressor:
         """Grow the tree, learn the hyperparameters and condition every leaf.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+        noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
+            Known variances of the measurements, in the units of y squared. They add to the noise that is
+            learned; predictions are of observations without them.
 
         Returns
         -------
@@ -201,7 +205,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             settings = checked(self)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
-            fitted = fit(X, y.reshape(len(y), -1), settings, rng)
+            Y = y.reshape(len(y), -1)
+            fitted = fit(X, Y, settings, rng, check_noise(noise, Y.shape))
             self._model = fitted.model
             self._learned = fitted.learned
             self.n_evaluations_ = fitted.n_evaluations
