@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from dsmgp.components import Components
 from dsmgp.lapack import one_thread
 
-__all__ = ["Gate", "fit_gate", "leaf_scales", "log_product"]
+__all__ = ["Gate", "fit_gate", "leaf_scales", "log_product", "standardised", "without_known"]
 
 Array = NDArray[np.float64]
 # Rows of pseudo-data at scale one: a leaf of few rows keeps its scale near one.
@@ -82,6 +82,23 @@ def log_product(values: Array) -> Array:
 def leaf_scales(squares: Array, n_rows: Array) -> Array:
     """Scale of leaves whose standardised leave-one-out residuals have the given sums of squares."""
     return np.asarray((PRIOR_ROWS + np.maximum(squares, 0.0)) / (PRIOR_ROWS + n_rows))
+
+
+def standardised(square: Array, variance: Array, known: Array | None) -> tuple[Array, Array]:
+    """Squared residuals of rows left out over their variance, and how much each counts: one but for rows of known noise.
+
+    Such noise is not the leaf's to answer for, so it is taken off the square. What is left is the more uncertain the
+    larger the noise, and counts by the inverse of its variance.
+    """
+    if known is None:
+        return square / variance, np.ones_like(square)
+    own = without_known(variance, known) / variance
+    return own * (square - known) / variance, own**2
+
+
+def without_known(variance: Array, known: Array) -> Array:
+    """Variance of y but for what is known of its noise, which is less than the whole."""
+    return np.maximum(variance - known, 1e-9 * variance)
 
 
 def fit_gate(

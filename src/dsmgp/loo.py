@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_numpy
-from dsmgp.gate import leaf_scales
+from dsmgp.gate import leaf_scales, standardised, without_known
 
 __all__ = ["LeaveOneOut", "equal_rows"]
 
@@ -61,7 +61,11 @@ class LeaveOneOut:
         known = conditioned.experts.known
         self._known = None if known is None else as_numpy(known)
         found, rows = self.left_out, self.leaf_rows.flat
-        square, count = self._standardised((self.Y[rows] - found.mean) ** 2, found.variance)
+        square, count = standardised(
+            (self.Y[rows] - found.mean) ** 2,
+            found.variance,
+            None if self._known is None else self._known[rows],
+        )
         #: By leaf and output: the sum of squares, and the rows that it is worth.
         self.squares, self.counts = (_sums(a, leaf, len(self.leaf_rows)) for a in (square, count))
         # Each row's share of them, with its twins'.
@@ -85,23 +89,9 @@ class LeaveOneOut:
         mean, variance = found.mean, found.variance
         if grouped:
             mean, variance = found.grouped_mean, found.grouped_variance
-        return self._stack(rows, mean, self._without_known(variance))
-
-    def _without_known(self, variance: Array) -> Array:
-        if self._known is None:
-            return variance
-        return np.maximum(variance - self._known[self.leaf_rows.flat], 1e-9 * variance)
-
-    def _standardised(self, square: Array, variance: Array) -> tuple[Array, Array]:
-        """Squared residuals over the leaf's variance, and how much each counts: one but for rows of known noise.
-
-        Such noise is not the leaf's to answer for, so it is taken off the square. What is left is the more uncertain the
-        larger the noise, and counts by the inverse of its variance.
-        """
-        if self._known is None:
-            return square / variance, np.ones_like(square)
-        own = self._without_known(variance) / variance
-        return own * (square - self._known[self.leaf_rows.flat]) / variance, own**2
+        if self._known is not None:
+            variance = without_known(variance, self._known[self.leaf_rows.flat])
+        return self._stack(rows, mean, variance)
 
     def scales_without(self, rows: Index) -> Array:
         """Scales of the leaves at ``rows``, each without the row: (n, n_components, n_outputs).

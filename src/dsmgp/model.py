@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from dsmgp.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.joint import Joint
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
+from dsmgp.online import Online
 from dsmgp.process import Family, Process
 from dsmgp.routes import Router, Routes
 from dsmgp.tree import Node, Product, Sum, nodes
@@ -61,12 +63,20 @@ class Model:
     tree: Node
     families: list[Family]
     family: Index
-    experts: Conditioned
+    experts: Conditioned | Online
     inputs: InputUnits
     outputs: OutputUnits
     weights: str
     scales: Array
     gate: Gate | None = None
+
+    def with_experts(self, experts: Conditioned | Online) -> Model:
+        """The same on other rows: what does not depend on them is not computed again."""
+        new = copy.copy(self)
+        new.experts = experts
+        for name in ("posterior", "log_weights", "log_path_weights", "_log_weight_bounds"):
+            new.__dict__.pop(name, None)
+        return new
 
     @property
     def processes(self) -> list[Process]:
@@ -80,7 +90,7 @@ class Model:
     @property
     def log_evidence(self) -> float:
         """Log density of the training outputs in the user's units."""
-        return self.posterior.log_evidence - len(self.experts.experts.Y) * self.outputs.log_det
+        return self.posterior.log_evidence - self.experts.n_rows * self.outputs.log_det
 
     @cached_property
     def log_weights(self) -> dict[Sum, Array]:

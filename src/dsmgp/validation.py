@@ -18,6 +18,7 @@ __all__ = [
     "check_count",
     "check_finite",
     "check_noise",
+    "check_row_ids",
     "random_generator",
     "refuse_text",
 ]
@@ -127,6 +128,20 @@ def check_noise(noise: Any, shape: tuple[int, int]) -> NDArray[np.float64] | Non
             "give variances, not logarithms or deviations with a sign"
         )
     return np.array(np.broadcast_to(given, shape))
+
+
+def check_row_ids(row_ids: Any) -> NDArray[np.int64]:
+    """Numbers of rows, each once."""
+    given = np.atleast_1d(np.asarray(row_ids))
+    if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
+        raise ValueError(
+            f"expected row_ids to be a list of whole numbers, got {given.dtype} of shape {np.shape(row_ids)}"
+        )
+    ids = given.astype(np.int64)
+    if len(np.unique(ids)) < len(ids):
+        values, counts = np.unique(ids, return_counts=True)
+        raise ValueError(f"expected each row once in row_ids, got {values[counts > 1][0]} twice")
+    return ids
 
 
 def random_generator(random_state: Any) -> np.random.Generator:
