@@ -121,7 +121,10 @@ def test_a_real_gpu_runs_out_of_memory_and_goes_on(rng):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     expected = fitted(rows, **options).predict(rows[2], return_std=True)
-    peak, total = torch.cuda.max_memory_reserved(), torch.cuda.get_device_properties(0).total_memory
+    peak, total = (
+        torch.cuda.max_memory_allocated(),
+        torch.cuda.get_device_properties(0).total_memory,
+    )
     torch.cuda.empty_cache()
     try:
         torch.cuda.set_per_process_memory_fraction(0.5 * peak / total)
