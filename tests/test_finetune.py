@@ -16,7 +16,6 @@ from dsmgp.finetune import Tied, finetune
 from dsmgp.inference import infer, prior_log_path_weights
 from dsmgp.lbfgs import maximise
 from dsmgp.learn import evidence_objective, learn
-from dsmgp.loo import equal_rows
 from dsmgp.process import build_process
 from dsmgp.ragged import Ragged
 from dsmgp.similarity import jaccard, overlap, similarity_of
@@ -116,12 +115,13 @@ def periodic():
 class Case:
     """Overlapping leaves, two kernels, a theta for each leaf."""
 
-    def __init__(self, rng, kernels=("rbf", "matern32"), mean="constant"):
+    def __init__(self, rng, kernels=("rbf", "matern32"), known=False):
         self.X = rng.uniform(-2, 2, size=(40, 2))
         self.y = np.sin(2 * self.X[:, 0]) + 0.3 * rng.normal(size=40)
+        self.known = rng.uniform(0, 0.5, size=40) * known
         rows = [np.arange(0, 22), np.arange(22, 40), np.arange(10, 30), np.arange(40)]
         self.leaves = [Leaf(Region.whole(2), r) for r in rows]
-        processes = [build_process(kernel, mean, 0.1, 2) for kernel in kernels]
+        processes = [build_process(kernel, "constant", 0.1, 2) for kernel in kernels]
         self.thetas = Thetas(processes, np.arange(4) % len(kernels), 2)
         self.table = self.thetas.start()
         self.table += 0.3 * rng.normal(size=self.table.shape)
@@ -130,6 +130,7 @@ class Case:
             torch.from_numpy(self.X),
             torch.from_numpy(self.y)[:, None],
             [[self.thetas.laws[f] for f in self.thetas.family]],
+            known=torch.from_numpy(self.known)[:, None] if known else None,
         )
         S = rng.uniform(0.1, 1, size=(4, 4))
         S[0, 1] = S[2, 3] = 0.0
@@ -144,16 +145,18 @@ class Case:
         for j, leaf in enumerate(self.leaves):
             x = torch.from_numpy(self.X[leaf.rows])
             with torch.no_grad():
-                K = process.kernel(x).to_dense().numpy() + process.noise * np.eye(len(x))
+                K = process.kernel(x).to_dense().numpy()
+                K += np.diag(process.noise + self.known[leaf.rows])
                 mean = process.mean(x).numpy()
             if W[i, j]:
                 total += W[i, j] * stats.multivariate_normal.logpdf(self.y[leaf.rows], mean, K)
         return total + min(W[i].sum(), 1.0) * process.log_prior()[0]
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("kernels", [("rbf", "matern32"), ("rq",), (periodic(),)])
-def test_objective_and_gradient_are_those_of_dense_algebra(rng, kernels):
-    case = Case(rng, kernels)
+def test_objective_and_gradient_are_those_of_dense_algebra(rng, kernels, known):
+    case = Case(rng, kernels, known)
     columns = np.arange(len(case.thetas.names))
     evidence = PairEvidence(case.experts, case.leaves, case.thetas, 0, case.ties)
     tied = Tied(evidence, case.thetas, case.ties, case.table, columns)
@@ -179,7 +182,7 @@ def test_noise_alone_by_eigenvalues_is_the_evidence_of_the_pairs(
     rng, kernels, at_once, monkeypatch
 ):
     monkeypatch.setattr("dsmgp.tied.AT_ONCE", at_once)
-    case = Case(rng, kernels)
+    case = Case(rng, kernels, known=at_once == 30)
     noise = np.array([name == "noise" for name in case.thetas.names])
     case.table[2, ~noise] = case.table[
         0, ~noise
@@ -504,12 +507,44 @@ def test_tuning_before_fit_is_refused():
 
 
 def test_the_other_model_is_not_changed(rows):
+    X, y = rows
     model = fitted(rows)._model
-    noise, labels = model.experts.noise.copy(), equal_rows(rows[0])
+    noise = model.experts.noise.copy()
     tuned = finetune(
-        model, similarity="jaccard", parameters="noise", weights="prior", rounds=1, max_iter=20,
-        n_gate_rows=len(labels), rng=np.random.default_rng(0),
+        model, X, y[:, None], similarity="jaccard", parameters="noise", weights="prior", rounds=1,
+        max_iter=20, local_scale=False, n_gate_rows=100, rng=np.random.default_rng(0),
     )  # fmt: skip
     assert model.thetas is None
     np.testing.assert_array_equal(model.experts.noise, noise)
     assert np.ptp(tuned.model.experts.noise) > 0.01
+
+
+# Rows that come and go, and noise that is known
+
+
+@pytest.mark.parametrize("weights", ["posterior", "gated"])
+def test_rows_that_come_after_tuning_are_seen_with_their_leaves_own_theta(rows, weights):
+    X, y = rows
+    model = fitted((X[:200], y[:200]), weights=weights).finetune()
+    noise = model.leaf_noise_
+    model.partial_fit(X[200:], y[200:], adapt=False)
+    law = model.predict_dist(X)
+    inner = model._settled().model  # all leaves conditioned together
+    np.testing.assert_array_equal(model.leaf_noise_, noise)
+    np.testing.assert_allclose(inner.mixture(X).logpdf(y), law.logpdf(y), rtol=1e-7, atol=1e-7)
+    again = model.finetune()
+    assert np.ptp(again.leaf_noise_ - noise) > 0  # on the rows of now
+    assert len(again._model.thetas[0]) == len(noise)
+
+
+def test_known_noise_is_not_learned_twice(rng):
+    """The right half is measured badly, and it is known how badly: what is left to learn is the same everywhere."""
+    X = rng.uniform(0, 2, size=(240, 1))
+    known = np.where(X[:, 0] < 1, 0.0, 0.25)
+    y = np.sin(3 * X[:, 0]) + np.sqrt(0.01 + known) * rng.normal(size=240)
+    model = DSMGPRegressor(
+        "rbf", leaf_size=80, sum_children=4, weights="posterior", random_state=0
+    ).fit(X, y, noise=known)
+    left = np.sqrt(model.finetune().noise_at([[0.4]]))
+    assert left == pytest.approx(0.1, rel=0.3)
+    assert np.sqrt(model.noise_at([[1.6]])) < 0.3  # and not sqrt(0.26)

@@ -18,7 +18,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dsmgp.conditioned import Conditioned
-from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
 from dsmgp.inference import infer, prior_log_path_weights
 from dsmgp.lbfgs import Found, maximise
@@ -52,8 +52,7 @@ class Tuned:
 
     model: Model
     n_evaluations: int
-    loo_score: float
-    loo_score_new_inputs: float
+    scores: tuple[float, float]
 
 
 class Tied:
@@ -101,17 +100,21 @@ class Tied:
 
 def finetune(
     model: Model,
+    X: Array,
+    Y: Array,
     *,
     similarity: Any,
     parameters: str | Sequence[str],
     weights: str,
     rounds: int,
     max_iter: int,
+    local_scale: bool,
     n_gate_rows: int,
     rng: np.random.Generator,
 ) -> Tuned:
-    """A model like another, each leaf with a theta of its own. The other is not changed."""
+    """A model like another, each leaf with a theta of its own. The other, and its rows in the user's units, stay as they are."""
     check_choice("weights", weights, RESPONSIBILITIES, "or None")
+    assert isinstance(model.experts, Conditioned), "rows have come or gone since"
     experts = model.experts.experts
     n_dims, n_outputs = experts.X.shape[1], experts.n_outputs
     by_output = [
@@ -130,15 +133,12 @@ def finetune(
         for k, (thetas, own) in enumerate(zip(by_output, columns, strict=True)):
             table[k], spent = _tune(model, thetas, k, ties, table[k], own, max_iter)
             n_evaluations += spent
-    labels = equal_rows(as_numpy(experts.X))
-    # Half of the memory is for factors that are kept, a quarter for those that are worked on.
-    conditioned = Conditioned(
-        experts, _naturals(by_output, table, experts), 2.0 * experts.memory, labels
-    )
+    labels = equal_rows(X)
+    naturals = _naturals(by_output, table, experts)
+    conditioned = Conditioned(experts, naturals, model.experts.memory, labels)
     tuned = replace(model, experts=conditioned, thetas=table, gate=None)
-    Y = model.outputs.mean_to_user(as_numpy(experts.Y))
-    scores = weigh(tuned, Y, labels, model.local_scale, n_gate_rows, rng)
-    return Tuned(tuned, n_evaluations, *scores)
+    scores = weigh(tuned, Y, labels, local_scale, n_gate_rows, rng)
+    return Tuned(tuned, n_evaluations, scores)
 
 
 def _columns(names: Sequence[str], parameters: str | Sequence[str]) -> Index:

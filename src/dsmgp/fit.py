@@ -59,18 +59,31 @@ class Fitted:
     loo_score_new_inputs: float
 
 
-def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
-    """Fit a deep structured mixture to rows in the user's units."""
-    return _Fit(X, Y, settings, rng).run()
+def fit(
+    X: Array,
+    Y: Array,
+    settings: Settings,
+    rng: np.random.Generator,
+    noise: Array | None = None,
+) -> Fitted:
+    """Fit a deep structured mixture to rows in the user's units; ``noise`` is what is known of the observations' variances."""
+    return _Fit(X, Y, settings, rng, noise).run()
 
 
 class _Fit:
     """One fit: what all its steps share."""
 
-    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        X: Array,
+        Y: Array,
+        settings: Settings,
+        rng: np.random.Generator,
+        noise: Array | None,
+    ) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
         self.effort = EFFORTS[settings.effort]
-        self.trainer = Trainer(X, Y, settings, rng)
+        self.trainer = Trainer(X, Y, settings, rng, noise)
         self.learned: list[Learned] = []
         self.kernel_scores: dict[str, float] = {}
 
@@ -280,9 +293,8 @@ class _Fit:
             weights=settings.weights,
             scales=np.ones((len(family), self.Y.shape[1])),
         )
-        scores = weigh(
-            model, self.Y, trainer.labels, settings.local_scale, self.effort.n_gate_rows, self.rng
-        )
+        n_gate_rows = self.effort.n_gate_rows
+        scores = weigh(model, self.Y, trainer.labels, settings.local_scale, n_gate_rows, self.rng)
         return Fitted(model, self.learned, self.kernel_scores, trainer.n_evaluations, *scores)
 
 

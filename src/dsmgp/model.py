@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from dsmgp.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.joint import Joint
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
+from dsmgp.online import Online
 from dsmgp.process import Family, Process
 from dsmgp.routes import Router, Routes
 from dsmgp.tree import Node, Product, Sum, nodes
@@ -63,13 +65,21 @@ class Model:
     tree: Node
     families: list[Family]
     family: Index
-    experts: Conditioned
+    experts: Conditioned | Online
     inputs: InputUnits
     outputs: OutputUnits
     weights: str
     scales: Array
     gate: Gate | None = None
     thetas: list[Array] | None = None
+
+    def with_experts(self, experts: Conditioned | Online) -> Model:
+        """The same on other rows: what does not depend on them is not computed again."""
+        new = copy.copy(self)
+        new.experts = experts
+        for name in ("posterior", "log_weights", "log_path_weights", "_log_weight_bounds"):
+            new.__dict__.pop(name, None)
+        return new
 
     @property
     def processes(self) -> list[Process]:
@@ -83,7 +93,7 @@ class Model:
     @property
     def log_evidence(self) -> float:
         """Log density of the training outputs in the user's units."""
-        return self.posterior.log_evidence - len(self.experts.experts.Y) * self.outputs.log_det
+        return self.posterior.log_evidence - self.experts.n_rows * self.outputs.log_det
 
     @cached_property
     def log_weights(self) -> dict[Sum, Array]:
@@ -160,11 +170,13 @@ class Model:
         squeeze: bool = True,
         scale: Array | None = None,
         log_constant: Array | None = None,
+        known: Array | None = None,
     ) -> Mixture:
         """The mixture of the leaves' laws of y, in the user's units.
 
         ``scale`` (n, n_components, n_outputs) and ``log_constant`` (n, n_components) stand in for the leaves'
-        own scales and log weights (but for what the variance adds).
+        own scales and log weights (but for what the variance adds). ``known`` (n, n_outputs) is noise that the leaves do
+        not know of.
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
@@ -175,6 +187,8 @@ class Model:
         n_shapes = len(shapes.shape_weights)
         spread = self._spread(components, scale, include_noise)[:, :, None, :]
         spread = spread * shapes.shape_variances[:, None]
+        if known is not None:
+            spread = spread + known[:, None, None, :]
         return Mixture(
             (weights[:, :, None] * shapes.shape_weights).reshape(len(weights), -1),
             np.repeat(components.mean, n_shapes, axis=1),
@@ -219,16 +233,18 @@ class Model:
 
     def left_out_law(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
         """The law of y at training rows given all other rows (and, ``grouped``, without their twins)."""
-        components = loo.components(rows, grouped)
+        components, known = loo.components(rows, grouped), loo.known(rows)
         scale = loo.scales_without(rows) if self.local_scale else np.ones(components.mean.shape)
         log_path = components.of_leaves(self.log_path_weights, -np.inf)
         if self.weights == "posterior":
             # These weights have seen the row: w_k without it is w_k / p_k(y_i | y_-i), up to a factor.
-            spread = components.variance * scale
+            spread = components.variance * scale + (0.0 if known is None else known[:, None, :])
             away = loo.Y[rows][:, None, :] - components.mean
             log_path = log_path + 0.5 * (away**2 / spread + np.log(spread)).sum(-1)
         log_constant = self.shape.log_constant(log_path, scale)
-        return self.law(components, squeeze=False, scale=scale, log_constant=log_constant)
+        return self.law(
+            components, squeeze=False, scale=scale, log_constant=log_constant, known=known
+        )
 
     def mean(self, X: Array) -> Array:
         """The mixture's mean, (n, n_outputs); without a gate at a fraction of the mixture's cost."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -19,11 +20,15 @@ from dsmgp.fit import fit
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
+from dsmgp.settings import Settings
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
+from dsmgp.updates import Changing, Rows
 from dsmgp.validation import (
     check_count,
     check_finite,
+    check_noise,
+    check_row_ids,
     random_generator,
     refuse_text,
 )
@@ -31,6 +36,7 @@ from dsmgp.validation import (
 __all__ = ["DSMGPRegressor"]
 
 Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
 
 
 class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -126,6 +132,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Iterations that the optimiser took, of the output that took most.
     n_evaluations_ : int
         Evaluations of the evidence and its gradient, each on some of the leaves; trials of kernels and units count.
+    row_ids_ : ndarray of int
+        Numbers of the training rows, in order of arrival; ``Leaf.rows`` are places in this list.
+    adapted_ : list of str
+        What was due, and done, in the last :meth:`partial_fit` or :meth:`forget`.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -190,13 +200,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> DSMGPRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> DSMGPRegressor:
         """Grow the tree, learn the hyperparameters and condition every leaf.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+        noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
+            Known variances of the measurements, in the units of y squared. They add to the noise that is
+            learned; predictions are of observations without them.
 
         Returns
         -------
@@ -206,15 +219,118 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             settings = checked(self)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
-            fitted = fit(X, y.reshape(len(y), -1), settings, rng)
-            self._model = fitted.model
-            self._learned = fitted.learned
-            self.n_evaluations_ = fitted.n_evaluations
-            self.loo_score_ = fitted.loo_score
-            self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
-            self.kernel_scores_ = fitted.kernel_scores or None
+            Y = y.reshape(len(y), -1)
+            # Copies: rows may come and go later, and these must still be what they are now.
+            rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
+            self._change_to(self._fit(rows, settings, rng))
             self._squeeze = y.ndim == 1
+            self.adapted_: list[str] = []
         return self
+
+    def _fit(self, rows: Rows, settings: Settings, rng: np.random.Generator) -> Changing:
+        fitted = fit(rows.X, rows.Y, settings, rng, rows.noise)
+        self._learned = fitted.learned
+        self.n_evaluations_ = fitted.n_evaluations
+        self.kernel_scores_ = fitted.kernel_scores or None
+        scores = (fitted.loo_score, fitted.loo_score_new_inputs)
+        return Changing.first(fitted.model, rows, settings.local_scale, scores)
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike | None = None,
+        adapt: bool = True,
+    ) -> DSMGPRegressor:
+        """Learn from more rows without fitting again; before ``fit`` it is ``fit``.
+
+        New rows go down the tree to their leaves, whose factors are extended; evidence, weights and scales
+        follow, exactly as if all rows had been there when the leaves were conditioned. Rows get the numbers
+        that follow (see ``row_ids_``).
+
+        Parameters
+        ----------
+        X, y, noise
+            As in :meth:`fit`; there may be a single row.
+        adapt : bool, default=True
+            Do what is due after many changes, and say so in ``adapted_``: after every fifth of the rows there were at
+            the last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many rows
+            have come and gone as there were, fit everything again. When this happens depends on the rows, not on
+            how they are put into batches. False leaves tree, units, hyperparameters and gate as they are.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X[:50], np.sin(6 * X[:50, 0]))
+        >>> model.partial_fit(X[50:], np.sin(6 * X[50:, 0])).predict([[1.0]]).round(1)
+        array([-0.3])
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, noise)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            X, y = self._training_rows(X, y, reset=False)
+            Y = y.reshape(len(y), -1)
+            if Y.shape[1] != self._changing.rows.Y.shape[1]:
+                raise ValueError(
+                    f"expected y with {self._changing.rows.Y.shape[1]} outputs, as in fit, got {Y.shape[1]}"
+                )
+            known = check_noise(noise, Y.shape)
+            self._adapt_through(
+                len(X),
+                adapt,
+                lambda state, some: state.joined(
+                    X[some], Y[some], None if known is None else known[some]
+                ),
+            )
+        return self
+
+    def forget(self, row_ids: ArrayLike, adapt: bool = True) -> DSMGPRegressor:
+        """Drop training rows by their numbers, as if they had never been there.
+
+        Rows are numbered in order of arrival: those of ``fit`` from 0 on, those of later ``partial_fit`` calls
+        after them. ``row_ids_`` lists what is there, so ``model.forget(model.row_ids_[:-1000])`` keeps a window of the
+        last 1,000 rows.
+        """
+        check_is_fitted(self)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            ids = check_row_ids(row_ids)
+            self._changing.rows.places(ids)  # all of them are there, before any goes
+            self._adapt_through(len(ids), adapt, lambda state, some: state.without(ids[some]))
+        return self
+
+    def _adapt_through(
+        self, n_rows: int, adapt: bool, change: Callable[[Changing, slice], Changing]
+    ) -> None:
+        """Change the state row by row, as many at once as there are before something is due."""
+        state, settings, done, first = self._changing, checked(self), [], 0
+        while first < n_rows:
+            last = min(n_rows, first + state.until_review) if adapt else n_rows
+            state = change(state, slice(first, last))
+            first = last
+            if not adapt or not state.review_is_due:
+                continue
+            rng = random_generator(self.random_state)
+            if state.fit_is_due:
+                lost = "" if state.model.thetas is None else ", without what was fine-tuned"
+                state = self._fit(state.rows, settings, rng)
+                done.append(f"fitted again on {len(state.rows)} rows{lost}")
+            else:
+                state, n_cut = state.reviewed(settings, rng)
+                done.append(f"scales and gate fitted again, {n_cut} leaves cut")
+            logger.info("%s", done[-1])
+        self._change_to(state)
+        self.adapted_ = done
+
+    def _change_to(self, state: Changing) -> None:
+        self._changing = state
+        self._model = state.model
+
+    def _settled(self) -> Changing:
+        """With nothing left to be done about rows that have come or gone."""
+        self._fitted  # noqa: B018  # hasattr answers no before fit
+        self._change_to(self._changing.settled)
+        return self._changing
 
     def finetune(
         self,
@@ -270,20 +386,22 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         with _unchanged_on_error(self), _progress(self.verbose):
+            state = self._settled()
             tuned = finetune(
-                self._model,
+                state.model,
+                state.rows.X,
+                state.rows.Y,
                 similarity=similarity,
                 parameters=parameters,
                 weights="prior" if weights is None else weights,
                 rounds=check_count("rounds", rounds),
                 max_iter=check_count("max_iter", max_iter),
+                local_scale=state.local_scale,
                 n_gate_rows=EFFORTS[checked(self).effort].n_gate_rows,
                 rng=random_generator(self.random_state),
             )
-            self._model = tuned.model
+            self._change_to(replace(state, model=tuned.model, scores=tuned.scores))
             self.n_evaluations_ += tuned.n_evaluations
-            self.loo_score_ = tuned.loo_score
-            self.loo_score_new_inputs_ = tuned.loo_score_new_inputs
         return self
 
     def noise_at(self, X: ArrayLike) -> Array:
@@ -364,15 +482,34 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
         scores = (self.loo_score_, self.loo_score_new_inputs_)
-        return summarise(self._model, list(names), scores, self.kernel_scores_)
+        return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
 
     @property
     def tree_(self) -> Node:
-        return self._fitted.tree
+        return self._settled().model.tree
+
+    @property
+    def row_ids_(self) -> NDArray[np.int64]:
+        self._fitted  # noqa: B018
+        return self._changing.rows.ids.copy()
+
+    @property
+    def loo_score_(self) -> float:
+        return self._scores[0]
+
+    @property
+    def loo_score_new_inputs_(self) -> float:
+        return self._scores[1]
+
+    @property
+    def _scores(self) -> tuple[float, float]:
+        scores = self._settled().scores
+        assert scores is not None
+        return scores
 
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:
-        log_weights = self._fitted.posterior.log_weights
+        log_weights = self._settled().model.posterior.log_weights
         return {node: np.exp(log_weight) for node, log_weight in log_weights.items()}
 
     @property
@@ -387,7 +524,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def leaf_noise_(self) -> Array:
-        return self._shaped(self._fitted.experts.noise.copy())
+        return self._shaped(self._settled().model.experts.noise.copy())
 
     @property
     def output_loading_(self) -> Array:
@@ -424,7 +561,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
 
-    def _training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+    def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
+        """Rows to fit, or, without ``reset``, to add to those there are."""
         if y is None:
             raise ValueError("this estimator requires y to be passed, but the target y is None")
         refuse_text(X, "X")
@@ -435,8 +573,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self,
             X,
             y,
+            reset=reset,
             validate_separately=(
-                {**checks, "accept_sparse": False, "ensure_min_samples": 2},
+                {**checks, "accept_sparse": False, "ensure_min_samples": 2 if reset else 1},
                 {
                     **checks,
                     "ensure_2d": False,

@@ -78,14 +78,16 @@ class PairEvidence:
         self._sums = sparse.csr_matrix(
             (rows.data, np.arange(rows.nnz), rows.indptr), shape=(len(leaf), rows.nnz)
         )
+        column = slice(self.output, self.output + 1)
         own = [self.thetas.laws[f] for f in self.thetas.family[leaf].tolist()]
         self._pairs = Experts(
             [self.leaves[j] for j in rows.indices.tolist()],
             self.experts.X,
-            self.experts.Y[:, self.output : self.output + 1],
+            self.experts.Y[:, column],
             [[own[k] for k in self._of.tolist()]],
             self.experts.executor,
             memory=self.experts.memory,
+            known=None if self.experts.known is None else self.experts.known[:, column],
         )
         self._built = leaf
         self._theta = np.zeros((len(leaf), len(self.thetas.names)))
@@ -94,7 +96,7 @@ class PairEvidence:
 class NoiseEvidence:
     """The same where noise alone changes: one eigendecomposition for each leaf and kernel, then O(rows) for a pair.
 
-    With ``K = Q diag(e) Q'`` and ``u = Q'(y - mean)`` the log evidence at noise s is
+    With the leaf's covariance, and noise that is known, ``K = Q diag(e) Q'`` and ``u = Q'(y - mean)`` the log evidence at noise s is
     ``-1/2 sum(u^2 / (e + s) + log(e + s)) - n/2 log 2 pi``.
 
     Parameters
@@ -168,6 +170,7 @@ class NoiseEvidence:
     def _decompose(self, asked: Sequence[tuple[int, int, Tensor]]) -> list[tuple[Array, Array]]:
         """Eigenvalues of leaves' covariances, and squares of their observations along the eigenvectors."""
         X, Y, leaf_rows = self.experts.X, self.experts.Y[:, self.output], self.experts.leaf_rows
+        known = self.experts.known
 
         def work(job: tuple[int, int, Tensor]) -> tuple[Array, Array]:
             number, f, natural = job
@@ -176,6 +179,8 @@ class NoiseEvidence:
                 return np.empty(0), np.empty(0)
             own, law = X[rows].unsqueeze(0), self.thetas.laws[f].bind(natural)
             K, _ = law.covariance(own, torch.ones(own.shape[:2], dtype=torch.bool, device=X.device))
+            if known is not None:
+                K[0].diagonal().add_(known[rows, self.output])
             values, vectors = torch.linalg.eigh(K[0])
             along = vectors.mT @ (Y[rows] - law.mean(own)[0])
             return as_numpy(values.clamp_min(0.0)), np.square(as_numpy(along))
