@@ -19,6 +19,7 @@ from statistics import mean
 
 import accuracy
 import engine
+import finetune
 import memory
 import scaling
 import sharing
@@ -29,7 +30,7 @@ from harness import HERE, table
 
 PAGES: dict[str, Callable[..., str]] = {
     module.__name__: module.page
-    for module in (accuracy, engine, memory, scaling, sharing, sparse, speed, structures)
+    for module in (accuracy, engine, finetune, memory, scaling, sharing, sparse, speed, structures)
 }
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 

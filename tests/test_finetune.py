@@ -501,6 +501,14 @@ def test_a_fixed_noise_cannot_be_tuned(rows):
         model.finetune()
 
 
+def test_what_would_take_hours_is_refused_beforehand(rows, monkeypatch):
+    model = fitted(rows)
+    monkeypatch.setattr(module, "MOST_HOURS", 1e-9)
+    with pytest.raises(ValueError, match=r"hours.*similarity='jaccard'"):
+        model.finetune(parameters="all")
+    model.finetune()  # noise alone is cheap
+
+
 def test_tuning_before_fit_is_refused():
     with pytest.raises(Exception, match="not fitted"):
         DSMGPRegressor().finetune()

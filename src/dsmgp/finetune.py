@@ -18,6 +18,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dsmgp.conditioned import Conditioned
+from dsmgp.effort import GRADIENT, seconds
 from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
 from dsmgp.inference import infer, prior_log_path_weights
@@ -42,6 +43,8 @@ logger = logging.getLogger("dsmgp")
 RESPONSIBILITIES = ("prior", "posterior")
 # A leaf that counts for less is left out: posterior responsibilities are nothing for most.
 NEGLIGIBLE = 1e-9
+# Evaluations that a search takes, over its iterations, and hours that all may take before they are refused.
+EVALUATIONS, MOST_HOURS = 1.3, 3.0
 # Bytes that a row of a pair takes while pairs are worked on, and rows of pairs at most.
 ROW_BYTES, MOST_ROWS = 64, 2**24
 
@@ -197,6 +200,7 @@ def _tune(
         objective = Tied(noise, thetas, ties, theta, columns)
         pieces = [some]
     else:
+        _refuse_monsters(ties, experts, max_iter)
         pairs = PairEvidence(experts, leaves(model.tree), thetas, output, ties)
         objective = Tied(pairs, thetas, ties, theta, columns)
         pieces = _pieces(some, ties, experts)
@@ -211,6 +215,23 @@ def _tune(
         output, len(some), ties.nnz, n_iterations,
     )  # fmt: skip
     return table, n_evaluations
+
+
+def _refuse_monsters(ties: sparse.csr_matrix, experts: Experts, max_iter: int) -> None:
+    """Small leaves inside large ones ask for the large ones' evidence, each at a theta of its own: days go by."""
+    sizes, counts = np.unique(experts.leaf_rows.sizes[ties.indices], return_counts=True)
+    device = experts.X.device.type
+    once = sum(
+        n * seconds(m, m, device) for m, n in zip(sizes.tolist(), counts.tolist(), strict=True)
+    )
+    hours = GRADIENT * EVALUATIONS * max_iter * once / 3600.0
+    if hours > MOST_HOURS:
+        raise ValueError(
+            f"tuning would take about {hours:.3g} hours: {ties.nnz} pairs of similar leaves, of up to {sizes[-1]} rows, "
+            f"in up to {max_iter} iterations. Tune parameters='noise' alone, use similarity='jaccard', which does not pair "
+            "small leaves with far larger ones, lower max_iter, or fit with a smaller leaf_size"
+        )
+    logger.info("%d pairs of leaves; about %.3g minutes at most", ties.nnz, 60.0 * hours)
 
 
 def _climb(
