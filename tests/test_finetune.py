@@ -198,6 +198,41 @@ def test_noise_alone_by_eigenvalues_is_the_evidence_of_the_pairs(
         assert not found[1][:, ~noise].any()
 
 
+class Picky(gpytorch.priors.NormalPrior):
+    """A prior that looks at its values, which is not possible for many leaves at once."""
+
+    def log_prob(self, x):
+        return super().log_prob(x) - (1.0 if bool((x > 0.5).any()) else 0.0)
+
+
+@pytest.mark.parametrize("prior", [None, gpytorch.priors.GammaPrior(2.0, 1.0), Picky(0.0, 1.0)])
+def test_tables_of_theta_say_what_their_processes_say(rng, prior):
+    kernels = ["rbf", "matern32"]
+    if prior is not None:
+        kernels = [gpytorch.kernels.RBFKernel(ard_num_dims=2, lengthscale_prior=prior)]
+    processes = [build_process(kernel, "linear", 0.1, 2) for kernel in kernels]
+    thetas = Thetas(processes, np.arange(5) % len(kernels), 2)
+    leaf = np.array([4, 0, 3])
+    table = thetas.start()[leaf] + 0.5 * rng.normal(size=(3, len(thetas.names)))
+    naturals = thetas.naturals(leaf, table)
+    pull = rng.normal(size=naturals.shape)
+    back, noise = thetas.pull_back(leaf, table, pull), thetas.noise(leaf, table)
+    log_prior = thetas.log_prior(leaf, table)
+    for k, number in enumerate(leaf):
+        process = processes[thetas.family[number]]
+        process.theta = torch.from_numpy(table[k].copy())
+        law = process.law(2)
+        np.testing.assert_allclose(naturals[k], process.natural(law).detach(), rtol=1e-12)
+        np.testing.assert_allclose(back[k], process.pull_back(law, torch.from_numpy(pull[k])))
+        value, by = process.log_prior()
+        assert log_prior[0][k] == pytest.approx(value)
+        np.testing.assert_allclose(log_prior[1][k], by, atol=1e-12)
+        assert noise[0][k] == pytest.approx(process.noise)
+        by_noise = np.zeros(len(thetas.names))
+        by_noise[-1] = process.noise - 1e-6  # exp(raw) above the floor
+        np.testing.assert_allclose(noise[1][k], by_noise, rtol=1e-9)
+
+
 def test_with_similarities_of_one_every_leaf_has_the_global_gradient(rng):
     """That of the mixture's own evidence, where leaves count with their posterior responsibilities."""
     case = Case(rng, kernels=("rbf",))

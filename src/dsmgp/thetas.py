@@ -49,6 +49,7 @@ class Thetas:
         self.family = family
         self.laws = [process.law(n_dims) for process in self.processes]
         self.names = parameter_names(self.processes[0])
+        self._priors_by_rows = True
         if any(parameter_names(process) != self.names for process in self.processes[1:]):
             raise ValueError("leaves with kernels of different parameters cannot be tuned together")
 
@@ -84,14 +85,27 @@ class Thetas:
         return noise.numpy(), by.numpy()
 
     def log_prior(self, leaf: Index, theta: Array) -> tuple[Array, Array]:
-        """Log density of the priors (n,), and its gradients by theta. Priors take one leaf at a time."""
-        value, by = np.zeros(len(leaf)), np.zeros(theta.shape)
+        """Log density of the priors (n,), and its gradients by theta."""
+        if self._priors_by_rows:
+            try:
+                value, by = self._by_family(leaf, theta, self._prior)
+                return value.numpy(), by.numpy()
+            except RuntimeError:  # a prior that looks at its values: one leaf at a time
+                self._priors_by_rows = False
+        slow, by_slow = np.zeros(len(leaf)), np.zeros(theta.shape)
         for k, (number, row) in enumerate(zip(leaf.tolist(), theta, strict=True)):
             process = self.processes[self.family[number]]
             process.theta = torch.from_numpy(row.copy())
-            value[k], gradient = process.log_prior()
-            by[k] = gradient.numpy()
-        return value, by
+            slow[k], gradient = process.log_prior()
+            by_slow[k] = gradient.numpy()
+        return slow, by_slow
+
+    def _prior(self, f: int, theta: Tensor) -> tuple[Tensor, Tensor]:
+        theta = theta.requires_grad_()
+        value = _each(_Prior(self.processes[f]), theta)
+        if not value.requires_grad:
+            return value, torch.zeros_like(theta)
+        return value.detach(), torch.autograd.grad(value.sum(), theta)[0]
 
     def has_prior(self, columns: Index) -> bool:
         """Whether any prior depends on any of these parameters."""
@@ -148,6 +162,24 @@ class _Noise(torch.nn.Module):
 
     def forward(self) -> Tensor:
         return self.process.likelihood.noise
+
+
+class _Prior(torch.nn.Module):
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self.process = process
+        for _, _, prior, _, _ in process.named_priors():
+            # Checks of values cannot be made for many rows at once, and constraints see to it that they are right.
+            for law in (prior, getattr(prior, "base_dist", None)):
+                if law is not None:
+                    law._validate_args = False
+
+    def forward(self) -> Tensor:
+        terms = [
+            prior.log_prob(closure(module)).sum()
+            for _, module, prior, closure, _ in self.process.named_priors()
+        ]
+        return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
 def _each(module: torch.nn.Module, theta: Tensor) -> Tensor:
