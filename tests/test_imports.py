@@ -41,7 +41,7 @@ LAYERS = [
     ["engine", "batched", "native", "experts", "shared", "conditioned"],
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
-    ["fit", "parameters", "summary"],
+    ["fit", "parameters", "rows", "summary"],
     ["regressor"],
     ["__init__"],
     ["datasets", "plots", "demo"],
