@@ -132,7 +132,7 @@ class Committee(Baseline):
             raise ValueError(
                 f"the {type(fitted).__name__} to adopt from is not fitted yet; call fit first"
             )
-        shared = set(self._get_param_names()) & set(fitted._get_param_names())
+        shared = set(self._get_param_names()) & set(Committee._get_param_names())
         self.set_params(**{name: getattr(fitted, name) for name in shared})
         learned = set(fitted.__dict__) - set(fitted._get_param_names())
         self.__dict__.update({name: fitted.__dict__[name] for name in learned})

@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from dsmgp.baselines.estimator import Baseline, gaussian
+from dsmgp.execution import LocalExecutor
 from dsmgp.mixture import Mixture
 from dsmgp.process import KERNELS, NOISE_FLOOR
 from dsmgp.units import InputUnits, OutputUnits
@@ -86,12 +87,17 @@ class KISSGP(Baseline):
         self._grids = _Grids.around(Z, self.grid_size_)
         W = self._grids.weights(Z)
         gram = torch.from_numpy((W.T @ W).toarray())
-        self._models, self.log_marginal_likelihood_ = [], []
-        for y in targets.T:
+
+        def learned(output: int) -> tuple[float, tuple[Array, Array, float]]:
+            y = targets[:, output]
             model = _Additive(self.kernel, self._grids, float(np.var(y)) or 1.0)
             facts = _Facts(gram, torch.from_numpy(W.T @ y), float(y @ y), len(y))
-            self.log_marginal_likelihood_.append(_learn(model, facts, self.max_iter))
-            self._models.append(_values_given(model, facts))
+            log_evidence = _learn(model, facts, self.max_iter)
+            return log_evidence, _values_given(model, facts)
+
+        found = LocalExecutor().map(learned, range(targets.shape[1]))  # outputs side by side
+        self.log_marginal_likelihood_ = [log_evidence for log_evidence, _ in found]
+        self._models = [model for _, model in found]
 
     def _size(self, n_rows: int, n_dims: int) -> int:
         if isinstance(self.grid_size, str):

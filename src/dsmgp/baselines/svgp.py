@@ -14,6 +14,7 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 
 from dsmgp.baselines.estimator import Baseline, gaussian
+from dsmgp.execution import LocalExecutor
 from dsmgp.mixture import Mixture
 from dsmgp.process import build_process
 from dsmgp.units import InputUnits, OutputUnits
@@ -41,7 +42,7 @@ class SVGP(Baseline):
     kernel : str or gpytorch kernel, default="rbf"
     noise_variance : float, optional
         Where the search starts.
-    max_iter : int, default=2000
+    max_iter : int, default=1500
         Steps, one batch each.
     batch_size : int, default=512
     standardize : bool, default=True
@@ -65,7 +66,7 @@ class SVGP(Baseline):
         n_inducing: int = 100,
         kernel: str | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
-        max_iter: int = 2000,
+        max_iter: int = 1500,
         batch_size: int = 512,
         standardize: bool = True,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
@@ -89,8 +90,10 @@ class SVGP(Baseline):
         seed = int(rng.integers(2**31))
         means = MiniBatchKMeans(n_points, n_init=3, batch_size=4096, random_state=seed).fit(Z)
         points = torch.from_numpy(means.cluster_centers_.astype(np.float64))
-        self.path_, self._models = [], []
-        for target in targets.T:
+        seeds = [int(rng.integers(2**31)) for _ in targets.T]
+
+        def learned(output: int) -> tuple[list[float], _Sparse]:
+            target = targets[:, output]
             process = build_process(
                 self.kernel,
                 "zero",
@@ -100,8 +103,14 @@ class SVGP(Baseline):
                 variance=float(np.var(target)) or 1.0,
             )
             model = _Sparse(points, process.kernel, process.likelihood)
-            self.path_.append(self._learn(model, torch.from_numpy(Z), target, rng))
-            self._models.append(model.eval())
+            own = np.random.default_rng(seeds[output])
+            path = self._learn(model, torch.from_numpy(Z), target, own)
+            return path, model.eval()
+
+        # Side by side, on one core each: the matrices are small, and torch's threads would wait for one another.
+        found = LocalExecutor().map(learned, range(targets.shape[1]))
+        self.path_ = [path for path, _ in found]
+        self._models = [model for _, model in found]
 
     def _learn(
         self, model: _Sparse, Z: Tensor, target: Array, rng: np.random.Generator
@@ -145,7 +154,7 @@ class _Sparse(gpytorch.models.ApproximateGP):  # type: ignore[misc]
     """Inducing points and the law of the function's values there."""
 
     def __init__(self, points: Tensor, kernel: Any, likelihood: Any) -> None:
-        law = NaturalVariationalDistribution(len(points)).double()
+        law = NaturalVariationalDistribution(len(points), mean_init_std=0.0).double()
         strategy = VariationalStrategy(self, points.clone(), law, learn_inducing_locations=True)
         super().__init__(strategy)
         self.kernel, self.likelihood = kernel, likelihood
