@@ -68,6 +68,7 @@ LAYERS = [
         "reproduce.sharing",
         "reproduce.sizes",
         "reproduce.illustration",
+        "reproduce.claims",
     ],
     ["reproduce.runner", "reproduce.__init__", "reproduce.__main__"],
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyarrow import parquet
 from dsmgp import DSMGPRegressor
 from dsmgp.datasets import DATASETS
 from dsmgp.reproduce import NAMES, paper, reproduce, reproduce_all
+from dsmgp.reproduce.claims import claims
 from dsmgp.reproduce.experiment import Plan
 from dsmgp.reproduce.runner import EXPERIMENTS
 from dsmgp.reproduce.runs import Runs, setting
@@ -230,3 +232,32 @@ def test_command(nothing, tmp_path):
     assert done.returncode == 1
     assert "error: set DSMGP_DATA" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_page_is_that_of_the_results():
+    script = Path(__file__).parent.parent / "benchmarks" / "reproduction.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_claims_follow_the_figures():
+    def row(column, nlpd, mae=0.3):
+        return {"data": "airfoil", "column": column, "seed": 0, "mae": mae, "nlpd": nlpd}
+
+    def holds(rows):
+        text = claims({"table-results": rows})
+        return [line.split(" | ")[2] for line in text.splitlines()[2:]]
+
+    rivals = [row("PoE", 0.6), row("rBCM", 0.5)]
+    assert holds([*rivals, row("DSMGP, posterior", 0.4)]) == ["yes", "yes"]
+    assert holds([*rivals, row("DSMGP, posterior", 0.55)]) == ["yes", "**no**"]
+    assert holds([*rivals, row("DSMGP, posterior", 0.7)]) == ["**no**", "**no**"]
+    line = row("LR", 1.0, 0.5)
+    assert holds([line, row("SVGP", 0.9)]) == ["yes"]
+    assert holds([line, row("SVGP", 0.9, mae=0.6)]) == ["**no**"]
+    timings = [{"data": "airfoil", "method": "DSMGP", "seconds": 0.05}]
+    assert "| yes |" in claims({"table-timings": timings})
+    timings[0]["seconds"] = 0.07
+    assert "| **no** |" in claims({"table-timings": timings})
+    curve = [{"curve": "DSMGP, gated", "rows": 100, "rmse": 0.3}]
+    assert "| yes |" in claims({"figure-approximation": curve})
