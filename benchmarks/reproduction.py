@@ -45,7 +45,7 @@ Rivals are those of `dsmgp.baselines`: experts share theta, learned jointly on o
 random, or the parts of one partition ("same partition"); SVGP has 100 inducing points, KISS is additive over inputs.
 "DSMGP, posterior" is the paper's model at its settings: Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one partition.
 "DSMGP, gated" has the same structure and the gate's weights. "DSMGP, default" is `DSMGPRegressor()` as it comes.
-An exact GP of more than 3,000 rows learns theta on 3,000 of them and is conditioned on all.
+An exact GP of more than 2,000 rows learns theta on 2,000 of them and is conditioned on all.
 
 ## What they bear out
 """

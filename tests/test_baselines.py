@@ -10,6 +10,7 @@ from oracle import kernel
 from scipy.stats import multivariate_normal, norm
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsmgp import DSMGPRegressor, Mixture, scores
 from dsmgp.baselines import (
@@ -349,6 +350,27 @@ def test_a_full_expert_takes_those_that_gain_most():
 
 
 # The contract of all
+
+
+@parametrize_with_checks(
+    [ConstantBaseline(), LinearBaseline(), GRBCM(leaf_size=10, max_iter=5), KISSGP(12, max_iter=5)]
+)
+def test_scikit_learns_estimator_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
+        RBCM(leaf_size=10, max_iter=5),
+        NaiveLocalExperts(leaf_size=10, max_iter=5),
+        ExactGP(max_iter=5),
+        MoE(leaf_size=10, max_iter=5),
+        SVGP(n_inducing=5, max_iter=100),
+    ]
+)
+def test_scikit_learns_estimator_checks_of_the_others(estimator, check):
+    check(estimator)
 
 
 @pytest.mark.parametrize("cls", ALL)

@@ -16,6 +16,7 @@ from dsmgp.baselines.division import divide
 from dsmgp.baselines.estimator import Baseline, gaussian
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.learn import Learned
 from dsmgp.mixture import Mixture
 from dsmgp.parameters import checked
 from dsmgp.process import Family
@@ -71,6 +72,8 @@ class Committee(Baseline):
     kernel_, noise_ : lists of gpytorch kernels and floats
         As learned, for each output, in the units the experts see.
     n_experts_ : int
+    n_iter_ : int
+        Iterations that the optimiser took, of the output that took most.
     n_evaluations_ : int
         Of the evidence and its gradient.
     """
@@ -148,8 +151,10 @@ class Committee(Baseline):
         trainer = self._trainer(X, Y)
         disjoint = self._divide(trainer)
         family = trainer.build(self.kernel)
+        learned: list[Learned] = []
         if trainer.settings.optimizer is not None:
-            trainer.learn(self._learned_on(disjoint, trainer), family)
+            learned = trainer.learn(self._learned_on(disjoint, trainer), family)
+        self.n_iter_ = max((one.n_iterations for one in learned), default=0)
         self._condition(trainer, self._arrange(disjoint), family)
 
     def _trainer(self, X: Array, Y: Array) -> Trainer:

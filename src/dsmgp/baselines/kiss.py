@@ -88,16 +88,17 @@ class KISSGP(Baseline):
         W = self._grids.weights(Z)
         gram = torch.from_numpy((W.T @ W).toarray())
 
-        def learned(output: int) -> tuple[float, tuple[Array, Array, float]]:
+        def learned(output: int) -> tuple[float, int, tuple[Array, Array, float]]:
             y = targets[:, output]
             model = _Additive(self.kernel, self._grids, float(np.var(y)) or 1.0)
             facts = _Facts(gram, torch.from_numpy(W.T @ y), float(y @ y), len(y))
-            log_evidence = _learn(model, facts, self.max_iter)
-            return log_evidence, _values_given(model, facts)
+            log_evidence, n_iterations = _learn(model, facts, self.max_iter)
+            return log_evidence, n_iterations, _values_given(model, facts)
 
         found = LocalExecutor().map(learned, range(targets.shape[1]))  # outputs side by side
-        self.log_marginal_likelihood_ = [log_evidence for log_evidence, _ in found]
-        self._models = [model for _, model in found]
+        self.log_marginal_likelihood_ = [log_evidence for log_evidence, _, _ in found]
+        self.n_iter_ = max(n_iterations for _, n_iterations, _ in found)
+        self._models = [model for _, _, model in found]
 
     def _size(self, n_rows: int, n_dims: int) -> int:
         if isinstance(self.grid_size, str):
@@ -211,8 +212,8 @@ def _log_evidence(model: _Additive, facts: _Facts) -> Tensor:
     return -0.5 * (fit + log_det + facts.n_rows * math.log(2.0 * math.pi))
 
 
-def _learn(model: _Additive, facts: _Facts, max_iter: int) -> float:
-    """Set the model to the parameters with the largest evidence, and say it."""
+def _learn(model: _Additive, facts: _Facts, max_iter: int) -> tuple[float, int]:
+    """Set the model to the parameters with the largest evidence; that, and how many iterations it took."""
     parameters = list(model.parameters())
     sizes = np.cumsum([p.numel() for p in parameters])[:-1]
 
@@ -238,7 +239,7 @@ def _learn(model: _Additive, facts: _Facts, max_iter: int) -> float:
         options={"maxiter": max_iter, "ftol": 1e-6},
     )  # fmt: skip
     put(found.x)
-    return float(-found.fun * facts.n_rows)
+    return float(-found.fun * facts.n_rows), max(int(found.nit), 1)
 
 
 def _values_given(model: _Additive, facts: _Facts) -> tuple[Array, Array, float]:

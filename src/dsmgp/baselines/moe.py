@@ -160,10 +160,12 @@ class MoE(Committee):
         expert = self._start(Z, trainer.rng)
         family, best = trainer.build(self.kernel), None
         self.path_: list[float] = []
+        self.n_iter_ = 0
         for sweep in range(self.n_sweeps + 1):
             some = _members(expert, X.shape[1])
             if trainer.settings.optimizer is not None:
-                trainer.learn(some, family, SWEEP_ITERATIONS if sweep else None)
+                learned = trainer.learn(some, family, SWEEP_ITERATIONS if sweep else None)
+                self.n_iter_ += max(one.n_iterations for one in learned)
             gate = InputGate.of(Z, expert)
             naturals = family.naturals(X.shape[1])
             memory = 0.5 * trainer.memory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,11 @@ class ConstantBaseline(Baseline):
     >>> mean, std
     (array([2.]), array([1.]))
     """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # it says the same everywhere
+        return tags
 
     def _fit(self, X: Array, Y: Array) -> None:
         self._units = OutputUnits(Y.mean(axis=0), np.eye(Y.shape[1]))

@@ -109,6 +109,7 @@ class SVGP(Baseline):
 
         # Side by side, on one core each: the matrices are small, and torch's threads would wait for one another.
         found = LocalExecutor().map(learned, range(targets.shape[1]))
+        self.n_iter_ = self.max_iter
         self.path_ = [path for path, _ in found]
         self._models = [model for _, model in found]
 

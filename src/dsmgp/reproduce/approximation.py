@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from dsmgp import DSMGPRegressor, scores
 from dsmgp.baselines import RBCM, ExactGP, GPoE
-from dsmgp.reproduce import paper
-from dsmgp.reproduce.data import split
+from dsmgp.reproduce import data, paper
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
 
 __all__ = ["EXPERIMENT"]
@@ -20,58 +19,64 @@ __all__ = ["EXPERIMENT"]
 Array = NDArray[np.float64]
 DATA = "kin40k"
 SUM_CHILDREN, DEPTH = 4, 2
-LEARNING_ROWS = 3_000
-METHODS = ("GP", "experts", "posterior", "gated")
+# Theta of one GP of all rows is learned on so many of them.
+LEARNING_ROWS, N_ROWS = 2_000, 10_000
+WEIGHTS = ("posterior", "gated")
 CURVES = ("GP", "gPoE", "rBCM", "DSMGP, posterior", "DSMGP, gated")
 
 
 def jobs(plan: Plan) -> list[Job]:
-    """Rows of an expert, down from all of them; quick runs have fewer rows."""
+    """Rows of an expert, up to all of them, where every method is one GP; quick runs have fewer rows."""
     plan.chosen((DATA,), (DATA,))
-    sizes = (10, 100, 600) if plan.quick else (10, 100, 1000, 10_000)
-    n_rows = sizes[-1]
+    sizes = (10, 100) if plan.quick else (10, 100, 1000)
+    parts = [(size, method) for size in sizes for method in ("experts", *WEIGHTS)]
+    whole = data.QUICK_ROWS if plan.quick else N_ROWS
     return [
         {"rows": size, "method": method, "seed": seed, "quick": plan.quick}
         for seed in range(plan.reruns(1))
-        for size in sizes
-        for method in METHODS
-        if method != "GP" or size == n_rows
+        for size, method in [*parts, (whole, "whole")]
     ]
 
 
 def run(job: Job) -> list[Row]:
-    X, Y, X_test, Y_test = split(DATA, job["seed"], job["quick"])
-    size, seed, method = job["rows"], job["seed"], job["method"]
-    whole = size >= len(X)
-    given: dict[str, Any] = {"kernel": "rbf", "random_state": seed}
-    if whole:  # all methods are one GP then: theta of the exact one
-        exact = ExactGP(LEARNING_ROWS, random_state=seed).fit(X, Y)
-        given |= {
-            "kernel": exact.kernel_[0], "noise_variance": exact.noise_[0], "optimizer": None,
-        }  # fmt: skip
-    found: dict[str, Any] = {}
-    if method == "GP":
-        found["GP"] = exact
-    elif method == "experts":
-        found["gPoE"] = GPoE(leaf_size=size, **given).fit(X, Y)
-        found["rBCM"] = RBCM().adopt(found["gPoE"])
-    else:
-        model = DSMGPRegressor(
-            structure="paper",
-            leaf_size=size,
-            sum_children=SUM_CHILDREN,
-            depth=DEPTH,
-            product_children=max(2, math.ceil((len(X) / size) ** (1 / DEPTH))),
-            weights=method,
-            **given,
-        )
-        found[f"DSMGP, {method}"] = model.fit(X, Y)
+    X, Y, X_test, Y_test = data.split(DATA, job["seed"], job["quick"])
+    found = fitted(X, Y, job["rows"], job["method"], job["seed"])
     rows = []
     for curve, model in found.items():
         law = model.predict_dist(X_test)
         rmse, nlpd = scores.rmse(Y_test, law.mean), scores.nlpd(Y_test, law)
         rows.append({**job, "curve": curve, "rmse": round(rmse, 5), "nlpd": round(nlpd, 5)})
     return rows
+
+
+def fitted(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, Any]:
+    """Models by the curve they are on."""
+    if method == "experts":
+        experts = GPoE(leaf_size=size, random_state=seed).fit(X, Y)
+        return {"gPoE": experts, "rBCM": RBCM().adopt(experts)}
+    if method != "whole":
+        model = DSMGPRegressor(
+            "rbf",
+            structure="paper",
+            leaf_size=size,
+            sum_children=SUM_CHILDREN,
+            depth=DEPTH,
+            product_children=max(2, math.ceil((len(X) / size) ** (1 / DEPTH))),
+            weights=method,
+            random_state=seed,
+        )
+        return {f"DSMGP, {method}": model.fit(X, Y)}
+    exact = ExactGP(LEARNING_ROWS, random_state=seed).fit(X, Y)
+    theta: dict[str, Any] = {
+        "kernel": exact.kernel_[0], "noise_variance": exact.noise_[0], "optimizer": None,
+        "leaf_size": len(X),
+    }  # fmt: skip
+    experts = GPoE(**theta).fit(X, Y)
+    # With posterior weights and one leaf nothing is left of the mixture but the GP.
+    gated = DSMGPRegressor(structure="paper", **theta).fit(X, Y)
+    return {
+        "GP": exact, "gPoE": experts, "rBCM": RBCM().adopt(experts), "DSMGP, posterior": exact, "DSMGP, gated": gated,
+    }  # fmt: skip
 
 
 def _mean(rows: list[Row], curve: str, size: int, key: str) -> float | None:

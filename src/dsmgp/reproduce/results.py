@@ -36,7 +36,7 @@ Laws = dict[str, Mixture]
 # The paper's settings: rows of an expert, inducing points, children of a sum node.
 LEAF_SIZE, INDUCING, SUM_CHILDREN = 100, 100, 4
 # An exact GP is conditioned on so many rows at most, and learns theta on fewer: the paper has none beyond Kin40k.
-EXACT_ROWS, LEARNING_ROWS = 10_000, 3_000
+EXACT_ROWS, LEARNING_ROWS = 10_000, 2_000
 # Above so many training rows rivals are run once.
 LARGE = 10_000
 
