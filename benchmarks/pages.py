@@ -31,7 +31,15 @@ from harness import HERE, table
 PAGES: dict[str, Callable[..., str]] = {
     module.__name__: module.page
     for module in (
-        accuracy, engine, memory, scaling, sharing, sparse, speed, structures, updates,
+        accuracy,
+        engine,
+        memory,
+        scaling,
+        sharing,
+        sparse,
+        speed,
+        structures,
+        updates,
     )  # fmt: skip
 }
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
