@@ -208,6 +208,18 @@ def test_cut_leaves_keep_the_law_of_a_partition(rng):
         assert max(leaf.n_rows for leaf in leaves(part)) <= 1.5 * 50 + 40
 
 
+def test_without_room_for_changed_leaves_all_are_conditioned_together(rng):
+    X, y = made(rng)
+    model = fitted(
+        X[:200], y[:200], memory_limit=60_000
+    )  # half of it for factors, half of that for changed leaves
+    model.partial_fit(X[200:201], y[200:201], adapt=False)
+    assert isinstance(model._model.experts, Online)
+    model.partial_fit(X[201:], y[201:], adapt=False)
+    assert isinstance(model._model.experts, Conditioned)
+    same(model, all_at_once(model, X, y), X[:30])
+
+
 def test_partial_fit_on_nothing_is_fit(wavy):
     X, y = wavy
     settings = {"leaf_size": 50, "kernel": "rbf", "max_iter": 3, "random_state": 0}

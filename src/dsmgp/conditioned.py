@@ -248,8 +248,10 @@ class Conditioned:
             self._left_variance = self.left_out.variance
         self.left_out = None
 
-    def columns(self, number: int) -> tuple[Column, ...]:
-        """What was computed of one leaf, output by output, on the CPU."""
+    def columns(self, number: int) -> tuple[Column, ...] | None:
+        """What was computed of one leaf, output by output, on the CPU; nothing if its factor was not kept."""
+        if self.group[number] >= 0 and not self.factors.holds(int(self.group[number])):
+            return None
         own = slice(*self.leaf_rows.ends[number : number + 2].tolist())
         group, slot, found = int(self.group[number]), int(self.slot[number]), []
         factors = self.factors.get(group) if group >= 0 else None

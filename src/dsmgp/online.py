@@ -69,10 +69,12 @@ class Online:
     def prior_variance(self) -> Array:
         return self.base.prior_variance
 
-    @property
-    def n_bytes(self) -> int:
-        """What the factors of the leaves that changed take."""
-        return sum(leaf.n_bytes for leaf in self.live.values())
+    def n_bytes(self, changing: Index) -> int:
+        """What the factors of the leaves that changed take, and of those that are about to."""
+        new = [k for k in changing.tolist() if k not in self.live]
+        sizes = self.base.leaf_rows.sizes[new]
+        held = sum(leaf.n_bytes for leaf in self.live.values())
+        return held + 8 * self.experts.n_outputs * int(np.square(sizes).sum())
 
     @cached_property
     def _bound(self) -> Bound:
@@ -115,12 +117,15 @@ class Online:
         """A leaf that can be changed."""
         if number in self.live:
             return self.live[number]
-        base, rows = self.base, self.base.leaf_rows[number]
+        rows = self.base.leaf_rows[number]
         X, Y = as_numpy(self.experts.X[rows]), as_numpy(self.experts.Y[rows])
         known = (
             np.zeros_like(Y) if self.experts.known is None else as_numpy(self.experts.known[rows])
         )
-        return LiveLeaf(self.ids[rows], X, Y, known, base.columns(number))
+        columns = self.base.columns(number)
+        if columns is None:
+            return LiveLeaf.afresh(self._laws(number), self.ids[rows], X, Y, known)
+        return LiveLeaf(self.ids[rows], X, Y, known, columns)
 
     def scales(self, numbers: Index) -> Array:
         """Scales of leaves that have changed."""

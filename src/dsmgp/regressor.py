@@ -12,7 +12,7 @@ import gpytorch
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsmgp.effort import EFFORTS
 from dsmgp.finetune import finetune
@@ -20,18 +20,12 @@ from dsmgp.fit import fit
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
+from dsmgp.rows import new_rows, training_rows
 from dsmgp.settings import Settings
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
 from dsmgp.updates import Changing, Rows
-from dsmgp.validation import (
-    check_count,
-    check_finite,
-    check_noise,
-    check_row_ids,
-    random_generator,
-    refuse_text,
-)
+from dsmgp.validation import check_count, check_noise, check_row_ids, random_generator
 
 __all__ = ["DSMGPRegressor"]
 
@@ -559,47 +553,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
         """Rows to fit, or, without ``reset``, to add to those there are."""
-        if y is None:
-            raise ValueError("this estimator requires y to be passed, but the target y is None")
-        refuse_text(X, "X")
-        refuse_text(y, "y")
-        # Sums over columns depend, in their last digits, on how rows lie in memory: always the same way.
-        checks = {"dtype": np.float64, "order": "C", "ensure_all_finite": False}
-        checked_X, checked_y = validate_data(
-            self,
-            X,
-            y,
-            reset=reset,
-            validate_separately=(
-                {**checks, "accept_sparse": False, "ensure_min_samples": 2 if reset else 1},
-                {
-                    **checks,
-                    "ensure_2d": False,
-                    "allow_nd": True,
-                    "ensure_min_samples": 0,
-                    "ensure_min_features": 0,
-                },
-            ),
-        )
-        if checked_y.ndim not in (1, 2) or 0 in checked_y.shape[1:]:
-            raise ValueError(f"expected y with one or two dimensions, got shape {checked_y.shape}")
-        if len(checked_y) != len(checked_X):
-            raise ValueError(
-                f"expected as many values of y as rows of X, got {len(checked_y)} and "
-                f"{len(checked_X)}: inconsistent numbers of samples"
-            )
-        check_finite(checked_X, "X", getattr(self, "feature_names_in_", None))
-        check_finite(checked_y, "y")
-        return checked_X, checked_y
+        return training_rows(self, X, y, reset)
 
     def _test_rows(self, X: ArrayLike) -> Array:
-        check_is_fitted(self)
-        refuse_text(X, "X")
-        checked = validate_data(
-            self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False
-        )
-        check_finite(checked, "X", getattr(self, "feature_names_in_", None))
-        return checked
+        return new_rows(self, X)
 
 
 @contextmanager

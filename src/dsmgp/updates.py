@@ -8,6 +8,7 @@ put into batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -129,14 +130,11 @@ class Changing:
 
     def joined(self, X: Array, Y: Array, noise: Array | None = None) -> Changing:
         """With more rows; tree, units, theta and gate stay."""
-        model = self.model
+        model, known = self.model, self._known(noise)
         rows = self.rows.joined(X, Y, noise)
         ids = rows.ids[len(self.rows) :]
-        z, known = model.outputs.to_experts(Y), self._known(noise)
-        routes = model.router.route(X)
-        online = Online.of(model.experts, self.rows.ids)
-        online = online.joined(routes, ids, model.inputs.to_experts(X), z, known)
-        return self._moved(online, routes, rows, len(X))
+        seen = model.inputs.to_experts(X), model.outputs.to_experts(Y)
+        return self._moved(rows, X, lambda online, routes: online.joined(routes, ids, *seen, known))
 
     def without(self, ids: Index) -> Changing:
         """Without some rows."""
@@ -145,20 +143,26 @@ class Changing:
             raise ValueError(
                 f"cannot forget {len(places)} of {len(self.rows)} rows: at least two must stay"
             )
-        routes = self.model.router.route(self.rows.X[places])
-        online = Online.of(self.model.experts, self.rows.ids).without(routes, ids)
-        return self._moved(online, routes, self.rows.without(places), len(places))
+        gone = self.rows.X[places]
+        rows = self.rows.without(places)
+        return self._moved(rows, gone, lambda online, routes: online.without(routes, ids))
 
-    def _moved(self, online: Online, routes: Routes, rows: Rows, n_changed: int) -> Changing:
+    def _moved(
+        self, rows: Rows, moving: Array, change: Callable[[Online, Routes], Online]
+    ) -> Changing:
+        """On other rows, of which ``moving`` have come or gone."""
+        n_changed = self.n_changed + len(moving)
+        moved = replace(self, rows=rows, n_changed=n_changed, scores=None)
+        online = Online.of(self.model.experts, self.rows.ids)
+        routes = self.model.router.route(moving)
+        if online.n_bytes(routes.leaf) > LIVE_SHARE * online.base.memory:
+            return moved.settled
+        online = change(online, routes)
         model = self.model.with_experts(online)
         if self.local_scale:
             model.scales = model.scales.copy()
             model.scales[routes.leaf] = online.scales(routes.leaf)
-        moved = replace(
-            self, model=model, rows=rows, n_changed=self.n_changed + n_changed, scores=None
-        )
-        room = LIVE_SHARE * online.base.memory
-        return moved.settled if online.n_bytes > room else moved
+        return replace(moved, model=model)
 
     def _known(self, noise: Array | None) -> Array | None:
         """Noise as the experts see it."""
