@@ -21,7 +21,7 @@ from dsmgp.ragged import Ragged
 from dsmgp.similarity import jaccard, overlap, similarity_of
 from dsmgp.thetas import Thetas, parameter_names
 from dsmgp.tied import NoiseEvidence, PairEvidence
-from dsmgp.tree import Leaf, Region, Sum, leaves
+from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 
 # Similarity
 
@@ -460,6 +460,21 @@ def test_other_models_are_tuned_too(rows, options, parameters):
     np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-4)
     same = pickle.loads(pickle.dumps(model))
     np.testing.assert_allclose(same.predict(X[:5]), mean, rtol=1e-4)
+
+
+def test_one_leaf_and_leaves_without_rows_are_no_exception(rows):
+    X, y = rows
+    alone = fitted(rows, structure=Leaf(Region.whole(1))).finetune()
+    assert alone.leaf_noise_ == pytest.approx(alone.noise_, rel=0.1)  # where fit had put it
+    parts = Region.whole(1).split(0, [1.0, 5.0])
+    product = Product([Leaf(part) for part in parts], dimension=0, splits=[1.0, 5.0])
+    for parameters in ("noise", "all"):
+        model = fitted(rows, structure=Sum([Leaf(Region.whole(1)), product]))
+        model.finetune(parameters=parameters)
+        _, quiet, noisy, empty = np.sqrt(model.leaf_noise_)
+        assert noisy > 1.3 * quiet  # the leaf over everything has a say in both
+        assert empty == pytest.approx(np.sqrt(model.noise_))
+        assert np.isfinite(model.predict([[6.0]])).all()
 
 
 def test_outputs_are_tuned_each_on_its_own(rows, rng):
