@@ -463,7 +463,6 @@ def test_other_models_are_tuned_too(rows, options, parameters):
 
 
 def test_one_leaf_and_leaves_without_rows_are_no_exception(rows):
-    X, y = rows
     alone = fitted(rows, structure=Leaf(Region.whole(1))).finetune()
     assert alone.leaf_noise_ == pytest.approx(alone.noise_, rel=0.1)  # where fit had put it
     parts = Region.whole(1).split(0, [1.0, 5.0])
