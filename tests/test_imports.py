@@ -42,11 +42,12 @@ LAYERS = [
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "parameters", "summary"],
+    ["archive", "blueprint", "flat_tree", "storage"],
     ["regressor"],
     ["__init__"],
     ["datasets", "plots", "demo"],
 ]
-CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl"}
+CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {
     "datasets",
     "plots",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -17,6 +18,7 @@ from dsmgp.fit import fit
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
+from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
 from dsmgp.validation import (
@@ -26,7 +28,7 @@ from dsmgp.validation import (
     refuse_text,
 )
 
-__all__ = ["DSMGPRegressor"]
+__all__ = ["DSMGPRegressor", "load"]
 
 Array = NDArray[np.float64]
 
@@ -199,7 +201,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = checked(self)
-            X, y = self._training_rows(X, y)
+            given, (X, y) = X, self._training_rows(X, y)
             rng = random_generator(self.random_state)
             fitted = fit(X, y.reshape(len(y), -1), settings, rng)
             self._model = fitted.model
@@ -209,6 +211,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
             self.kernel_scores_ = fitted.kernel_scores or None
             self._squeeze = y.ndim == 1
+            # Files hold the rows as they were given. The user's own array may change after the fit.
+            kept = X.copy() if np.may_share_memory(X, np.asarray(given)) else X
+            self._rows = (kept, y.reshape(len(y), -1).copy())
         return self
 
     def predict(
@@ -281,6 +286,87 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             names = [f"x{k}" for k in range(self.n_features_in_)]
         scores = (self.loo_score_, self.loo_score_new_inputs_)
         return summarise(self._model, list(names), scores, self.kernel_scores_)
+
+    def save(
+        self, path: str | Path, include_factors: bool = False, own_modules: bool = False
+    ) -> None:
+        """Write the fitted model to one file, whole or not at all.
+
+        The file holds arrays (safetensors) and a header in JSON: training rows, tree, hyperparameters, gate, scores. Nothing in
+        it is executed when it is loaded. It takes about as much room as the training data.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its usual ending is ``.dsmgp``. A file of that name is replaced.
+        include_factors : bool
+            Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
+            hundred times the room or more.
+        own_modules : bool
+            Whether a kernel or mean of your own class, which is code, may be left out. Give it again when
+            loading.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> path = getfixture("tmp_path") / "square.dsmgp"
+        >>> model.save(path)
+        >>> bool((DSMGPRegressor.load(path).predict(X) == model.predict(X)).all())
+        True
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        saved = Saved(
+            parameters=self.get_params(deep=False),
+            X=self._rows[0],
+            Y=self._rows[1],
+            model=self._model,
+            learned=self._learned,
+            scores={
+                "loo": self.loo_score_,
+                "loo_new_inputs": self.loo_score_new_inputs_,
+                "kernels": self.kernel_scores_,
+                "n_evaluations": self.n_evaluations_,
+            },
+            squeeze=self._squeeze,
+            feature_names=None if names is None else [str(name) for name in names],
+            table=getattr(self, "_table", None),
+        )
+        write_model(path, saved, include_factors, own_modules)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        kernel: gpytorch.kernels.Kernel | None = None,
+        mean: gpytorch.means.Mean | None = None,
+    ) -> DSMGPRegressor:
+        """A fitted model from a file that :meth:`save` wrote.
+
+        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked; one that is
+        damaged, or no model, raises :class:`~dsmgp.archive.ModelFileError`.
+
+        Parameters
+        ----------
+        path : str or Path
+        kernel, mean : GPyTorch modules, optional
+            Those of your own that the file was saved without.
+        """
+        model, saved = read_model(cls, path, kernel, mean)
+        model._model, model._learned = saved.model, saved.learned
+        model._rows, model._squeeze = (saved.X, saved.Y), saved.squeeze
+        model.loo_score_ = saved.scores["loo"]
+        model.loo_score_new_inputs_ = saved.scores["loo_new_inputs"]
+        model.kernel_scores_ = saved.scores["kernels"]
+        model.n_evaluations_ = saved.scores["n_evaluations"]
+        model.n_features_in_ = saved.X.shape[1]
+        if saved.feature_names is not None:
+            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+        if saved.table is not None:
+            model._table = saved.table
+        return model
 
     @property
     def tree_(self) -> Node:
@@ -377,6 +463,25 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         check_finite(checked, "X", getattr(self, "feature_names_in_", None))
         return checked
+
+
+def load(
+    path: str | Path,
+    kernel: gpytorch.kernels.Kernel | None = None,
+    mean: gpytorch.means.Mean | None = None,
+) -> DSMGPRegressor:
+    """A fitted model from a file; the same as :meth:`DSMGPRegressor.load`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> path = getfixture("tmp_path") / "line.dsmgp"
+    >>> DSMGPRegressor(random_state=0).fit(X, X[:, 0]).save(path)
+    >>> load(path).predict([[0.5]]).round(3)
+    array([0.5])
+    """
+    return DSMGPRegressor.load(path, kernel, mean)
 
 
 @contextmanager

@@ -1,0 +1,555 @@
+"""Fitted models as files: what an estimator is made of, written to an archive, and read back with every part checked.
+
+Each part has a function that writes it and one that reads it, side by side. A part that a later version adds becomes
+an array that may be missing, so older files stay readable; only where an old part changes its meaning does
+:data:`dsmgp.archive.FORMAT` grow.
+
+Written are the training rows as they were given, never what can be computed again from them: leaves are conditioned
+anew when a file is read, unless their factors were asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
+from dsmgp.blueprint import (
+    CannotDescribe,
+    build_module,
+    build_noise,
+    describe,
+    describe_noise,
+    parameters_of,
+    set_parameters,
+)
+from dsmgp.conditioned import Conditioned
+from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.experts import Experts
+from dsmgp.flat_tree import flatten_tree, grow_flat
+from dsmgp.gate import Gate
+from dsmgp.learn import Learned
+from dsmgp.machine import memory
+from dsmgp.model import WEIGHTS, Model
+from dsmgp.parameters import checked
+from dsmgp.process import Family, Process, build_process
+from dsmgp.ragged import Ragged
+from dsmgp.settings import Settings
+from dsmgp.tree import Leaf, Node, Product, Sum, leaves
+from dsmgp.units import InputUnits, OutputUnits
+
+__all__ = ["Saved", "read_model", "write_model"]
+
+Array = NDArray[np.float64]
+Arrays = dict[str, NDArray[Any]]
+PARTS = ("mean", "kernel", "likelihood")
+
+
+@dataclass
+class Saved:
+    """What a file holds of a fitted estimator.
+
+    Attributes
+    ----------
+    parameters : dict
+        Of the constructor.
+    X, Y : ndarray
+        Training rows as they were given, and their outputs, (n_rows, n_outputs).
+    model : Model
+    learned : list of Learned
+    scores : dict
+        ``loo``, ``loo_new_inputs``, ``kernels`` and ``n_evaluations``.
+    squeeze : bool
+        Whether y came with one dimension.
+    feature_names : list of str, or None
+    table : dict, or None
+        How the columns of a table become inputs, for models fitted by the command line.
+    """
+
+    parameters: dict[str, Any]
+    X: Array
+    Y: Array
+    model: Model
+    learned: list[Learned]
+    scores: dict[str, Any]
+    squeeze: bool
+    feature_names: list[str] | None = None
+    table: dict[str, Any] | None = None
+
+
+@dataclass
+class _Own:
+    """Modules of the user's own: whether they may be left out, and those given to fill the gaps."""
+
+    allowed: bool = False
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+def write_model(
+    path: str | Path, saved: Saved, include_factors: bool = False, own_modules: bool = False
+) -> None:
+    """Write a fitted model as one file."""
+    own, model = _Own(own_modules), saved.model
+    arrays: Arrays = {}
+    header = {
+        "dsmgp": version("dsmgp"),
+        "torch": torch.__version__,
+        "parameters": _write_parameters(saved.parameters, own, arrays),
+        "squeeze": saved.squeeze,
+        "feature_names": saved.feature_names,
+        "table": saved.table,
+        "scores": saved.scores,
+        "weights": model.weights,
+        "families": _write_families(model.families, own, arrays),
+        "gate": _write_gate(model.gate, arrays),
+        "learned": _write_learned(saved.learned, arrays),
+    }
+    arrays |= {
+        "X": saved.X,
+        "Y": saved.Y,
+        "inputs.centre": model.inputs.centre,
+        "inputs.scale": model.inputs.scale,
+        "outputs.centre": model.outputs.centre,
+        "outputs.loading": model.outputs.loading,
+        "leaf.family": np.asarray(model.family, dtype=np.int32),
+        "leaf.scale": model.scales,
+    }
+    arrays |= _prefixed("tree", flatten_tree(model.tree, saved.X))
+    _write_naturals(model, arrays)
+    if include_factors:
+        _write_factors(model.experts, arrays)
+    write_archive(path, header, arrays)
+
+
+def read_model(
+    estimator: Any, path: str | Path, kernel: Any = None, mean: Any = None
+) -> tuple[Any, Saved]:
+    """An estimator of a class with the parameters of the file, and what the file holds."""
+    archive = read_archive(path)
+    own = _Own(True, {"kernel": kernel, "mean": mean})
+    with _told_of(Path(path).name):
+        X = archive.array("X", np.float64, None, None)
+        Y = archive.array("Y", np.float64, len(X), None)
+        if X.shape[1] == 0 or Y.shape[1] == 0 or len(X) == 0:
+            raise ModelFileError("it holds no rows")
+        parameters = _read_parameters(archive, own, X.shape[1])
+        known = estimator().get_params(deep=False)
+        made = estimator(**{k: v for k, v in parameters.items() if k in known})
+        model = _read_model(archive, checked(made), X, Y, own)
+        _refuse_unused(own)
+        squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
+        if squeeze and Y.shape[1] != 1:
+            raise ModelFileError("it has several outputs in one dimension")
+        return made, Saved(
+            parameters=parameters,
+            X=X,
+            Y=Y,
+            model=model,
+            learned=_read_learned(archive),
+            scores=_read_scores(archive),
+            squeeze=squeeze,
+            feature_names=archive.entry(
+                "feature_names", lambda v: v is None or _are_names(v, X.shape[1])
+            ),
+            table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
+        )
+
+
+@contextmanager
+def _told_of(name: str) -> Any:
+    """Whatever is found to be wrong with the content of a file is said of that file, in one kind of error."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f"{name} cannot be read: {error}") from error.__cause__
+    except LookupError as error:
+        raise ModelFileError(f"{name} cannot be read: it lacks {error}") from error
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ModelFileError(f"{name} cannot be read: {error}") from error
+
+
+# Parameters of the constructor
+
+
+def _write_parameters(parameters: dict[str, Any], own: _Own, arrays: Arrays) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if isinstance(value, torch.nn.Module):
+            written[name] = {"module": _write_module(value, name, name, own, arrays)}
+        elif isinstance(value, (Sum, Product, Leaf)):
+            written[name] = {"tree": name}
+            flat = flatten_tree(value)
+            arrays |= _prefixed(name, {k: flat[k] for k in ("numbers", "values")})
+        elif isinstance(value, np.generic):
+            written[name] = value.item()
+        elif name != "random_state" and not isinstance(value, str) and np.iterable(value):
+            written[name] = np.asarray(value).tolist()
+        elif isinstance(value, (str, int, float, bool, type(None))):
+            written[name] = value
+        else:  # a generator of random numbers, or where work is done: not part of what was learned
+            written[name] = None
+    return written
+
+
+def _read_parameters(archive: Archive, own: _Own, n_dims: int) -> dict[str, Any]:
+    written = archive.entry("parameters", lambda v: isinstance(v, dict))
+    read: dict[str, Any] = {}
+    for name, value in written.items():
+        if isinstance(value, dict) and "module" in value:
+            read[name] = _read_module(archive, value["module"], name, name, own, None)
+        elif isinstance(value, dict):
+            read[name] = _read_tree(archive, name, None, n_dims)
+        else:
+            read[name] = value
+    return read
+
+
+# GPyTorch's modules
+
+
+def _write_module(
+    module: torch.nn.Module, part: str, prefix: str, own: _Own, arrays: Arrays
+) -> dict[str, Any]:
+    arrays |= _prefixed(prefix, parameters_of(module))
+    try:
+        return describe_noise(module) if part == "likelihood" else describe(module)
+    except CannotDescribe as error:
+        if own.allowed:
+            return {"own": _named(module)}
+        raise ModelFileError(
+            f"the {part} cannot be written: {error}. Save with own_modules=True, which leaves it out, and give it "
+            f"again when loading: load(path, {part}=...); or use pickle, which runs code when it is loaded"
+        ) from None
+
+
+def _read_module(
+    archive: Archive, described: Any, part: str, prefix: str, own: _Own, n_dims: int | None
+) -> Any:
+    """A module with its parameters; ``n_dims`` where it is one of a process, which wraps what a user gives."""
+    if isinstance(described, dict) and "own" in described:
+        given = own.given.get(part)
+        if given is None:
+            raise ModelFileError(
+                f"it was saved without its {part}, which is of your own ({described['own']}); give it: "
+                f"load(path, {part}=...)"
+            )
+        own.given[f"{part} used"] = True
+        if n_dims is None:
+            return given
+        mean, kernel = (given, "rbf") if part == "mean" else ("zero", given)
+        module = getattr(build_process(kernel, mean, None, n_dims), part)
+        if _named(module) != described["own"]:
+            raise ModelFileError(
+                f"it was saved with the {part} {described['own']}, and {_named(module)} was given"
+            )
+    else:
+        module = build_noise(described) if part == "likelihood" else build_module(described)
+    values = {
+        name: archive.array(f"{prefix}.{name}", np.float64, *p.shape)
+        for name, p in module.named_parameters()
+    }
+    set_parameters(module, values)
+    return module
+
+
+def _refuse_unused(own: _Own) -> None:
+    for part in ("kernel", "mean"):
+        if own.given[part] is not None and f"{part} used" not in own.given:
+            raise ModelFileError(f"it holds its {part} itself; leave {part} out")
+
+
+def _named(module: Any) -> str:
+    """The class of a module, and of those in it."""
+    parts = (
+        [module.base_kernel] if hasattr(module, "base_kernel") else getattr(module, "kernels", [])
+    )
+    inner = ", ".join(_named(part) for part in parts)
+    return type(module).__name__ + (f"({inner})" if inner else "")
+
+
+# Families of processes
+
+
+def _write_families(families: Sequence[Family], own: _Own, arrays: Arrays) -> list[Any]:
+    return [
+        {
+            "kernel": family.kernel if len(family.kernel) < 100 else "given",
+            "processes": [
+                {
+                    part: _write_module(
+                        getattr(process, part), part, f"family.{k}.{output}.{part}", own, arrays
+                    )
+                    for part in PARTS
+                }
+                for output, process in enumerate(family.processes)
+            ],
+        }
+        for k, family in enumerate(families)
+    ]
+
+
+def _read_families(archive: Archive, own: _Own, n_dims: int, n_outputs: int) -> list[Family]:
+    families = []
+    for k, written in enumerate(
+        archive.entry("families", lambda v: isinstance(v, list) and bool(v))
+    ):
+        if len(written["processes"]) != n_outputs:
+            raise ModelFileError("it has a process too many or too few")
+        processes = []
+        for output, parts in enumerate(written["processes"]):
+            read = [
+                _read_module(archive, parts[p], p, f"family.{k}.{output}.{p}", own, n_dims)
+                for p in PARTS
+            ]
+            processes.append(Process(*read))
+            if not (math.isfinite(processes[-1].noise) and processes[-1].noise > 0):
+                raise ModelFileError("its noise is not a positive number")
+        families.append(Family(str(written["kernel"]), processes))
+    return families
+
+
+def _naturals_of(families: Sequence[Family], family: NDArray[Any], n_dims: int) -> list[Tensor]:
+    """Hyperparameters as leaves read them: one vector for all, or a row for each."""
+    tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
+    return [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
+
+
+def _write_naturals(model: Model, arrays: Arrays) -> None:
+    """Only where leaves have hyperparameters of their own, which their families do not know of."""
+    n_dims = model.inputs.centre.size
+    common = _naturals_of(model.families, model.family, n_dims)
+    for output, (own, shared) in enumerate(zip(model.experts.naturals, common, strict=True)):
+        if own.shape != shared.shape or not torch.equal(own.cpu(), shared.cpu()):
+            arrays[f"leaf.natural.{output}"] = as_numpy(own)
+
+
+def _read_naturals(
+    archive: Archive, families: Sequence[Family], family: NDArray[Any], n_dims: int
+) -> list[Tensor]:
+    common = _naturals_of(families, family, n_dims)
+    for output, shared in enumerate(common):
+        name = f"leaf.natural.{output}"
+        if name in archive:
+            own = archive.array(name, np.float64, len(family), shared.shape[-1])
+            common[output] = torch.from_numpy(own)
+    if not all(bool(torch.isfinite(natural).all()) for natural in common):
+        raise ModelFileError("its hyperparameters are not finite")
+    return common
+
+
+# The model
+
+
+def _read_model(archive: Archive, settings: Settings, X: Array, Y: Array, own: _Own) -> Model:
+    n_dims, n_outputs = X.shape[1], Y.shape[1]
+    tree = _read_tree(archive, "tree", X, n_dims)
+    n_leaves = len(leaves(tree))
+    families = _read_families(archive, own, n_dims, n_outputs)
+    family = archive.array("leaf.family", np.int32, n_leaves).astype(np.int64)
+    if family.min() < 0 or family.max() >= len(families):
+        raise ModelFileError("its leaves are of families that are not there")
+    scales = archive.array("leaf.scale", np.float64, n_leaves, n_outputs)
+    if not (scales > 0).all():
+        raise ModelFileError("its leaves have scales that are not positive")
+    inputs = InputUnits(
+        archive.array("inputs.centre", np.float64, n_dims),
+        archive.array("inputs.scale", np.float64, n_dims),
+    )
+    outputs = OutputUnits(
+        archive.array("outputs.centre", np.float64, n_outputs),
+        archive.array("outputs.loading", np.float64, n_outputs, n_outputs),
+    )
+    if not (inputs.scale > 0).all() or not math.isfinite(outputs.log_det):
+        raise ModelFileError("its units make no sense")
+    weights = archive.entry("weights", lambda v: v in WEIGHTS)
+    gate = _read_gate(archive)
+    if (gate is not None) != (weights == "gated"):
+        raise ModelFileError("its weights do not go with its gate")
+    naturals = _read_naturals(archive, families, family, n_dims)
+    experts = _experts(
+        tree, families, family, settings, inputs.to_experts(X), outputs.to_experts(Y)
+    )
+    if "factor.alpha" in archive:
+        conditioned = _read_factors(archive, experts, naturals)
+    else:
+        conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
+    return Model(tree, families, family, conditioned, inputs, outputs, weights, scales, gate)
+
+
+def _memory(settings: Settings) -> float:
+    """Bytes that matrices may take, as in a fit."""
+    return settings.memory_limit or 0.25 * memory(settings.device)
+
+
+def _experts(
+    tree: Node,
+    families: Sequence[Family],
+    family: NDArray[Any],
+    settings: Settings,
+    Z: Array,
+    targets: Array,
+) -> Experts:
+    own = [each.laws(Z.shape[1]) for each in families]
+    laws = [[own[f][output] for f in family.tolist()] for output in range(targets.shape[1])]
+    kind = (settings.device, settings.dtype)
+    return Experts(
+        leaves(tree),
+        as_tensor(Z, kind),
+        as_tensor(targets, kind),
+        laws,
+        memory=0.25 * _memory(settings),
+    )
+
+
+def _read_tree(archive: Archive, prefix: str, X: Array | None, n_dims: int) -> Node:
+    flat = {
+        "numbers": archive.array(f"{prefix}.numbers", np.int32, None, 3),
+        "values": archive.array(f"{prefix}.values", np.float64, None),
+    }
+    if f"{prefix}.rows" in archive:
+        flat["rows"] = archive.array(f"{prefix}.rows", np.int64, None)
+        flat["row_ends"] = archive.array(f"{prefix}.row_ends", np.int64, None)
+    return grow_flat(flat, X, n_dims)
+
+
+def _write_gate(gate: Gate | None, arrays: Arrays) -> dict[str, float] | None:
+    if gate is None:
+        return None
+    arrays["gate.shape_weights"] = gate.shape_weights
+    arrays["gate.shape_variances"] = gate.shape_variances
+    return {
+        "variance_exponent": float(gate.variance_exponent),
+        "scale_exponent": float(gate.scale_exponent),
+    }
+
+
+def _read_gate(archive: Archive) -> Gate | None:
+    written = archive.entry("gate", lambda v: v is None or isinstance(v, dict))
+    if written is None:
+        return None
+    weights = archive.array("gate.shape_weights", np.float64, None)
+    variances = archive.array("gate.shape_variances", np.float64, len(weights))
+    exponents = [written["variance_exponent"], written["scale_exponent"]]
+    if not all(isinstance(e, float) and math.isfinite(e) for e in exponents):
+        raise ModelFileError("its gate has exponents that are no numbers")
+    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
+        raise ModelFileError("its gate makes no sense")
+    return Gate(exponents[0], exponents[1], weights, variances)
+
+
+# Factors, where they were asked for
+
+
+def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
+    rows, experts = conditioned.leaf_rows, conditioned.experts
+    arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
+    arrays["factor.log_evidence"] = conditioned.log_evidence
+    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
+    arrays["factor.alpha"] = np.stack([as_numpy(a).astype(kind) for a in conditioned.alpha])
+    for output in range(experts.n_outputs):
+        # One triangle of each leaf, row after row.
+        triangles = [
+            as_numpy(conditioned.factor(output, k))[np.tril_indices(n)].astype(kind)
+            for k, n in enumerate(rows.sizes.tolist())
+            if n
+        ]
+        arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
+
+
+def _read_factors(archive: Archive, experts: Experts, naturals: Sequence[Tensor]) -> Conditioned:
+    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
+    n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
+    rows = Ragged(
+        archive.array("factor.rows", np.int64, n_pairs),
+        archive.array("factor.row_ends", np.int64, n_leaves + 1),
+    )
+    own = experts.leaf_rows
+    in_order = rows.flat[np.lexsort((rows.flat, own.owner))]
+    if not np.array_equal(rows.ends, own.ends) or not np.array_equal(
+        in_order, own.flat[np.lexsort((own.flat, own.owner))]
+    ):
+        raise ModelFileError("its factors are of other rows than its leaves")
+    sizes = rows.sizes
+    ends = np.concatenate([[0], np.cumsum(sizes * (sizes + 1) // 2)])
+    alpha = archive.array("factor.alpha", kind, experts.n_outputs, n_pairs)
+    factors = []
+    for output in range(experts.n_outputs):
+        flat = archive.array(f"factor.lower.{output}", kind, int(ends[-1]))
+        by_leaf = []
+        for k, n in enumerate(sizes.tolist()):
+            whole = np.zeros((n, n), dtype=kind)
+            whole[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
+            if not (whole.diagonal() > 0).all():
+                raise ModelFileError("its factors make no sense")
+            by_leaf.append(torch.from_numpy(whole).to(experts.X.device))
+        factors.append(by_leaf)
+    evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
+    on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
+    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors)
+
+
+# How it was found
+
+
+def _write_learned(learned: Sequence[Learned], arrays: Arrays) -> list[dict[str, Any]]:
+    for k, one in enumerate(learned):
+        arrays[f"learned.{k}.theta"] = np.asarray(one.theta, dtype=np.float64)
+        arrays[f"learned.{k}.path"] = np.asarray(one.path, dtype=np.float64)
+    return [
+        {
+            "objective": float(one.objective),
+            "n_iterations": int(one.n_iterations),
+            "n_evaluations": int(one.n_evaluations),
+        }
+        for one in learned
+    ]
+
+
+def _read_learned(archive: Archive) -> list[Learned]:
+    return [
+        Learned(
+            archive.array(f"learned.{k}.theta", np.float64, None),
+            float(one["objective"]),
+            int(one["n_iterations"]),
+            int(one["n_evaluations"]),
+            # Where a leaf could not be factorised the path has minus infinity.
+            archive.array(f"learned.{k}.path", np.float64, None, finite=False).tolist(),
+        )
+        for k, one in enumerate(archive.entry("learned", lambda v: isinstance(v, list)))
+    ]
+
+
+def _read_scores(archive: Archive) -> dict[str, Any]:
+    scores = archive.entry("scores", lambda v: isinstance(v, dict))
+    kernels = scores["kernels"]
+    return {
+        "loo": float(scores["loo"]),
+        "loo_new_inputs": float(scores["loo_new_inputs"]),
+        "kernels": None if kernels is None else {str(k): float(v) for k, v in kernels.items()},
+        "n_evaluations": int(scores["n_evaluations"]),
+    }
+
+
+def _are_names(value: Any, n: int) -> bool:
+    return isinstance(value, list) and len(value) == n and all(isinstance(v, str) for v in value)
+
+
+def _prefixed(prefix: str, arrays: Arrays) -> Arrays:
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
