@@ -42,7 +42,7 @@ LAYERS = [
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "parameters", "summary"],
-    ["archive", "blueprint", "flat_tree", "storage"],
+    ["archive", "blueprint", "flat_tree", "stored_families", "storage"],
     ["regressor"],
     ["__init__"],
     ["datasets", "plots", "demo"],

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
-from dsmgp.blueprint import (
-    CannotDescribe,
-    build_module,
-    build_noise,
-    describe,
-    describe_noise,
-    parameters_of,
-    set_parameters,
-)
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_numpy, as_tensor
 from dsmgp.experts import Experts
@@ -42,9 +33,20 @@ from dsmgp.learn import Learned
 from dsmgp.machine import memory
 from dsmgp.model import WEIGHTS, Model
 from dsmgp.parameters import checked
-from dsmgp.process import Family, Process, build_process
+from dsmgp.process import Family
 from dsmgp.ragged import Ragged
 from dsmgp.settings import Settings
+from dsmgp.stored_families import (
+    Own,
+    prefixed,
+    read_families,
+    read_module,
+    read_naturals,
+    refuse_unused,
+    write_families,
+    write_module,
+    write_naturals,
+)
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
 
@@ -52,7 +54,6 @@ __all__ = ["Saved", "read_model", "write_model"]
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
-PARTS = ("mean", "kernel", "likelihood")
 
 
 @dataclass
@@ -87,19 +88,11 @@ class Saved:
     table: dict[str, Any] | None = None
 
 
-@dataclass
-class _Own:
-    """Modules of the user's own: whether they may be left out, and those given to fill the gaps."""
-
-    allowed: bool = False
-    given: dict[str, Any] = field(default_factory=dict)
-
-
 def write_model(
     path: str | Path, saved: Saved, include_factors: bool = False, own_modules: bool = False
 ) -> None:
     """Write a fitted model as one file."""
-    own, model = _Own(own_modules), saved.model
+    own, model = Own(own_modules), saved.model
     arrays: Arrays = {}
     header = {
         "dsmgp": version("dsmgp"),
@@ -110,7 +103,7 @@ def write_model(
         "table": saved.table,
         "scores": saved.scores,
         "weights": model.weights,
-        "families": _write_families(model.families, own, arrays),
+        "families": write_families(model.families, own, arrays),
         "gate": _write_gate(model.gate, arrays),
         "learned": _write_learned(saved.learned, arrays),
     }
@@ -124,8 +117,8 @@ def write_model(
         "leaf.family": np.asarray(model.family, dtype=np.int32),
         "leaf.scale": model.scales,
     }
-    arrays |= _prefixed("tree", flatten_tree(model.tree, saved.X))
-    _write_naturals(model, arrays)
+    arrays |= prefixed("tree", flatten_tree(model.tree, saved.X))
+    write_naturals(model, arrays)
     if include_factors:
         _write_factors(model.experts, arrays)
     write_archive(path, header, arrays)
@@ -136,7 +129,7 @@ def read_model(
 ) -> tuple[Any, Saved]:
     """An estimator of a class with the parameters of the file, and what the file holds."""
     archive = read_archive(path)
-    own = _Own(True, {"kernel": kernel, "mean": mean})
+    own = Own(True, {"kernel": kernel, "mean": mean})
     with _told_of(Path(path).name):
         X = archive.array("X", np.float64, None, None)
         Y = archive.array("Y", np.float64, len(X), None)
@@ -146,7 +139,7 @@ def read_model(
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
         model = _read_model(archive, checked(made), X, Y, own)
-        _refuse_unused(own)
+        refuse_unused(own)
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
         if squeeze and Y.shape[1] != 1:
             raise ModelFileError("it has several outputs in one dimension")
@@ -188,15 +181,15 @@ def _told_of(name: str) -> Any:
 # Parameters of the constructor
 
 
-def _write_parameters(parameters: dict[str, Any], own: _Own, arrays: Arrays) -> dict[str, Any]:
+def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for name, value in parameters.items():
         if isinstance(value, torch.nn.Module):
-            written[name] = {"module": _write_module(value, name, name, own, arrays)}
+            written[name] = {"module": write_module(value, name, name, own, arrays)}
         elif isinstance(value, (Sum, Product, Leaf)):
             written[name] = {"tree": name}
             flat = flatten_tree(value)
-            arrays |= _prefixed(name, {k: flat[k] for k in ("numbers", "values")})
+            arrays |= prefixed(name, {k: flat[k] for k in ("numbers", "values")})
         elif isinstance(value, np.generic):
             written[name] = value.item()
         elif name != "random_state" and not isinstance(value, str) and np.iterable(value):
@@ -208,12 +201,12 @@ def _write_parameters(parameters: dict[str, Any], own: _Own, arrays: Arrays) -> 
     return written
 
 
-def _read_parameters(archive: Archive, own: _Own, n_dims: int) -> dict[str, Any]:
+def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
     written = archive.entry("parameters", lambda v: isinstance(v, dict))
     read: dict[str, Any] = {}
     for name, value in written.items():
         if isinstance(value, dict) and "module" in value:
-            read[name] = _read_module(archive, value["module"], name, name, own, None)
+            read[name] = read_module(archive, value["module"], name, name, own, None)
         elif isinstance(value, dict):
             read[name] = _read_tree(archive, name, None, n_dims)
         else:
@@ -221,147 +214,14 @@ def _read_parameters(archive: Archive, own: _Own, n_dims: int) -> dict[str, Any]
     return read
 
 
-# GPyTorch's modules
-
-
-def _write_module(
-    module: torch.nn.Module, part: str, prefix: str, own: _Own, arrays: Arrays
-) -> dict[str, Any]:
-    arrays |= _prefixed(prefix, parameters_of(module))
-    try:
-        return describe_noise(module) if part == "likelihood" else describe(module)
-    except CannotDescribe as error:
-        if own.allowed:
-            return {"own": _named(module)}
-        raise ModelFileError(
-            f"the {part} cannot be written: {error}. Save with own_modules=True, which leaves it out, and give it "
-            f"again when loading: load(path, {part}=...); or use pickle, which runs code when it is loaded"
-        ) from None
-
-
-def _read_module(
-    archive: Archive, described: Any, part: str, prefix: str, own: _Own, n_dims: int | None
-) -> Any:
-    """A module with its parameters; ``n_dims`` where it is one of a process, which wraps what a user gives."""
-    if isinstance(described, dict) and "own" in described:
-        given = own.given.get(part)
-        if given is None:
-            raise ModelFileError(
-                f"it was saved without its {part}, which is of your own ({described['own']}); give it: "
-                f"load(path, {part}=...)"
-            )
-        own.given[f"{part} used"] = True
-        if n_dims is None:
-            return given
-        mean, kernel = (given, "rbf") if part == "mean" else ("zero", given)
-        module = getattr(build_process(kernel, mean, None, n_dims), part)
-        if _named(module) != described["own"]:
-            raise ModelFileError(
-                f"it was saved with the {part} {described['own']}, and {_named(module)} was given"
-            )
-    else:
-        module = build_noise(described) if part == "likelihood" else build_module(described)
-    values = {
-        name: archive.array(f"{prefix}.{name}", np.float64, *p.shape)
-        for name, p in module.named_parameters()
-    }
-    set_parameters(module, values)
-    return module
-
-
-def _refuse_unused(own: _Own) -> None:
-    for part in ("kernel", "mean"):
-        if own.given[part] is not None and f"{part} used" not in own.given:
-            raise ModelFileError(f"it holds its {part} itself; leave {part} out")
-
-
-def _named(module: Any) -> str:
-    """The class of a module, and of those in it."""
-    parts = (
-        [module.base_kernel] if hasattr(module, "base_kernel") else getattr(module, "kernels", [])
-    )
-    inner = ", ".join(_named(part) for part in parts)
-    return type(module).__name__ + (f"({inner})" if inner else "")
-
-
-# Families of processes
-
-
-def _write_families(families: Sequence[Family], own: _Own, arrays: Arrays) -> list[Any]:
-    return [
-        {
-            "kernel": family.kernel if len(family.kernel) < 100 else "given",
-            "processes": [
-                {
-                    part: _write_module(
-                        getattr(process, part), part, f"family.{k}.{output}.{part}", own, arrays
-                    )
-                    for part in PARTS
-                }
-                for output, process in enumerate(family.processes)
-            ],
-        }
-        for k, family in enumerate(families)
-    ]
-
-
-def _read_families(archive: Archive, own: _Own, n_dims: int, n_outputs: int) -> list[Family]:
-    families = []
-    for k, written in enumerate(
-        archive.entry("families", lambda v: isinstance(v, list) and bool(v))
-    ):
-        if len(written["processes"]) != n_outputs:
-            raise ModelFileError("it has a process too many or too few")
-        processes = []
-        for output, parts in enumerate(written["processes"]):
-            read = [
-                _read_module(archive, parts[p], p, f"family.{k}.{output}.{p}", own, n_dims)
-                for p in PARTS
-            ]
-            processes.append(Process(*read))
-            if not (math.isfinite(processes[-1].noise) and processes[-1].noise > 0):
-                raise ModelFileError("its noise is not a positive number")
-        families.append(Family(str(written["kernel"]), processes))
-    return families
-
-
-def _naturals_of(families: Sequence[Family], family: NDArray[Any], n_dims: int) -> list[Tensor]:
-    """Hyperparameters as leaves read them: one vector for all, or a row for each."""
-    tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
-    return [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
-
-
-def _write_naturals(model: Model, arrays: Arrays) -> None:
-    """Only where leaves have hyperparameters of their own, which their families do not know of."""
-    n_dims = model.inputs.centre.size
-    common = _naturals_of(model.families, model.family, n_dims)
-    for output, (own, shared) in enumerate(zip(model.experts.naturals, common, strict=True)):
-        if own.shape != shared.shape or not torch.equal(own.cpu(), shared.cpu()):
-            arrays[f"leaf.natural.{output}"] = as_numpy(own)
-
-
-def _read_naturals(
-    archive: Archive, families: Sequence[Family], family: NDArray[Any], n_dims: int
-) -> list[Tensor]:
-    common = _naturals_of(families, family, n_dims)
-    for output, shared in enumerate(common):
-        name = f"leaf.natural.{output}"
-        if name in archive:
-            own = archive.array(name, np.float64, len(family), shared.shape[-1])
-            common[output] = torch.from_numpy(own)
-    if not all(bool(torch.isfinite(natural).all()) for natural in common):
-        raise ModelFileError("its hyperparameters are not finite")
-    return common
-
-
 # The model
 
 
-def _read_model(archive: Archive, settings: Settings, X: Array, Y: Array, own: _Own) -> Model:
+def _read_model(archive: Archive, settings: Settings, X: Array, Y: Array, own: Own) -> Model:
     n_dims, n_outputs = X.shape[1], Y.shape[1]
     tree = _read_tree(archive, "tree", X, n_dims)
     n_leaves = len(leaves(tree))
-    families = _read_families(archive, own, n_dims, n_outputs)
+    families = read_families(archive, own, n_dims, n_outputs)
     family = archive.array("leaf.family", np.int32, n_leaves).astype(np.int64)
     if family.min() < 0 or family.max() >= len(families):
         raise ModelFileError("its leaves are of families that are not there")
@@ -382,7 +242,7 @@ def _read_model(archive: Archive, settings: Settings, X: Array, Y: Array, own: _
     gate = _read_gate(archive)
     if (gate is not None) != (weights == "gated"):
         raise ModelFileError("its weights do not go with its gate")
-    naturals = _read_naturals(archive, families, family, n_dims)
+    naturals = read_naturals(archive, families, family, n_dims)
     experts = _experts(
         tree, families, family, settings, inputs.to_experts(X), outputs.to_experts(Y)
     )
@@ -549,7 +409,3 @@ def _read_scores(archive: Archive) -> dict[str, Any]:
 
 def _are_names(value: Any, n: int) -> bool:
     return isinstance(value, list) and len(value) == n and all(isinstance(v, str) for v in value)
-
-
-def _prefixed(prefix: str, arrays: Arrays) -> Arrays:
-    return {f"{prefix}.{name}": array for name, array in arrays.items()}
