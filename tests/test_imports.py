@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 LAYERS = [
     [
         "machine",
+        "progress",
         "ragged",
         "tree",
         "distance",
@@ -42,13 +43,16 @@ LAYERS = [
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "parameters", "summary"],
-    ["archive", "blueprint", "flat_tree", "stored_families", "storage"],
+    ["archive", "blueprint", "flat_tree", "stored_families", "storage", "bars"],
     ["regressor"],
     ["__init__"],
-    ["datasets", "plots", "demo"],
+    ["datasets", "tables", "recipe", "plots", "demo"],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {
+    "bars",
+    "recipe",
+    "tables",
     "datasets",
     "plots",
     "demo",

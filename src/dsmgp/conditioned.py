@@ -18,6 +18,7 @@ from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
 from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group, Packed, Stacked
+from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
 from dsmgp.shared import SharedEngine
@@ -246,6 +247,7 @@ class Conditioned:
             )
         if keep:
             self.factors.put(group, [s.factors for s in seen if s.factors is not None])
+        tick((group + 1) / len(self.engine.groups))
         return seen
 
     def _made_again(self, group: int) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -96,7 +97,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
-        Show progress on standard error.
+        Show progress on standard error: a bar with the time left in terminals and notebooks (with
+        ``dsmgp[cli]``, which brings rich), else lines of the log ``"dsmgp"``.
 
     Attributes
     ----------
@@ -498,10 +500,17 @@ def _unchanged_on_error(estimator: Any) -> Iterator[None]:
 
 @contextmanager
 def _progress(verbose: bool) -> Iterator[None]:
-    """Send what the library logs to standard error for the time of a fit."""
+    """Show a bar for the time of a fit where one can be drawn, else send what the library logs to standard error."""
     if not verbose:
         yield
         return
+    if importlib.util.find_spec("rich") is not None:
+        from dsmgp import bars
+
+        if bars.can_draw():
+            with bars.bar():
+                yield
+            return
     logger = logging.getLogger("dsmgp")
     handler, level = logging.StreamHandler(), logger.level
     handler.setFormatter(logging.Formatter("dsmgp: %(message)s"))
