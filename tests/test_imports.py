@@ -43,15 +43,16 @@ LAYERS = [
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "parameters", "summary"],
-    ["archive", "blueprint", "flat_tree", "stored_families", "storage", "bars"],
+    ["archive", "blueprint", "flat_tree", "stored_families", "storage", "bars", "drawn"],
     ["regressor"],
     ["__init__"],
-    ["datasets", "tables", "recipe", "plots", "demo"],
+    ["datasets", "tables", "recipe", "relevance", "plots", "report", "demo"],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {
     "bars",
     "recipe",
+    "report",
     "tables",
     "datasets",
     "plots",

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsmgp.drawn import Drawn
 from dsmgp.fit import fit
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
@@ -34,7 +35,7 @@ __all__ = ["DSMGPRegressor", "load"]
 Array = NDArray[np.float64]
 
 
-class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression that scales: a deep structured mixture of GPs.
 
     The input space is partitioned in several random ways, and every part has a GP of its own (Trapp et al.,
