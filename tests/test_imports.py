@@ -43,7 +43,7 @@ LAYERS = [
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "parameters", "summary"],
-    ["archive", "blueprint", "flat_tree", "stored_families", "storage", "bars", "drawn"],
+    ["frames", "archive", "blueprint", "flat_tree", "stored_families", "storage", "bars", "drawn"],
     ["regressor"],
     ["__init__"],
     ["datasets", "tables", "recipe", "relevance", "plots", "report", "demo"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsmgp.drawn import Drawn
 from dsmgp.fit import fit
+from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
@@ -24,6 +26,7 @@ from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
 from dsmgp.validation import (
+    check_choice,
     check_count,
     check_finite,
     random_generator,
@@ -204,7 +207,8 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         """
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = checked(self)
-            given, (X, y) = X, self._training_rows(X, y)
+            given, names = X, column_names(y)
+            X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
             fitted = fit(X, y.reshape(len(y), -1), settings, rng)
             self._model = fitted.model
@@ -213,7 +217,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
             self.loo_score_ = fitted.loo_score
             self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
             self.kernel_scores_ = fitted.kernel_scores or None
-            self._squeeze = y.ndim == 1
+            self._squeeze, self._target_names = y.ndim == 1, names
             # Files hold the rows as they were given. The user's own array may change after the fit.
             kept = X.copy() if np.may_share_memory(X, np.asarray(given)) else X
             self._rows = (kept, y.reshape(len(y), -1).copy())
@@ -238,20 +242,49 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
 
         Returns
         -------
-        mean : ndarray of shape (n,) or (n, n_outputs)
-        std : ndarray of the same shape, with ``return_std``
+        mean : ndarray of shape (n,) or (n, n_outputs); a series or frame after :meth:`set_output`
+        std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
-        X = self._test_rows(X)
+        given, X = X, self._test_rows(X)
         if return_cov:
             mean, covariance = self._model.covariance(X, include_noise)
-            return self._shaped(mean), self._shaped(np.moveaxis(covariance, 0, -1))
+            return self._framed(mean, given), self._shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
             mean, std = self._model.moments(X, include_noise)
-            return self._shaped(mean), self._shaped(std)
-        return self._shaped(self._model.mean(X))
+            return self._framed(mean, given), self._framed(std, given)
+        return self._framed(self._model.mean(X), given)
+
+    def set_output(
+        self, *, transform: str | None = None, predict: str | None = None
+    ) -> DSMGPRegressor:
+        """What :meth:`predict` returns: arrays, or frames of pandas or polars.
+
+        Parameters
+        ----------
+        transform : str, optional
+            Ignored; scikit-learn's pipelines pass it to all their steps.
+        predict : {"default", "input", "pandas", "polars"}, optional
+            ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind that the rows came in,
+            with their index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes
+            nothing.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"x": [0.0, 0.5, 1.0, 1.5]}, index=list("abcd"))
+        >>> model = DSMGPRegressor("rbf", random_state=0).set_output(predict="input")
+        >>> model.fit(X, X["x"].rename("height")).predict(X[:2]).round(1)
+        a    0.0
+        b    0.5
+        Name: height, dtype: float64
+        """
+        if predict is not None:
+            check_choice("predict", predict, OUTPUTS)
+            self._sklearn_output_config = {"predict": predict}  # which scikit-learn's clone keeps
+        return self
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
         """The whole predictive law: at each row a mixture of Gaussians.
@@ -334,6 +367,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
                 "n_evaluations": self.n_evaluations_,
             },
             squeeze=self._squeeze,
+            target_names=self._target_names,
             feature_names=None if names is None else [str(name) for name in names],
             table=getattr(self, "_table", None),
         )
@@ -360,6 +394,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         model, saved = read_model(cls, path, kernel, mean)
         model._model, model._learned = saved.model, saved.learned
         model._rows, model._squeeze = (saved.X, saved.Y), saved.squeeze
+        model._target_names = saved.target_names
         model.loo_score_ = saved.scores["loo"]
         model.loo_score_new_inputs_ = saved.scores["loo_new_inputs"]
         model.kernel_scores_ = saved.scores["kernels"]
@@ -424,6 +459,28 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
+
+    def _framed(self, values: Array, given: Any) -> Any:
+        """In the shape of y, and of the kind that was asked for."""
+        kind = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
+        if kind == "input":
+            kind = kind_of(given)
+        return framed(self._shaped(values), kind, given, self._target_names)
+
+    def _repr_html_inner(self) -> str:
+        """scikit-learn's diagram, and below it what was learned."""
+        diagram = super()._repr_html_inner()
+        return diagram + self._summary_html() if self.__sklearn_is_fitted__() else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle and self.__sklearn_is_fitted__():
+            bundle["text/html"] += self._summary_html()
+        return bundle
+
+    def _summary_html(self) -> str:
+        text = html.escape(self.summary())
+        return f"<details open><summary>What was learned</summary><pre>{text}</pre></details>"
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
         if y is None:

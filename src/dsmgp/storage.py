@@ -72,7 +72,7 @@ class Saved:
         ``loo``, ``loo_new_inputs``, ``kernels`` and ``n_evaluations``.
     squeeze : bool
         Whether y came with one dimension.
-    feature_names : list of str, or None
+    feature_names, target_names : list of str, or None
     table : dict, or None
         How the columns of a table become inputs, for models fitted by the command line.
     """
@@ -85,6 +85,7 @@ class Saved:
     scores: dict[str, Any]
     squeeze: bool
     feature_names: list[str] | None = None
+    target_names: list[str] | None = None
     table: dict[str, Any] | None = None
 
 
@@ -100,6 +101,7 @@ def write_model(
         "parameters": _write_parameters(saved.parameters, own, arrays),
         "squeeze": saved.squeeze,
         "feature_names": saved.feature_names,
+        "target_names": saved.target_names,
         "table": saved.table,
         "scores": saved.scores,
         "weights": model.weights,
@@ -153,6 +155,9 @@ def read_model(
             squeeze=squeeze,
             feature_names=archive.entry(
                 "feature_names", lambda v: v is None or _are_names(v, X.shape[1])
+            ),
+            target_names=archive.entry(
+                "target_names", lambda v: v is None or _are_names(v, Y.shape[1])
             ),
             table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
         )
