@@ -43,13 +43,24 @@ LAYERS = [
     ["learn", "loo", "joint", "scores", "train"],
     ["choose", "model"],
     ["fit", "parameters", "summary"],
-    ["frames", "archive", "blueprint", "flat_tree", "stored_families", "storage", "bars", "drawn"],
+    [
+        "frames",
+        "archive",
+        "blueprint",
+        "flat_tree",
+        "stored_families",
+        "storage",
+        "bars",
+        "drawn",
+        "exact_leaf",
+    ],
     ["regressor"],
     ["__init__"],
-    ["datasets", "tables", "recipe", "relevance", "plots", "report", "demo"],
+    ["datasets", "tables", "recipe", "relevance", "plots", "report", "botorch", "demo"],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {
+    "botorch",
     "bars",
     "recipe",
     "report",

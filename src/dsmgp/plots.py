@@ -430,7 +430,8 @@ def _averaged(law: Mixture, n_points: int, output: int) -> tuple[Mixture, Array]
 
 def _first_levels(root: Node) -> tuple[list[Node], int, int]:
     """The nodes of as many levels as can be shown, and how many nodes and leaves there are."""
-    shown, level, n_nodes, n_leaves = [], [root], 0, 0
+    shown: list[Node] = []
+    level, n_nodes, n_leaves = [root], 0, 0
     while level:
         if n_nodes + len(level) <= MAX_NODES or not shown:
             shown += level

@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsmgp.drawn import Drawn
+from dsmgp.exact_leaf import exact_leaf
 from dsmgp.fit import fit
 from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
@@ -322,6 +323,33 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
             names = [f"x{k}" for k in range(self.n_features_in_)]
         scores = (self.loo_score_, self.loo_score_new_inputs_)
         return summarise(self._model, list(names), scores, self.kernel_scores_)
+
+    def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
+        """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
+
+        Parameters
+        ----------
+        leaf : int
+            Its number: its place among the leaves of ``tree_``.
+        output : int
+            Which of several outputs.
+
+        Returns
+        -------
+        gpytorch.models.ExactGP
+            In the units the experts see (standardised ones, unless ``standardize=False``); ``likelihood`` has the noise.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", standardize=False, random_state=0).fit(X, X[:, 0] ** 2)
+        >>> leaf = model.to_gpytorch(leaf=0)
+        >>> leaf.train_inputs[0].shape[1]
+        1
+        """
+        check_is_fitted(self)
+        return exact_leaf(self._model, leaf, output)
 
     def save(
         self, path: str | Path, include_factors: bool = False, own_modules: bool = False

@@ -8,6 +8,7 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,7 @@ class _Page:
         ]  # fmt: skip
         pictures = [
             self.picture(
-                lambda ax, k=k: plots.plot_residuals(self.model, self.X, self.observed, output=k, ax=ax),
+                partial(plots.plot_residuals, self.model, self.X, self.observed, output=k),
                 f"Residuals of {name}",
                 "Observed less predicted. About nine in ten points should lie in the shaded band, with no pattern left.",
             )
@@ -236,12 +237,12 @@ class _Page:
         return f"<p>90% intervals hold {s:.1%} of the rows: {verdict}.</p>" + _pair(
             [
                 self.picture(
-                    lambda ax: plots.plot_calibration(self.model, self.X, self.y, ax=ax),
+                    partial(plots.plot_calibration, self.model, self.X, self.y),
                     "Coverage",
                     "Share of rows inside central intervals against the probability they should hold. On the diagonal is calibrated.",
                 ),
                 self.picture(
-                    lambda ax: plots.plot_pit(self.model, self.X, self.y, ax=ax),
+                    partial(plots.plot_pit, self.model, self.X, self.y),
                     "Where observations lie in their predicted law",
                     "Flat is calibrated. A hump: intervals too wide. A bowl: too narrow. A slope: a bias.",
                 ),
@@ -255,7 +256,7 @@ class _Page:
             height = max(2.2, 0.28 * min(len(self.names), 20) + 0.8)
             pictures.append(
                 self.picture(
-                    lambda ax: plots.plot_relevance(self.model, ax=ax),
+                    partial(plots.plot_relevance, self.model),
                     "Relevance of inputs",
                     "How fast the function varies along each input, per standard deviation of that input, over the fastest.",
                     height,
@@ -267,9 +268,7 @@ class _Page:
             for output, target in enumerate(self.targets):
                 pictures.append(
                     self.picture(
-                        lambda ax, k=k, o=output, t=target: plots.plot_dependence(
-                            self.model, self.rows, k, output=o, ax=ax
-                        ).set_ylabel(t),
+                        partial(plots.plot_dependence, self.model, self.rows, k, output=output),
                         f"{target} along {self.names[k]}",
                         "Prediction with this input set, averaged over the rows, and the interval of an observation around it.",
                     )
@@ -310,7 +309,7 @@ class _Page:
         )
         pictures = [
             self.picture(
-                lambda ax, k=k: plots.plot_splits(self.model, k, ax=ax),
+                partial(plots.plot_splits, self.model, k),
                 f"Cuts along {self.names[k]}",
                 "Expected number of cuts, by position.",
             )
@@ -318,7 +317,7 @@ class _Page:
         ]
         pictures.append(
             self.picture(
-                lambda ax: plots.plot_tree(self.model, ax=ax),
+                partial(plots.plot_tree, self.model),
                 "The tree",
                 "Sums choose between partitions, products cut, leaves hold the Gaussian processes.",
             )
@@ -330,12 +329,12 @@ class _Page:
         return _table(["setting", "value"], lines)
 
     def picture(
-        self, draw: Callable[[Axes], Any], title: str, caption: str, height: float = 3.1
+        self, draw: Callable[..., Axes], title: str, caption: str, height: float = 3.1
     ) -> str:
         """A figure with its picture inside the page."""
         figure = Figure(figsize=(5.2, height), layout="constrained")
         ax = figure.add_subplot()
-        draw(ax)
+        draw(ax=ax)
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=150)
         data = base64.b64encode(file.getvalue()).decode()
