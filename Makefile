@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint types check clean
+.PHONY: demo test test-all docs lint types check clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
@@ -14,6 +14,10 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
+
+docs: $(READY)
+	$(BIN)/python -m pytest -q -m "slow or not slow" tests/test_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .
