@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all docs lint types check clean
+.PHONY: demo reproduce test test-all docs lint types check clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
+
+# The quick form of every experiment of the paper; those whose data DSMGP_DATA does not have are named and left out.
+reproduce: $(READY)
+	$(BIN)/python -m dsmgp.reproduce all --quick
 
 test: $(READY)
 	$(BIN)/python -m pytest -q

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,6 @@ from botorch.sampling.get_sampler import GetSampler
 from botorch.sampling.stochastic_samplers import StochasticSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from numpy.typing import NDArray
-from sklearn.base import clone
 from torch import Tensor
 
 from dsmgp.regressor import DSMGPRegressor
@@ -100,20 +100,15 @@ class DSMGPModel(Model):  # type: ignore[misc]
         return found if posterior_transform is None else posterior_transform(found)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> DSMGPModel:
-        """A new model that has seen further rows, (n, d) and (n, n_outputs): leaves are grown anew, and the hyperparameters
-        of the first family are kept."""
-        old_X, old_Y = self.regressor._rows
-        rows = np.concatenate(
-            [old_X, X.detach().cpu().double().reshape(-1, old_X.shape[1]).numpy()]
+        """A new model that has seen further rows, (n, d) and (n, n_outputs); tree, hyperparameters and gate are kept."""
+        n_dims, n_outputs = self.regressor.n_features_in_, self.num_outputs
+        outputs = _numpy(Y).reshape(-1, n_outputs)
+        again = copy.copy(self.regressor)  # what was fitted is never changed in place
+        again.partial_fit(
+            _rows(self.regressor, X.reshape(-1, n_dims)),
+            outputs[:, 0] if self.regressor._squeeze else outputs,
+            adapt=False,
         )
-        seen = Y.detach().cpu().double().reshape(-1, old_Y.shape[1]).numpy()
-        outputs = np.concatenate([old_Y, seen])
-        if self.num_outputs > 1:
-            again = clone(self.regressor).fit(rows, outputs)
-        else:
-            kept = {"kernel": self.regressor.kernel_, "noise_variance": self.regressor.noise_}
-            again = clone(self.regressor).set_params(optimizer=None, **kept)
-            again.fit(rows, outputs[:, 0])
         return DSMGPModel(again, self.posterior_kind)
 
 

@@ -140,6 +140,10 @@ class Factors:
         """Whether a group's factors stay once they are made."""
         return group in self._stay
 
+    def holds(self, group: int) -> bool:
+        """Whether a group's factors are here now."""
+        return group in self._held or group in self._passing
+
     def put(self, group: int, factors: Group) -> None:
         """Give factors that stay."""
         self._held[group] = factors

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
-from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
 from dsmgp.learn import TOLERANCE, Learned
-from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
 from dsmgp.process import Family
 from dsmgp.progress import span
@@ -26,6 +24,7 @@ from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
+from dsmgp.weigh import weigh
 
 __all__ = ["Fitted", "fit"]
 
@@ -35,8 +34,6 @@ logger = logging.getLogger("dsmgp")
 PAPER_SIZE, PAPER_CHILDREN, BALANCED_CHILDREN = 100, 4, 8
 # The kernel with which outputs as they are and mixed are compared when it is yet to be chosen.
 NEUTRAL_KERNEL = "matern12"
-# Rows on which leave-one-out scores are computed.
-MAX_SCORED_ROWS = 20_000
 # Partitions alternate between two kernels whose trial scores are this close.
 CLOSE_SCORES = 0.05
 # Leaves this much larger than those theta is learned on get a theta of their own, if it can be had for this share of
@@ -68,18 +65,31 @@ class Fitted:
     loo_score_new_inputs: float
 
 
-def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
-    """Fit a deep structured mixture to rows in the user's units."""
-    return _Fit(X, Y, settings, rng).run()
+def fit(
+    X: Array,
+    Y: Array,
+    settings: Settings,
+    rng: np.random.Generator,
+    noise: Array | None = None,
+) -> Fitted:
+    """Fit a deep structured mixture to rows in the user's units; ``noise`` is what is known of the observations' variances."""
+    return _Fit(X, Y, settings, rng, noise).run()
 
 
 class _Fit:
     """One fit: what all its steps share."""
 
-    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        X: Array,
+        Y: Array,
+        settings: Settings,
+        rng: np.random.Generator,
+        noise: Array | None,
+    ) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
         self.effort = EFFORTS[settings.effort]
-        self.trainer = Trainer(X, Y, settings, rng)
+        self.trainer = Trainer(X, Y, settings, rng, noise)
         self.learned: list[Learned] = []
         self.kernel_scores: dict[str, float] = {}
 
@@ -286,8 +296,6 @@ class _Fit:
     ) -> Fitted:
         """Scales of the leaves, the gate, and the scores of rows left out."""
         settings, trainer = self.settings, self.trainer
-        loo = LeaveOneOut(conditioned, trainer.labels)
-        scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
         model = Model(
             tree=tree,
             families=families,
@@ -296,26 +304,11 @@ class _Fit:
             inputs=trainer.inputs,
             outputs=trainer.outputs,
             weights=settings.weights,
-            scales=scales,
+            scales=np.ones((len(family), self.Y.shape[1])),
         )
-        if settings.weights == "gated":
-            rows = self._sample(self.effort.n_gate_rows)
-            components = loo.components(rows)
-            without = (
-                loo.scales_without(rows) if settings.local_scale else np.ones(components.mean.shape)
-            )
-            path = components.of_leaves(model.log_path_weights, -np.inf)
-            model.gate = fit_gate(components, without, path, loo.Y[rows], settings.local_scale)
-        rows = self._sample(MAX_SCORED_ROWS)
-        laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
-        scores = [float(-law.logpdf(self.Y[rows]).sum(axis=1).mean()) for law in laws]
-        conditioned.forget_left_out()
+        n_gate_rows = self.effort.n_gate_rows
+        scores = weigh(model, self.Y, trainer.labels, settings.local_scale, n_gate_rows, self.rng)
         return Fitted(model, self.learned, self.kernel_scores, trainer.n_evaluations, *scores)
-
-    def _sample(self, most: int) -> NDArray[np.int64]:
-        if len(self.X) <= most:
-            return np.arange(len(self.X))
-        return np.sort(self.rng.choice(len(self.X), most, replace=False))
 
 
 def _join(

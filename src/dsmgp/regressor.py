@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import gpytorch
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsmgp.drawn import Drawn
 from dsmgp.exact_leaf import exact_leaf
@@ -23,20 +23,24 @@ from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
+from dsmgp.rows import new_rows, training_rows
+from dsmgp.settings import Settings
 from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
+from dsmgp.updates import Changing, Rows
 from dsmgp.validation import (
     check_choice,
     check_count,
-    check_finite,
+    check_noise,
+    check_row_ids,
     random_generator,
-    refuse_text,
 )
 
 __all__ = ["DSMGPRegressor", "load"]
 
 Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
 
 
 class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -130,6 +134,10 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         Iterations that the optimiser took, of the output that took most.
     n_evaluations_ : int
         Evaluations of the evidence and its gradient, each on some of the leaves; trials of kernels and units count.
+    row_ids_ : ndarray of int
+        Numbers of the training rows, in order of arrival; ``Leaf.rows`` are places in this list.
+    adapted_ : list of str
+        What was due, and done, in the last :meth:`partial_fit` or :meth:`forget`.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -194,13 +202,16 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> DSMGPRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> DSMGPRegressor:
         """Grow the tree, learn the hyperparameters and condition every leaf.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+        noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
+            Known variances of the measurements, in the units of y squared. They add to the noise that is
+            learned; predictions are of observations without them.
 
         Returns
         -------
@@ -208,21 +219,120 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         """
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = checked(self)
-            given, names = X, column_names(y)
+            names = column_names(y)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
-            fitted = fit(X, y.reshape(len(y), -1), settings, rng)
-            self._model = fitted.model
-            self._learned = fitted.learned
-            self.n_evaluations_ = fitted.n_evaluations
-            self.loo_score_ = fitted.loo_score
-            self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
-            self.kernel_scores_ = fitted.kernel_scores or None
+            Y = y.reshape(len(y), -1)
+            # Copies: rows may come and go later, and these must still be what they are now.
+            rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
+            self._change_to(self._fit(rows, settings, rng))
             self._squeeze, self._target_names = y.ndim == 1, names
-            # Files hold the rows as they were given. The user's own array may change after the fit.
-            kept = X.copy() if np.may_share_memory(X, np.asarray(given)) else X
-            self._rows = (kept, y.reshape(len(y), -1).copy())
+            self.adapted_: list[str] = []
         return self
+
+    def _fit(self, rows: Rows, settings: Settings, rng: np.random.Generator) -> Changing:
+        fitted = fit(rows.X, rows.Y, settings, rng, rows.noise)
+        self._learned = fitted.learned
+        self.n_evaluations_ = fitted.n_evaluations
+        self.kernel_scores_ = fitted.kernel_scores or None
+        scores = (fitted.loo_score, fitted.loo_score_new_inputs)
+        return Changing.first(fitted.model, rows, settings.local_scale, scores)
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike | None = None,
+        adapt: bool = True,
+    ) -> DSMGPRegressor:
+        """Learn from more rows without fitting again; before ``fit`` it is ``fit``.
+
+        New rows go down the tree to their leaves, whose factors are extended; evidence, weights and scales
+        follow, exactly as if all rows had been there when the leaves were conditioned. Rows get the numbers
+        that follow (see ``row_ids_``).
+
+        Parameters
+        ----------
+        X, y, noise
+            As in :meth:`fit`; there may be a single row.
+        adapt : bool, default=True
+            Do what is due after many changes, and say so in ``adapted_``: after every fifth of the rows there were at
+            the last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many rows
+            have come and gone as there were, fit everything again. When this happens depends on the rows, not on
+            how they are put into batches. False leaves tree, units, hyperparameters and gate as they are.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X[:50], np.sin(6 * X[:50, 0]))
+        >>> model.partial_fit(X[50:], np.sin(6 * X[50:, 0])).predict([[1.0]]).round(1)
+        array([-0.3])
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, noise)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            X, y = self._training_rows(X, y, reset=False)
+            Y = y.reshape(len(y), -1)
+            if Y.shape[1] != self._changing.rows.Y.shape[1]:
+                raise ValueError(
+                    f"expected y with {self._changing.rows.Y.shape[1]} outputs, as in fit, got {Y.shape[1]}"
+                )
+            known = check_noise(noise, Y.shape)
+            self._adapt_through(
+                len(X),
+                adapt,
+                lambda state, some: state.joined(
+                    X[some], Y[some], None if known is None else known[some]
+                ),
+            )
+        return self
+
+    def forget(self, row_ids: ArrayLike, adapt: bool = True) -> DSMGPRegressor:
+        """Drop training rows by their numbers, as if they had never been there.
+
+        Rows are numbered in order of arrival: those of ``fit`` from 0 on, those of later ``partial_fit`` calls
+        after them. ``row_ids_`` lists what is there, so ``model.forget(model.row_ids_[:-1000])`` keeps a window of the
+        last 1,000 rows.
+        """
+        check_is_fitted(self)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            ids = check_row_ids(row_ids)
+            self._changing.rows.places(ids)  # all of them are there, before any goes
+            self._adapt_through(len(ids), adapt, lambda state, some: state.without(ids[some]))
+        return self
+
+    def _adapt_through(
+        self, n_rows: int, adapt: bool, change: Callable[[Changing, slice], Changing]
+    ) -> None:
+        """Change the state row by row, as many at once as there are before something is due."""
+        state, settings, done, first = self._changing, checked(self), [], 0
+        while first < n_rows:
+            last = min(n_rows, first + state.until_review) if adapt else n_rows
+            state = change(state, slice(first, last))
+            first = last
+            if not adapt or not state.review_is_due:
+                continue
+            rng = random_generator(self.random_state)
+            if state.fit_is_due:
+                state = self._fit(state.rows, settings, rng)
+                done.append(f"fitted again on {len(state.rows)} rows")
+            else:
+                state, n_cut = state.reviewed(settings, rng)
+                done.append(f"scales and gate fitted again, {n_cut} leaves cut")
+            logger.info("%s", done[-1])
+        self._change_to(state)
+        self.adapted_ = done
+
+    def _change_to(self, state: Changing) -> None:
+        self._changing = state
+        self._model = state.model
+
+    def _settled(self) -> Changing:
+        """With nothing left to be done about rows that have come or gone."""
+        self._fitted  # noqa: B018  # hasattr answers no before fit
+        self._change_to(self._changing.settled)
+        return self._changing
 
     def predict(
         self,
@@ -322,7 +432,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
         scores = (self.loo_score_, self.loo_score_new_inputs_)
-        return summarise(self._model, list(names), scores, self.kernel_scores_)
+        return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
 
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
         """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
@@ -349,7 +459,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         1
         """
         check_is_fitted(self)
-        return exact_leaf(self._model, leaf, output)
+        return exact_leaf(self._settled().model, leaf, output)
 
     def save(
         self, path: str | Path, include_factors: bool = False, own_modules: bool = False
@@ -384,16 +494,10 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         names = getattr(self, "feature_names_in_", None)
         saved = Saved(
             parameters=self.get_params(deep=False),
-            X=self._rows[0],
-            Y=self._rows[1],
-            model=self._model,
+            state=self._settled(),
             learned=self._learned,
-            scores={
-                "loo": self.loo_score_,
-                "loo_new_inputs": self.loo_score_new_inputs_,
-                "kernels": self.kernel_scores_,
-                "n_evaluations": self.n_evaluations_,
-            },
+            kernel_scores=self.kernel_scores_,
+            n_evaluations=self.n_evaluations_,
             squeeze=self._squeeze,
             target_names=self._target_names,
             feature_names=None if names is None else [str(name) for name in names],
@@ -420,14 +524,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
             Those of your own that the file was saved without.
         """
         model, saved = read_model(cls, path, kernel, mean)
-        model._model, model._learned = saved.model, saved.learned
-        model._rows, model._squeeze = (saved.X, saved.Y), saved.squeeze
-        model._target_names = saved.target_names
-        model.loo_score_ = saved.scores["loo"]
-        model.loo_score_new_inputs_ = saved.scores["loo_new_inputs"]
-        model.kernel_scores_ = saved.scores["kernels"]
-        model.n_evaluations_ = saved.scores["n_evaluations"]
-        model.n_features_in_ = saved.X.shape[1]
+        model._change_to(saved.state)
+        model._learned, model.n_evaluations_ = saved.learned, saved.n_evaluations
+        model.kernel_scores_ = saved.kernel_scores
+        model._squeeze, model._target_names = saved.squeeze, saved.target_names
+        model.adapted_ = []
+        model.n_features_in_ = saved.state.rows.X.shape[1]
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         if saved.table is not None:
@@ -436,11 +538,30 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     @property
     def tree_(self) -> Node:
-        return self._fitted.tree
+        return self._settled().model.tree
+
+    @property
+    def row_ids_(self) -> NDArray[np.int64]:
+        self._fitted  # noqa: B018
+        return self._changing.rows.ids.copy()
+
+    @property
+    def loo_score_(self) -> float:
+        return self._scores[0]
+
+    @property
+    def loo_score_new_inputs_(self) -> float:
+        return self._scores[1]
+
+    @property
+    def _scores(self) -> tuple[float, float]:
+        scores = self._settled().scores
+        assert scores is not None
+        return scores
 
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:
-        log_weights = self._fitted.posterior.log_weights
+        log_weights = self._settled().model.posterior.log_weights
         return {node: np.exp(log_weight) for node, log_weight in log_weights.items()}
 
     @property
@@ -485,6 +606,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         tags.target_tags.single_output = True
         return tags
 
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        """Training rows of now and their outputs, (n_rows, n_outputs), in the user's units."""
+        self._fitted  # noqa: B018
+        return self._changing.rows.X, self._changing.rows.Y
+
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
 
@@ -510,47 +637,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         text = html.escape(self.summary())
         return f"<details open><summary>What was learned</summary><pre>{text}</pre></details>"
 
-    def _training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-        if y is None:
-            raise ValueError("this estimator requires y to be passed, but the target y is None")
-        refuse_text(X, "X")
-        refuse_text(y, "y")
-        # Sums over columns depend, in their last digits, on how rows lie in memory: always the same way.
-        checks = {"dtype": np.float64, "order": "C", "ensure_all_finite": False}
-        checked_X, checked_y = validate_data(
-            self,
-            X,
-            y,
-            validate_separately=(
-                {**checks, "accept_sparse": False, "ensure_min_samples": 2},
-                {
-                    **checks,
-                    "ensure_2d": False,
-                    "allow_nd": True,
-                    "ensure_min_samples": 0,
-                    "ensure_min_features": 0,
-                },
-            ),
-        )
-        if checked_y.ndim not in (1, 2) or 0 in checked_y.shape[1:]:
-            raise ValueError(f"expected y with one or two dimensions, got shape {checked_y.shape}")
-        if len(checked_y) != len(checked_X):
-            raise ValueError(
-                f"expected as many values of y as rows of X, got {len(checked_y)} and "
-                f"{len(checked_X)}: inconsistent numbers of samples"
-            )
-        check_finite(checked_X, "X", getattr(self, "feature_names_in_", None))
-        check_finite(checked_y, "y")
-        return checked_X, checked_y
+    def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
+        """Rows to fit, or, without ``reset``, to add to those there are."""
+        return training_rows(self, X, y, reset)
 
     def _test_rows(self, X: ArrayLike) -> Array:
-        check_is_fitted(self)
-        refuse_text(X, "X")
-        checked = validate_data(
-            self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False
-        )
-        check_finite(checked, "X", getattr(self, "feature_names_in_", None))
-        return checked
+        return new_rows(self, X)
 
 
 def load(

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dsmgp.model import Model
 from dsmgp.stationary import Stationary
+from dsmgp.tree import leaves
 
 __all__ = ["relevance"]
 
@@ -17,7 +18,7 @@ def relevance(model: Model) -> NDArray[np.float64]:
     Averaged over outputs, and over families of leaves by the rows that they hold.
     """
     n_dims = model.inputs.centre.size
-    sizes = model.experts.leaf_rows.sizes
+    sizes = np.array([leaf.n_rows for leaf in leaves(model.tree)])
     total = np.zeros(n_dims)
     for number, family in enumerate(model.families):
         share = sizes[model.family == number].sum() / max(sizes.sum(), 1)

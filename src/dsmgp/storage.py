@@ -49,6 +49,7 @@ from dsmgp.stored_families import (
 )
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
+from dsmgp.updates import Changing, Rows
 
 __all__ = ["Saved", "read_model", "write_model"]
 
@@ -64,12 +65,11 @@ class Saved:
     ----------
     parameters : dict
         Of the constructor.
-    X, Y : ndarray
-        Training rows as they were given, and their outputs, (n_rows, n_outputs).
-    model : Model
+    state : Changing
+        The model with the rows it has seen, as they were given; settled.
     learned : list of Learned
-    scores : dict
-        ``loo``, ``loo_new_inputs``, ``kernels`` and ``n_evaluations``.
+    kernel_scores : dict of str to float, or None
+    n_evaluations : int
     squeeze : bool
         Whether y came with one dimension.
     feature_names, target_names : list of str, or None
@@ -78,11 +78,10 @@ class Saved:
     """
 
     parameters: dict[str, Any]
-    X: Array
-    Y: Array
-    model: Model
+    state: Changing
     learned: list[Learned]
-    scores: dict[str, Any]
+    kernel_scores: dict[str, float] | None
+    n_evaluations: int
     squeeze: bool
     feature_names: list[str] | None = None
     target_names: list[str] | None = None
@@ -93,7 +92,9 @@ def write_model(
     path: str | Path, saved: Saved, include_factors: bool = False, own_modules: bool = False
 ) -> None:
     """Write a fitted model as one file."""
-    own, model = Own(own_modules), saved.model
+    own, state, model = Own(own_modules), saved.state, saved.state.model
+    assert isinstance(model.experts, Conditioned), "not settled"
+    assert state.scores is not None
     arrays: Arrays = {}
     header = {
         "dsmgp": version("dsmgp"),
@@ -103,15 +104,27 @@ def write_model(
         "feature_names": saved.feature_names,
         "target_names": saved.target_names,
         "table": saved.table,
-        "scores": saved.scores,
+        "scores": {
+            "loo": state.scores[0],
+            "loo_new_inputs": state.scores[1],
+            "kernels": saved.kernel_scores,
+            "n_evaluations": saved.n_evaluations,
+        },
+        "changes": {
+            "local_scale": bool(state.local_scale),
+            "n_fitted": int(state.n_fitted),
+            "n_changed": int(state.n_changed),
+            "following": int(state.rows.following),
+        },
         "weights": model.weights,
         "families": write_families(model.families, own, arrays),
         "gate": _write_gate(model.gate, arrays),
         "learned": _write_learned(saved.learned, arrays),
     }
     arrays |= {
-        "X": saved.X,
-        "Y": saved.Y,
+        "X": state.rows.X,
+        "Y": state.rows.Y,
+        "leaf.most_rows": np.asarray(state.sizes, dtype=np.int64),
         "inputs.centre": model.inputs.centre,
         "inputs.scale": model.inputs.scale,
         "outputs.centre": model.outputs.centre,
@@ -119,7 +132,11 @@ def write_model(
         "leaf.family": np.asarray(model.family, dtype=np.int32),
         "leaf.scale": model.scales,
     }
-    arrays |= prefixed("tree", flatten_tree(model.tree, saved.X))
+    if state.rows.noise is not None:
+        arrays["noise"] = state.rows.noise
+    if state.rows.following != len(state.rows):  # some have gone
+        arrays["ids"] = state.rows.ids
+    arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
     write_naturals(model, arrays)
     if include_factors:
         _write_factors(model.experts, arrays)
@@ -140,18 +157,19 @@ def read_model(
         parameters = _read_parameters(archive, own, X.shape[1])
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
-        model = _read_model(archive, checked(made), X, Y, own)
+        rows = _read_rows(archive, X, Y)
+        model = _read_model(archive, checked(made), rows, own)
         refuse_unused(own)
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
         if squeeze and Y.shape[1] != 1:
             raise ModelFileError("it has several outputs in one dimension")
+        scores = _read_scores(archive)
         return made, Saved(
             parameters=parameters,
-            X=X,
-            Y=Y,
-            model=model,
+            state=_read_state(archive, model, rows, (scores["loo"], scores["loo_new_inputs"])),
             learned=_read_learned(archive),
-            scores=_read_scores(archive),
+            kernel_scores=scores["kernels"],
+            n_evaluations=scores["n_evaluations"],
             squeeze=squeeze,
             feature_names=archive.entry(
                 "feature_names", lambda v: v is None or _are_names(v, X.shape[1])
@@ -219,10 +237,49 @@ def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
     return read
 
 
+# Rows, and how many of them have come and gone
+
+
+def _read_rows(archive: Archive, X: Array, Y: Array) -> Rows:
+    noise = archive.array("noise", np.float64, *Y.shape) if "noise" in archive else None
+    if noise is not None and (noise < 0).any():
+        raise ModelFileError("its noise is negative")
+    ids = np.arange(len(X))
+    if "ids" in archive:
+        ids = archive.array("ids", np.int64, len(X))
+    following = _count(archive, "following")
+    if ids[0] < 0 or (np.diff(ids) <= 0).any() or following <= ids[-1]:
+        raise ModelFileError("its rows are not numbered in their order")
+    return Rows(X, Y, noise, ids, following)
+
+
+def _read_state(
+    archive: Archive, model: Model, rows: Rows, scores: tuple[float, float]
+) -> Changing:
+    sizes = archive.array("leaf.most_rows", np.int64, len(model.family))
+    return Changing(
+        model,
+        rows,
+        bool(archive.header["changes"]["local_scale"]),
+        sizes,
+        max(1, _count(archive, "n_fitted")),
+        scores,
+        _count(archive, "n_changed"),
+    )
+
+
+def _count(archive: Archive, name: str) -> int:
+    found = archive.entry("changes", lambda v: isinstance(v, dict))[name]
+    if type(found) is not int or found < 0:
+        raise ModelFileError(f"its {name} is no count")
+    return found
+
+
 # The model
 
 
-def _read_model(archive: Archive, settings: Settings, X: Array, Y: Array, own: Own) -> Model:
+def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> Model:
+    X, Y = rows.X, rows.Y
     n_dims, n_outputs = X.shape[1], Y.shape[1]
     tree = _read_tree(archive, "tree", X, n_dims)
     n_leaves = len(leaves(tree))
@@ -248,11 +305,9 @@ def _read_model(archive: Archive, settings: Settings, X: Array, Y: Array, own: O
     if (gate is not None) != (weights == "gated"):
         raise ModelFileError("its weights do not go with its gate")
     naturals = read_naturals(archive, families, family, n_dims)
-    experts = _experts(
-        tree, families, family, settings, inputs.to_experts(X), outputs.to_experts(Y)
-    )
+    experts = _experts(tree, families, family, settings, rows, inputs, outputs)
     if "factor.alpha" in archive:
-        conditioned = _read_factors(archive, experts, naturals)
+        conditioned = _read_factors(archive, experts, naturals, 0.5 * _memory(settings))
     else:
         conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
     return Model(tree, families, family, conditioned, inputs, outputs, weights, scales, gate)
@@ -268,18 +323,23 @@ def _experts(
     families: Sequence[Family],
     family: NDArray[Any],
     settings: Settings,
-    Z: Array,
-    targets: Array,
+    rows: Rows,
+    inputs: InputUnits,
+    outputs: OutputUnits,
 ) -> Experts:
-    own = [each.laws(Z.shape[1]) for each in families]
-    laws = [[own[f][output] for f in family.tolist()] for output in range(targets.shape[1])]
+    own = [each.laws(rows.X.shape[1]) for each in families]
+    laws = [[own[f][output] for f in family.tolist()] for output in range(rows.Y.shape[1])]
     kind = (settings.device, settings.dtype)
+    known = None
+    if rows.noise is not None:
+        known = as_tensor(rows.noise / np.square(np.diag(outputs.loading)), kind)
     return Experts(
         leaves(tree),
-        as_tensor(Z, kind),
-        as_tensor(targets, kind),
+        as_tensor(inputs.to_experts(rows.X), kind),
+        as_tensor(outputs.to_experts(rows.Y), kind),
         laws,
         memory=0.25 * _memory(settings),
+        known=known,
     )
 
 
@@ -338,7 +398,9 @@ def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
         arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
 
 
-def _read_factors(archive: Archive, experts: Experts, naturals: Sequence[Tensor]) -> Conditioned:
+def _read_factors(
+    archive: Archive, experts: Experts, naturals: Sequence[Tensor], memory: float
+) -> Conditioned:
     kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
     n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
     rows = Ragged(
@@ -367,7 +429,7 @@ def _read_factors(archive: Archive, experts: Experts, naturals: Sequence[Tensor]
         factors.append(by_leaf)
     evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
     on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
-    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors)
+    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)
 
 
 # How it was found

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dsmgp.conditioned import Conditioned
 from dsmgp.model import Model
 from dsmgp.process import Process
 from dsmgp.stationary import Stationary
@@ -39,7 +40,8 @@ def summarise(
         f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / n_rows:.4g} per row)",
         f"leave-one-out   NLPD {loo_scores[0]:.4g}, at new inputs {loo_scores[1]:.4g}",
     ]
-    if (plan := model.experts.sharing) is not None:
+    plan = model.experts.sharing if isinstance(model.experts, Conditioned) else None
+    if plan is not None:
         lines.append(
             f"shared factors  {len(plan.flops)} of {len(sizes)} leaves factorised, {plan.saving:.0%} of the work saved"
         )

@@ -1,0 +1,97 @@
+"""Write docs/reproduction.md, and its figures, from the results of the paper's experiments.
+
+    python benchmarks/reproduction.py [--take FOLDER] [--check]
+
+``--take`` first copies the JSON of ``python -m dsmgp.reproduce`` from its folder to benchmarks/results/reproduction.
+``--check`` only says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from dsmgp.reproduce.claims import claims
+from dsmgp.reproduce.runner import EXPERIMENTS
+from dsmgp.reproduce.runs import origin
+from harness import HERE
+
+RESULTS = HERE / "results" / "reproduction"
+PAGE = HERE.parent / "docs" / "reproduction.md"
+IMAGES = HERE.parent / "docs" / "images"
+# In the order of the paper.
+ORDER = [
+    "figure-illustration", "figure-noise", "figure-motorcycle", "figure-approximation", "table-timings",
+    "table-results", "figure-contour", "mixture-sizes", "figure-sharing",
+]  # fmt: skip
+HEAD = """# The paper's experiments, reproduced
+
+*Written by benchmarks/reproduction.py from benchmarks/results/reproduction; do not edit.*
+
+Every table and figure of Trapp et al. (AISTATS 2020) as one command:
+
+    DSMGP_DATA=... python -m dsmgp.reproduce NAME [--quick]
+
+with `all` for every one of them, and `make reproduce` for the quick form of everything. Results are kept row by row; a run
+that is stopped goes on where it was. Figures below are in units of the training outputs' standard deviation, on random
+splits (70% for training) unless the data come with one; of two outputs MAE is the mean and NLPD the sum. The paper's figures
+stand beside ours, or in brackets. Year and Flight are not here: nobody may hand them on. With their files in `DSMGP_DATA`
+(see `dsmgp.originals`) the same commands run them.
+
+Rivals are those of `dsmgp.baselines`: experts share theta, learned jointly on our engine, and have M = 100 rows drawn at
+random, or the parts of one partition ("same partition"); SVGP has 100 inducing points, KISS is additive over inputs.
+"DSMGP, posterior" is the paper's model at its settings: Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one partition.
+"DSMGP, gated" has the same structure and the gate's weights. "DSMGP, default" is `DSMGPRegressor()` as it comes.
+An exact GP of more than 2,000 rows learns theta on 2,000 of them and is conditioned on all.
+
+## What they bear out
+"""
+
+
+def results() -> dict[str, list[dict]]:
+    paths = {name: RESULTS / f"{name}.json" for name in ORDER}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def page(found: dict[str, list[dict]]) -> str:
+    parts = [HEAD + "\n" + claims(found)]
+    for name, rows in found.items():
+        experiment = EXPERIMENTS[name]
+        parts.append(
+            f"## {experiment.title}\n\n`python -m dsmgp.reproduce {name}`\n\n"
+            f"![{experiment.title}](images/reproduction-{name}.png)\n\n{experiment.page(rows)}\n\n"
+            f"{experiment.says}\n\n*benchmarks/results/reproduction/{name}.json: {origin(rows)}*"
+        )
+    missing = [name for name in ORDER if name not in found]
+    if missing:
+        parts.append(f"No results yet: {', '.join(missing)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--take", type=Path)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.take is not None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        for name in ORDER:
+            if (arguments.take / f"{name}.json").exists():
+                shutil.copy(arguments.take / f"{name}.json", RESULTS)
+    found = results()
+    text = page(found)
+    if arguments.check:
+        stale = not PAGE.exists() or PAGE.read_text() != text
+        print(f"{PAGE.name} {'is out of date' if stale else 'is up to date'}")
+        sys.exit(stale)
+    PAGE.write_text(text)
+    for name, rows in found.items():
+        EXPERIMENTS[name].draw(rows).savefig(IMAGES / f"reproduction-{name}.png", dpi=90)
+    print(f"{PAGE} written from {', '.join(found)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""``figure-approximation``: RMSE on Kin40k against the rows of an expert."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dsmgp import DSMGPRegressor, scores
+from dsmgp.baselines import RBCM, ExactGP, GPoE
+from dsmgp.reproduce import data, paper
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+
+__all__ = ["EXPERIMENT"]
+
+Array = NDArray[np.float64]
+DATA = "kin40k"
+SUM_CHILDREN, DEPTH = 4, 2
+# Theta of one GP of all rows is learned on so many of them.
+LEARNING_ROWS, N_ROWS = 2_000, 10_000
+WEIGHTS = ("posterior", "gated")
+CURVES = ("GP", "gPoE", "rBCM", "DSMGP, posterior", "DSMGP, gated")
+
+
+def jobs(plan: Plan) -> list[Job]:
+    """Rows of an expert, up to all of them, where every method is one GP; quick runs have fewer rows."""
+    plan.chosen((DATA,), (DATA,))
+    sizes = (10, 100) if plan.quick else (10, 100, 1000)
+    parts = [(size, method) for size in sizes for method in ("experts", *WEIGHTS)]
+    whole = data.QUICK_ROWS if plan.quick else N_ROWS
+    return [
+        {"rows": size, "method": method, "seed": seed, "quick": plan.quick}
+        for seed in range(plan.reruns(1))
+        for size, method in [*parts, (whole, "whole")]
+    ]
+
+
+def run(job: Job) -> list[Row]:
+    X, Y, X_test, Y_test = data.split(DATA, job["seed"], job["quick"])
+    found = fitted(X, Y, job["rows"], job["method"], job["seed"])
+    rows = []
+    for curve, model in found.items():
+        law = model.predict_dist(X_test)
+        rmse, nlpd = scores.rmse(Y_test, law.mean), scores.nlpd(Y_test, law)
+        rows.append({**job, "curve": curve, "rmse": round(rmse, 5), "nlpd": round(nlpd, 5)})
+    return rows
+
+
+def fitted(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, Any]:
+    """Models by the curve they are on."""
+    if method == "experts":
+        experts = GPoE(leaf_size=size, random_state=seed).fit(X, Y)
+        return {"gPoE": experts, "rBCM": RBCM().adopt(experts)}
+    if method != "whole":
+        model = DSMGPRegressor(
+            "rbf",
+            structure="paper",
+            leaf_size=size,
+            sum_children=SUM_CHILDREN,
+            depth=DEPTH,
+            product_children=max(2, math.ceil((len(X) / size) ** (1 / DEPTH))),
+            weights=method,
+            random_state=seed,
+        )
+        return {f"DSMGP, {method}": model.fit(X, Y)}
+    exact = ExactGP(LEARNING_ROWS, random_state=seed).fit(X, Y)
+    theta: dict[str, Any] = {
+        "kernel": exact.kernel_[0], "noise_variance": exact.noise_[0], "optimizer": None,
+        "leaf_size": len(X),
+    }  # fmt: skip
+    experts = GPoE(**theta).fit(X, Y)
+    # With posterior weights and one leaf nothing is left of the mixture but the GP.
+    gated = DSMGPRegressor(structure="paper", **theta).fit(X, Y)
+    return {
+        "GP": exact, "gPoE": experts, "rBCM": RBCM().adopt(experts), "DSMGP, posterior": exact, "DSMGP, gated": gated,
+    }  # fmt: skip
+
+
+def _mean(rows: list[Row], curve: str, size: int, key: str) -> float | None:
+    values = [r[key] for r in rows if (r["curve"], r["rows"]) == (curve, size)]
+    return float(np.mean(values)) if values else None
+
+
+def page(rows: list[Row]) -> str:
+    lines = []
+    for size in sorted({r["rows"] for r in rows}):
+        line: Row = {"rows": size}
+        for curve in CURVES:
+            line[curve] = _mean(rows, curve, size, "rmse")
+            line[f"nlpd {curve}"] = _mean(rows, curve, size, "nlpd")
+        for curve in ("gPoE", "rBCM", "DSMGP"):
+            line[f"paper {curve}"] = paper.APPROXIMATION[curve].get(size)
+        lines.append(line)
+    titles = {"rows": "M"} | {curve: f"{curve}: RMSE" for curve in CURVES}
+    titles |= {f"paper {c}": f"paper: {c}" for c in ("gPoE", "rBCM", "DSMGP")}
+    titles |= {f"nlpd {curve}": f"{curve}: NLPD" for curve in CURVES[3:]}
+    return table(titles, lines)
+
+
+def draw(rows: list[Row]) -> Figure:
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    sizes = sorted({r["rows"] for r in rows})
+    for k, curve in enumerate(CURVES):
+        values = [_mean(rows, curve, size, "rmse") for size in sizes]
+        if curve == "GP":
+            axes.axhline(values[-1] or np.nan, color="0.3", label="GP")
+            continue
+        heights = [np.nan if value is None else value for value in values]
+        axes.plot(sizes, heights, "o-", color=f"C{k}", label=curve)
+    for curve, mark in (("gPoE", ":"), ("rBCM", "--"), ("DSMGP", "-.")):
+        known = paper.APPROXIMATION[curve]
+        axes.plot(list(known), list(known.values()), mark, color="0.6", label=f"paper: {curve}")
+    axes.set_xscale("log")
+    axes.set_ylim(0.0, 1.0)
+    axes.set_xlabel("rows of an expert, M")
+    axes.set_ylabel("RMSE")
+    axes.grid(alpha=0.4)
+    axes.legend(fontsize=8)
+    axes.set_title("Kin40k: error of the approximation")
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="figure-approximation",
+    title="Approximation error on Kin40k",
+    keys=("rows", "method", "seed", "quick"),
+    jobs=jobs,
+    run=run,
+    page=page,
+    draw=draw,
+    says=(
+        "Posterior weights collapse on one partition, with its edges; the gate lets the leaf that knows a row best speak, "
+        "which is worth more the smaller leaves are. One expert of all rows is the exact GP, but for the rBCM, whose "
+        "exponent is then not one."
+    ),
+)
