@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo reproduce test test-all docs lint types check clean
+.PHONY: demo reproduce test test-all docs site lint types check clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
@@ -19,9 +19,11 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
 
-docs: $(READY)
+docs: site
 	$(BIN)/python -m pytest -q -m "slow or not slow" tests/test_docs.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -93,6 +93,12 @@ def test_examples_on_the_pages_run(page, tmp_path, monkeypatch):
     mpl.pyplot.close("all")
 
 
+def test_the_readme_shows_the_quickstart():
+    text = (ROOT / "README.md").read_text()
+    for ending in ("py", "txt"):
+        assert (DOCS / "tutorials" / f"quickstart.{ending}").read_text() in text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
 def test_tutorials_print_what_the_pages_say(script, tmp_path):
