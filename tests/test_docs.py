@@ -122,3 +122,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "api" / "index.html").exists()
     assert "WARNING" not in done.stderr
+    tutorial = (tmp_path / "site" / "tutorials" / "noise" / "index.html").read_text()
+    assert "GaussianProcessRegressor" in tutorial
+    assert "NLPD of one exact GP" in tutorial
+    assert ":class:" not in (tmp_path / "site" / "api" / "index.html").read_text()
