@@ -140,6 +140,7 @@ def test_several_targets_have_columns_each(rows, tmp_path):
         (("predict", "price.dsmgp", "train.csv", "--keep", "a"), "no column 'a' to keep"),
         (("evaluate", "price.dsmgp", "gone.csv"), "does not exist"),
         (("info", "gone.dsmgp"), "does not exist"),
+        (("reproduce", "table-9"), "no experiment 'table-9'; expected all or one of"),
         (("report", "price.dsmgp", "train.csv", "--out", "no/r.html"), "create it first"),
     ],
 )

@@ -93,7 +93,7 @@ LAYERS = [
         "reproduce.claims",
     ],
     ["reproduce.runner", "reproduce.__init__", "reproduce.__main__"],
-    ["cli.talk", "cli.fit", "cli.use", "cli.app", "cli.__init__", "cli.__main__"],
+    ["cli.__init__", "cli.talk", "cli.fit", "cli.use", "cli.app", "cli.__main__"],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {
@@ -155,7 +155,7 @@ def target_of(name):
 
 def is_edge(path):
     """Whether a module needs an extra: it is imported when used."""
-    return module_of(path) in EDGES or path.parent.name in ("reproduce", "cli")
+    return module_of(path) in EDGES or path.parent.name in ("cli", "reproduce")
 
 
 def rank(module):

@@ -6,6 +6,7 @@ import pickle
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -143,13 +144,42 @@ def test_what_the_user_does_to_the_rows_later_is_not_saved(wavy, tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "model.dsmgp").predict(new), before)
 
 
+def test_rows_that_came_and_went_are_as_they_are_now(wavy, tmp_path):
+    X, y = wavy
+    path = tmp_path / "model.dsmgp"
+    model = DSMGPRegressor("rbf", leaf_size=30, max_iter=5, random_state=0).fit(X[:90], y[:90])
+    model.partial_fit(X[90:110], y[90:110], adapt=False).forget(np.arange(5, 12), adapt=False)
+    before = everything(model, X[:20])
+    model.save(path)
+    again = load(path)
+    for ours, theirs in zip(everything(again, X[:20]), before, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(again.row_ids_, model.row_ids_)
+    for one in (again, model):
+        one.partial_fit(X[110:], y[110:]).forget([20], adapt=False)
+    np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-9)
+    assert again.row_ids_[-1] == 119
+
+
+def test_noise_known_row_by_row_is_kept(wavy, tmp_path):
+    X, y = wavy
+    noise = np.linspace(0.001, 0.5, len(y))
+    model = DSMGPRegressor("rbf", leaf_size=40, max_iter=5, random_state=0).fit(X, y, noise=noise)
+    for include_factors in (False, True):
+        model.save(tmp_path / "model.dsmgp", include_factors=include_factors)
+        again = load(tmp_path / "model.dsmgp")
+        for ours, theirs in zip(everything(again, X[:9]), everything(model, X[:9]), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 def test_hyperparameters_of_each_leaf_are_kept(wavy, tmp_path):
     """Leaves may have been given theirs since the fit."""
     model, X = fitted(wavy, "uniform")
     experts = model._model.experts
     tables = [n.expand(experts.experts.n_leaves, -1).clone() for n in experts.naturals]
     tables[0][:, 0] *= torch.linspace(0.5, 2.0, len(tables[0]), dtype=torch.float64)
-    model._model.experts = type(experts)(experts.experts, tables)
+    changed = model._model.with_experts(type(experts)(experts.experts, tables))
+    model._change_to(replace(model._changing, model=changed))
     model.save(tmp_path / "model.dsmgp")
     again = load(tmp_path / "model.dsmgp")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
@@ -338,6 +368,9 @@ def array(name, value):
         (entry("parameters", "device", value="abacus"), "abacus"),
         (entry("feature_names", value=["a", "b"]), "feature_names"),
         (entry("gate", "variance_exponent", value="3"), "exponents"),
+        (entry("changes", value={}), "lacks 'following'"),
+        (entry("changes", "following", value=3), "numbered"),
+        (entry("changes", "n_changed", value=-1), "n_changed"),
         (entry("scores", value={}), "lacks 'kernels'"),
         (array("X", lambda a: a * np.nan), "not finite"),
         (array("X", lambda a: a.astype(np.float32)), "float32"),

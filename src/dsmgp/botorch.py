@@ -105,12 +105,13 @@ class DSMGPModel(Model):  # type: ignore[misc]
         return found if posterior_transform is None else posterior_transform(found)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> DSMGPModel:
-        """A new model that has seen further rows, (n, d) and (n, n_outputs), with tree and hyperparameters as they are."""
-        rows, outputs = (T.detach().cpu().double() for T in (X, Y))
-        seen = outputs.reshape(-1, self.num_outputs).numpy()
-        again = copy.copy(self.regressor).partial_fit(
-            _rows(self.regressor, rows.reshape(-1, self._seen.X.shape[1])),
-            seen[:, 0] if self.regressor._squeeze else seen,
+        """A new model that has seen further rows, (n, d) and (n, n_outputs); tree, hyperparameters and gate are kept."""
+        n_dims, n_outputs = self.regressor.n_features_in_, self.num_outputs
+        outputs = _numpy(Y).reshape(-1, n_outputs)
+        again = copy.copy(self.regressor)  # what was fitted is never changed in place
+        again.partial_fit(
+            _rows(self.regressor, X.reshape(-1, n_dims)),
+            outputs[:, 0] if self.regressor._squeeze else outputs,
             adapt=False,
         )
         return DSMGPModel(again, self.posterior_kind)

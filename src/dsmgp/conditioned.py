@@ -118,6 +118,7 @@ class Conditioned:
         log_evidence: Array,
         alpha: list[Tensor],
         factors: Sequence[Sequence[Tensor]],
+        memory: float = math.inf,
     ) -> Conditioned:
         """Experts that saw their rows once before: what they found then, with factors by output and leaf.
 
@@ -127,8 +128,8 @@ class Conditioned:
         self.experts, self.naturals = experts, list(naturals)
         self.bound = experts.bind(naturals)
         self.noise = self._noise()
-        self.memory, self.has_twins, self.left_out = math.inf, False, None
-        self._left_variance = None
+        self.memory, self.has_twins = memory, False
+        self.left_out = self._left_variance = None
         self.engine = experts.engine_for(leaf_rows)
         self.log_evidence, self.alpha = log_evidence, alpha
         self._number_leaves()

@@ -8,6 +8,7 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from dsmgp.conditioned import Conditioned
 from dsmgp.model import Model
 from dsmgp.process import Process
 from dsmgp.stationary import Stationary
@@ -18,8 +19,10 @@ __all__ = ["ExactLeaf", "exact_leaf"]
 class ExactLeaf(gpytorch.models.ExactGP):  # type: ignore[misc]
     """An exact GP with a leaf's rows and hyperparameters, in the units the experts see."""
 
-    def __init__(self, X: Tensor, y: Tensor, process: Process) -> None:
-        super().__init__(X, y, process.likelihood)
+    def __init__(
+        self, X: Tensor, y: Tensor, process: Process, likelihood: gpytorch.likelihoods.Likelihood
+    ) -> None:
+        super().__init__(X, y, likelihood)
         self.mean_module, self.covar_module = process.mean, process.kernel
 
     def forward(self, X: Tensor) -> gpytorch.distributions.MultivariateNormal:
@@ -28,6 +31,7 @@ class ExactLeaf(gpytorch.models.ExactGP):  # type: ignore[misc]
 
 def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
     """A leaf by its number, for one output; copies of its modules, ready to predict."""
+    assert isinstance(model.experts, Conditioned), "rows have come or gone since"
     experts = model.experts.experts
     if not 0 <= leaf < experts.n_leaves:
         raise ValueError(f"expected a leaf from 0 to {experts.n_leaves - 1}, got {leaf!r}")
@@ -40,7 +44,11 @@ def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
     if not len(rows):
         raise ValueError(f"leaf {leaf} has no rows; choose another")
     X, Y = experts.X.cpu().double(), experts.Y.cpu().double()
-    return ExactLeaf(X[rows], Y[rows, output], process).eval()
+    likelihood = process.likelihood
+    if experts.known is not None:  # noise known row by row adds to the noise that was learned
+        noise = experts.known.cpu().double()[rows, output] + process.noise
+        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise)
+    return ExactLeaf(X[rows], Y[rows, output], process, likelihood).eval()
 
 
 def _set_natural(process: Process, natural: Tensor, n_dims: int) -> None:

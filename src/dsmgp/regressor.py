@@ -219,13 +219,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         """
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = checked(self)
-            given, names = X, column_names(y)
+            names = column_names(y)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
             Y = y.reshape(len(y), -1)
-            # Rows may come and go later, and files hold them as they were given: the user's own array may change.
-            kept = X.copy() if np.may_share_memory(X, np.asarray(given)) else X
-            rows = Rows.first(kept, Y.copy(), check_noise(noise, Y.shape))
+            # Copies: rows may come and go later, and these must still be what they are now.
+            rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
             self._change_to(self._fit(rows, settings, rng))
             self._squeeze, self._target_names = y.ndim == 1, names
             self.adapted_: list[str] = []
@@ -526,9 +525,10 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         """
         model, saved = read_model(cls, path, kernel, mean)
         model._change_to(saved.state)
-        model._learned, model._squeeze = saved.learned, saved.squeeze
-        model._target_names, model.adapted_ = saved.target_names, []
-        model.kernel_scores_, model.n_evaluations_ = saved.kernel_scores, saved.n_evaluations
+        model._learned, model.n_evaluations_ = saved.learned, saved.n_evaluations
+        model.kernel_scores_ = saved.kernel_scores
+        model._squeeze, model._target_names = saved.squeeze, saved.target_names
+        model.adapted_ = []
         model.n_features_in_ = saved.state.rows.X.shape[1]
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
@@ -605,6 +605,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
         return tags
+
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        """Training rows of now and their outputs, (n_rows, n_outputs), in the user's units."""
+        self._fitted  # noqa: B018
+        return self._changing.rows.X, self._changing.rows.Y
 
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values

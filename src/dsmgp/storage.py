@@ -66,7 +66,7 @@ class Saved:
     parameters : dict
         Of the constructor.
     state : Changing
-        The model, its rows, and how far it has moved from what it was fitted on.
+        The model with the rows it has seen, as they were given; settled.
     learned : list of Learned
     kernel_scores : dict of str to float, or None
     n_evaluations : int
@@ -92,8 +92,9 @@ def write_model(
     path: str | Path, saved: Saved, include_factors: bool = False, own_modules: bool = False
 ) -> None:
     """Write a fitted model as one file."""
-    own, model, rows = Own(own_modules), saved.state.model, saved.state.rows
-    assert isinstance(model.experts, Conditioned), "rows have come or gone since"
+    own, state, model = Own(own_modules), saved.state, saved.state.model
+    assert isinstance(model.experts, Conditioned), "not settled"
+    assert state.scores is not None
     arrays: Arrays = {}
     header = {
         "dsmgp": version("dsmgp"),
@@ -103,16 +104,27 @@ def write_model(
         "feature_names": saved.feature_names,
         "target_names": saved.target_names,
         "table": saved.table,
-        "scores": _write_scores(saved),
-        "changes": _write_changes(saved.state, arrays),
+        "scores": {
+            "loo": state.scores[0],
+            "loo_new_inputs": state.scores[1],
+            "kernels": saved.kernel_scores,
+            "n_evaluations": saved.n_evaluations,
+        },
+        "changes": {
+            "local_scale": bool(state.local_scale),
+            "n_fitted": int(state.n_fitted),
+            "n_changed": int(state.n_changed),
+            "following": int(state.rows.following),
+        },
         "weights": model.weights,
         "families": write_families(model.families, own, arrays),
         "gate": _write_gate(model.gate, arrays),
         "learned": _write_learned(saved.learned, arrays),
     }
     arrays |= {
-        "X": rows.X,
-        "Y": rows.Y,
+        "X": state.rows.X,
+        "Y": state.rows.Y,
+        "leaf.most_rows": np.asarray(state.sizes, dtype=np.int64),
         "inputs.centre": model.inputs.centre,
         "inputs.scale": model.inputs.scale,
         "outputs.centre": model.outputs.centre,
@@ -120,7 +132,11 @@ def write_model(
         "leaf.family": np.asarray(model.family, dtype=np.int32),
         "leaf.scale": model.scales,
     }
-    arrays |= prefixed("tree", flatten_tree(model.tree, rows.X))
+    if state.rows.noise is not None:
+        arrays["noise"] = state.rows.noise
+    if state.rows.following != len(state.rows):  # some have gone
+        arrays["ids"] = state.rows.ids
+    arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
     write_naturals(model, arrays)
     if include_factors:
         _write_factors(model.experts, arrays)
@@ -148,9 +164,10 @@ def read_model(
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
         if squeeze and Y.shape[1] != 1:
             raise ModelFileError("it has several outputs in one dimension")
+        scores = _read_scores(archive)
         return made, Saved(
             parameters=parameters,
-            state=_read_changes(archive, model, rows, scores),
+            state=_read_state(archive, model, rows, (scores["loo"], scores["loo_new_inputs"])),
             learned=_read_learned(archive),
             kernel_scores=scores["kernels"],
             n_evaluations=scores["n_evaluations"],
@@ -221,12 +238,51 @@ def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
     return read
 
 
+# Rows, and how many of them have come and gone
+
+
+def _read_rows(archive: Archive, X: Array, Y: Array) -> Rows:
+    noise = archive.array("noise", np.float64, *Y.shape) if "noise" in archive else None
+    if noise is not None and (noise < 0).any():
+        raise ModelFileError("its noise is negative")
+    ids = np.arange(len(X))
+    if "ids" in archive:
+        ids = archive.array("ids", np.int64, len(X))
+    following = _count(archive, "following")
+    if ids[0] < 0 or (np.diff(ids) <= 0).any() or following <= ids[-1]:
+        raise ModelFileError("its rows are not numbered in their order")
+    return Rows(X, Y, noise, ids, following)
+
+
+def _read_state(
+    archive: Archive, model: Model, rows: Rows, scores: tuple[float, float]
+) -> Changing:
+    sizes = archive.array("leaf.most_rows", np.int64, len(model.family))
+    return Changing(
+        model,
+        rows,
+        bool(archive.header["changes"]["local_scale"]),
+        sizes,
+        max(1, _count(archive, "n_fitted")),
+        scores,
+        _count(archive, "n_changed"),
+    )
+
+
+def _count(archive: Archive, name: str) -> int:
+    found = archive.entry("changes", lambda v: isinstance(v, dict))[name]
+    if type(found) is not int or found < 0:
+        raise ModelFileError(f"its {name} is no count")
+    return found
+
+
 # The model
 
 
 def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> Model:
-    n_dims, n_outputs = rows.X.shape[1], rows.Y.shape[1]
-    tree = _read_tree(archive, "tree", rows.X, n_dims)
+    X, Y = rows.X, rows.Y
+    n_dims, n_outputs = X.shape[1], Y.shape[1]
+    tree = _read_tree(archive, "tree", X, n_dims)
     n_leaves = len(leaves(tree))
     families = read_families(archive, own, n_dims, n_outputs)
     family = archive.array("leaf.family", np.int32, n_leaves).astype(np.int64)
@@ -250,11 +306,9 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> M
     if (gate is not None) != (weights == "gated"):
         raise ModelFileError("its weights do not go with its gate")
     naturals = read_naturals(archive, families, family, n_dims)
-    if rows.noise is not None and not outputs.diagonal:
-        raise ModelFileError("it knows the noise of outputs that it has mixed")
-    experts = _experts(tree, families, family, settings, inputs, outputs, rows)
+    experts = _experts(tree, families, family, settings, rows, inputs, outputs)
     if "factor.alpha" in archive:
-        conditioned = _read_factors(archive, experts, naturals)
+        conditioned = _read_factors(archive, experts, naturals, 0.5 * _memory(settings))
     else:
         conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
     return Model(tree, families, family, conditioned, inputs, outputs, weights, scales, gate)
@@ -270,21 +324,23 @@ def _experts(
     families: Sequence[Family],
     family: NDArray[Any],
     settings: Settings,
+    rows: Rows,
     inputs: InputUnits,
     outputs: OutputUnits,
-    rows: Rows,
 ) -> Experts:
     own = [each.laws(rows.X.shape[1]) for each in families]
     laws = [[own[f][output] for f in family.tolist()] for output in range(rows.Y.shape[1])]
     kind = (settings.device, settings.dtype)
-    known = None if rows.noise is None else outputs.noise_to_experts(rows.noise)
+    known = None
+    if rows.noise is not None:
+        known = as_tensor(rows.noise / np.square(np.diag(outputs.loading)), kind)
     return Experts(
         leaves(tree),
         as_tensor(inputs.to_experts(rows.X), kind),
         as_tensor(outputs.to_experts(rows.Y), kind),
         laws,
         memory=0.25 * _memory(settings),
-        known=None if known is None else as_tensor(known, kind),
+        known=known,
     )
 
 
@@ -387,7 +443,9 @@ def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
         arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
 
 
-def _read_factors(archive: Archive, experts: Experts, naturals: Sequence[Tensor]) -> Conditioned:
+def _read_factors(
+    archive: Archive, experts: Experts, naturals: Sequence[Tensor], memory: float
+) -> Conditioned:
     kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
     n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
     rows = Ragged(
@@ -416,7 +474,7 @@ def _read_factors(archive: Archive, experts: Experts, naturals: Sequence[Tensor]
         factors.append(by_leaf)
     evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
     on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
-    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors)
+    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)
 
 
 # How it was found

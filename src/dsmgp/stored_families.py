@@ -22,6 +22,7 @@ from dsmgp.blueprint import (
     parameters_of,
     set_parameters,
 )
+from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_numpy
 from dsmgp.model import Model
 from dsmgp.process import Family, Process, build_process
@@ -158,6 +159,7 @@ def write_naturals(model: Model, arrays: Arrays) -> None:
     """Only where leaves have hyperparameters of their own, which their families do not know of."""
     n_dims = model.inputs.centre.size
     common = _naturals_of(model.families, model.family, n_dims)
+    assert isinstance(model.experts, Conditioned), "not settled"
     for output, (own, shared) in enumerate(zip(model.experts.naturals, common, strict=True)):
         if own.shape != shared.shape or not torch.equal(own.cpu(), shared.cpu()):
             arrays[f"leaf.natural.{output}"] = as_numpy(own)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import typer
 
 from dsmgp import __version__
 from dsmgp.cli.fit import fit
-from dsmgp.cli.talk import Debug, command, refuse
+from dsmgp.cli.talk import Debug, command, refuse, say
 from dsmgp.cli.use import evaluate, info, predict, report
 
 __all__ = ["app", "main"]
@@ -57,19 +55,27 @@ def demo(debug: Debug = False) -> None:
 @app.command()
 @command
 def reproduce(
-    name: Annotated[str, typer.Argument(help="What to reproduce; all for everything.")] = "all",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("out"),
+    name: Annotated[str, typer.Argument(help="An experiment of the paper by name; all for every one.")] = "all",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("out/reproduction"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and methods: minutes, not hours.")] = False,
-    seeds: Annotated[int, typer.Option(help="Random splits of each data set.")] = 1,
+    seeds: Annotated[int | None, typer.Option(help="Random splits of each data set; as many as the experiment has.")] = None,
     debug: Debug = False,
 ) -> None:  # fmt: skip
-    """Run the comparisons of the paper again.
+    """Run the paper's experiments again: results, table and figure of each in one folder.
 
-    Example: dsmgp reproduce table1 --quick
+    Example: dsmgp reproduce figure-illustration --quick
     """
-    if find_spec("dsmgp.reproduce") is None:
-        refuse("this version of dsmgp has nothing to reproduce yet; install a later one")
-    import_module("dsmgp.reproduce").reproduce(name, out, quick=quick, seeds=seeds)
+    from dsmgp.reproduce import NAMES, reproduce_all
+    from dsmgp.reproduce import reproduce as run
+
+    if name not in (*NAMES, "all"):
+        refuse(f"there is no experiment {name!r}; expected all or one of {', '.join(NAMES)}")
+    if name == "all":
+        paths = reproduce_all(out, quick, seeds, progress=say)
+    else:
+        paths = run(name, out, quick=quick, seeds=seeds, progress=say)
+    for path in paths:
+        typer.echo(str(path))
 
 
 def main() -> None:
