@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.regressor import DSMGPRegressor
-from dsmgp.updates import Rows
 
 __all__ = ["DSMGPModel", "MixturePosterior"]
 
@@ -64,11 +63,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
 
     @property
     def num_outputs(self) -> int:
-        return int(self._seen.Y.shape[1])
-
-    @property
-    def _seen(self) -> Rows:
-        return self.regressor._changing.rows
+        return int(self.regressor._rows[1].shape[1])
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -76,11 +71,11 @@ class DSMGPModel(Model):  # type: ignore[misc]
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        return (torch.from_numpy(self._seen.X),)
+        return (torch.from_numpy(self.regressor._rows[0]),)
 
     @property
     def train_targets(self) -> Tensor:
-        return torch.from_numpy(self._seen.Y)
+        return torch.from_numpy(self.regressor._rows[1])
 
     def posterior(
         self,
@@ -200,7 +195,7 @@ class _Moments(torch.autograd.Function):
         (X,) = ctx.saved_tensors
         by_mean, by_covariance = (_numpy(gradient) for gradient in gradients)
         rows = _numpy(X)
-        spread = ctx.regressor._changing.rows.X.std(axis=0)
+        spread = ctx.regressor._rows[0].std(axis=0)
         steps = STEP * np.where(spread > 0, spread, 1.0)
 
         def value(moved: Array) -> Array:
@@ -232,7 +227,7 @@ def _slope(ahead: Array, behind: Array) -> Array:
 
 def _moments(regressor: DSMGPRegressor, X: Array, include_noise: bool) -> tuple[Array, Array]:
     *batch, q, d = X.shape
-    model, n_outputs = regressor._model, regressor._changing.rows.Y.shape[1]
+    model, n_outputs = regressor._model, regressor._rows[1].shape[1]
     flat = X.reshape(-1, d)
     if q == 1:
         mean, std = model.moments(flat, include_noise)

@@ -160,7 +160,6 @@ def read_model(
         rows = _read_rows(archive, X, Y)
         model = _read_model(archive, checked(made), rows, own)
         refuse_unused(own)
-        scores = _read_scores(archive)
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
         if squeeze and Y.shape[1] != 1:
             raise ModelFileError("it has several outputs in one dimension")
@@ -333,7 +332,7 @@ def _experts(
     kind = (settings.device, settings.dtype)
     known = None
     if rows.noise is not None:
-        known = as_tensor(rows.noise / np.square(np.diag(outputs.loading)), kind)
+        known = as_tensor(outputs.noise_to_experts(rows.noise), kind)
     return Experts(
         leaves(tree),
         as_tensor(inputs.to_experts(rows.X), kind),
@@ -378,50 +377,6 @@ def _read_gate(archive: Archive) -> Gate | None:
     if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
         raise ModelFileError("its gate makes no sense")
     return Gate(exponents[0], exponents[1], weights, variances)
-
-
-# Rows, and how they have changed
-
-
-def _write_changes(state: Changing, arrays: Arrays) -> dict[str, Any]:
-    rows = state.rows
-    if rows.noise is not None:
-        arrays["noise"] = rows.noise
-    arrays["row_ids"] = rows.ids
-    arrays["leaf.size"] = np.asarray(state.sizes, dtype=np.int64)
-    return {
-        "following": int(rows.following),
-        "n_fitted": int(state.n_fitted),
-        "n_changed": int(state.n_changed),
-        "local_scale": bool(state.local_scale),
-    }
-
-
-def _read_rows(archive: Archive, X: Array, Y: Array) -> Rows:
-    noise = archive.array("noise", np.float64, *Y.shape) if "noise" in archive else None
-    if noise is not None and (noise < 0).any():
-        raise ModelFileError("its noise variances are negative")
-    ids = archive.array("row_ids", np.int64, len(X))
-    following = archive.entry("changes", lambda v: isinstance(v, dict))["following"]
-    if not isinstance(following, int) or ids[0] < 0 or (np.diff(ids) <= 0).any() or ids[-1] >= following:  # fmt: skip
-        raise ModelFileError("the numbers of its rows make no sense")
-    return Rows(X, Y, noise, ids, following)
-
-
-def _read_changes(archive: Archive, model: Model, rows: Rows, scores: dict[str, Any]) -> Changing:
-    changes = archive.entry("changes", lambda v: isinstance(v, dict))
-    counts = [changes["n_fitted"], changes["n_changed"]]
-    if not all(isinstance(n, int) and n >= 0 for n in counts):
-        raise ModelFileError("the number of its rows that have changed makes no sense")
-    return Changing(
-        model,
-        rows,
-        bool(changes["local_scale"]),
-        archive.array("leaf.size", np.int64, len(model.family)),
-        counts[0],
-        (scores["loo"], scores["loo_new_inputs"]),
-        counts[1],
-    )
 
 
 # Factors, where they were asked for
@@ -506,16 +461,6 @@ def _read_learned(archive: Archive) -> list[Learned]:
         )
         for k, one in enumerate(archive.entry("learned", lambda v: isinstance(v, list)))
     ]
-
-
-def _write_scores(saved: Saved) -> dict[str, Any]:
-    assert saved.state.scores is not None, "rows have come or gone since"
-    return {
-        "loo": saved.state.scores[0],
-        "loo_new_inputs": saved.state.scores[1],
-        "kernels": saved.kernel_scores,
-        "n_evaluations": saved.n_evaluations,
-    }
 
 
 def _read_scores(archive: Archive) -> dict[str, Any]:
