@@ -232,6 +232,7 @@ class Changing:
             family=model.family[origin],
             experts=conditioned,
             scales=model.scales[origin],
+            thetas=None if model.thetas is None else [own[origin] for own in model.thetas],
         )
         n_gate_rows = EFFORTS[settings.effort].n_gate_rows if settings else 0
         scores = weigh(new, rows.Y, labels, self.local_scale, n_gate_rows, rng)
