@@ -14,6 +14,7 @@ from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
 from dsmgp.process import Family
+from dsmgp.progress import span
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf
 from dsmgp.units import OutputUnits
@@ -100,13 +101,15 @@ def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[fl
     """Every candidate's score after learning on the leaves, and the family itself; the best first."""
     found: dict[str, tuple[float, Family]] = {}
     before: Family | None = None
-    for kernel in CANDIDATES:
+    for k, kernel in enumerate(CANDIDATES):
         family = trainer.build(kernel)
         if before is not None:
             for new, old in zip(family.processes, before.processes, strict=True):
                 new.theta = old.theta
-        trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
-        score = left_out_score(trainer.left_out(leaves, family), trainer.labels)
+        share = 1 / len(CANDIDATES)
+        with span(k * share, (k + 1) * share, f"trying kernel {kernel}"):
+            trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
+            score = left_out_score(trainer.left_out(leaves, family), trainer.labels)
         logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
         found[kernel] = score, family
         before = family

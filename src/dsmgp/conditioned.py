@@ -17,8 +17,9 @@ from dsmgp.chains import NotPositiveDefinite
 from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
 from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
-from dsmgp.factors import Factors, Group
+from dsmgp.factors import Factors, Group, Packed, Stacked
 from dsmgp.live import Column, inverse_diagonal
+from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
 from dsmgp.shared import SharedEngine
@@ -103,14 +104,53 @@ class Conditioned:
             [torch.stack([s.log_evidence for s in r], -1) for r in results],
             experts.n_outputs,
         )
-        #: By leaf: its group and its place there; -1 for leaves without rows.
-        self.group = np.full(experts.n_leaves, -1)
-        self.slot = np.full(experts.n_leaves, -1)
-        for group, numbers in enumerate(self.engine.groups):
-            self.group[numbers], self.slot[numbers] = group, np.arange(len(numbers))
+        self._number_leaves()
         #: By output, for the rows of one leaf after the other.
         self.alpha = self._alpha(results)
         self.left_out = None if leave_out is None else self._left_out(results)
+
+    @classmethod
+    def restored(
+        cls,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        leaf_rows: Ragged,
+        log_evidence: Array,
+        alpha: list[Tensor],
+        factors: Sequence[Sequence[Tensor]],
+        memory: float = math.inf,
+    ) -> Conditioned:
+        """Experts that saw their rows once before: what they found then, with factors by output and leaf.
+
+        ``leaf_rows`` are each leaf's rows in the order of its alpha and its factor.
+        """
+        self = object.__new__(cls)
+        self.experts, self.naturals = experts, list(naturals)
+        self.bound = experts.bind(naturals)
+        self.noise = self._noise()
+        self.memory, self.has_twins = memory, False
+        self.left_out = self._left_variance = None
+        self.engine = experts.engine_for(leaf_rows)
+        self.log_evidence, self.alpha = log_evidence, alpha
+        self._number_leaves()
+        sizes = [0] * len(self.engine.groups)  # they are there already, and stay
+        self.factors = Factors(self._made_again, sizes, math.inf)
+        kind = Packed if experts.compiled else Stacked
+        for group, numbers in enumerate(self.engine.groups):
+            own = [kind.of([by_leaf[k] for k in numbers.tolist()]) for by_leaf in factors]
+            self.factors.put(group, list(own))
+        return self
+
+    def _number_leaves(self) -> None:
+        #: By leaf: its group and its place there; -1 for leaves without rows.
+        self.group = np.full(self.experts.n_leaves, -1)
+        self.slot = np.full(self.experts.n_leaves, -1)
+        for group, numbers in enumerate(self.engine.groups):
+            self.group[numbers], self.slot[numbers] = group, np.arange(len(numbers))
+
+    def factor(self, output: int, number: int) -> Tensor:
+        """The lower factor of a leaf that has rows."""
+        return self.factors.get(int(self.group[number]))[output][int(self.slot[number])]
 
     @property
     def leaf_rows(self) -> Ragged:
@@ -212,6 +252,7 @@ class Conditioned:
             )
         if keep:
             self.factors.put(group, [s.factors for s in seen if s.factors is not None])
+        tick((group + 1) / len(self.engine.groups))
         return seen
 
     def _made_again(self, group: int) -> Group:
@@ -344,7 +385,7 @@ class Conditioned:
             if len(rows):
                 cross = law.cross(test, train)[0]
                 mean = mean + cross @ self.alpha[output][own]
-                factor = self.factors.get(int(self.group[number]))[output][int(self.slot[number])]
+                factor = self.factor(output, number)
                 half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
                 covariance = covariance - half.mT @ half
             means.append(mean)

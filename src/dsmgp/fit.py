@@ -18,6 +18,7 @@ from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
 from dsmgp.learn import TOLERANCE, Learned
 from dsmgp.model import Model
 from dsmgp.process import Family
+from dsmgp.progress import span
 from dsmgp.routes import place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
@@ -38,6 +39,11 @@ CLOSE_SCORES = 0.05
 # Leaves this much larger than those theta is learned on get a theta of their own, if it can be had for this share of
 # the seconds: two kernels, on this share of the rows theta was learned on, for at least and at most so many iterations.
 LARGE, POLISH_SHARE, POLISH_ROWS, POLISH_ITERATIONS = 2.0, 0.25, 0.5, (8, 40)
+# About which shares of the time the parts of a fit take, for those who watch it.
+SHARES = {
+    "units": (0.0, 0.1), "kernels": (0.1, 0.4), "learning": (0.4, 0.55), "growing": (0.55, 0.7),
+    "full": (0.6, 0.7), "conditioning": (0.7, 0.95), "weighing": (0.95, 1.0),
+}  # fmt: skip
 # Theta of partitions that are drawn at random need not be found more exactly than this (see learn.TOLERANCE).
 DRAWN_TOLERANCE = 1e-5
 
@@ -91,16 +97,20 @@ class _Fit:
         settings, n_dims = self.settings, self.X.shape[1]
         given = None if isinstance(settings.structure, str) else place(settings.structure, self.X)
         families = self._families(given)
-        partitions = [(given, families[0])] if given else self._partitions(families)
+        with span(*SHARES["growing"], "growing the tree"):
+            partitions = [(given, families[0])] if given else self._partitions(families)
         tree, families, family = _join(partitions)
         if settings.optimizer is not None and settings.objective == "full":
-            self.learned = self.trainer.learn(leaves(tree), families[0], tree=tree)
+            with span(*SHARES["full"], "learning on the whole tree"):
+                self.learned = self.trainer.learn(leaves(tree), families[0], tree=tree)
         experts = self.trainer.experts(leaves(tree), families, family.tolist())
         tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
         naturals = [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
         memory = 0.5 * self.trainer.memory
-        conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
-        return self._weigh(tree, families, family, conditioned)
+        with span(*SHARES["conditioning"], "conditioning leaves"):
+            conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
+        with span(*SHARES["weighing"], "fitting the gate"):
+            return self._weigh(tree, families, family, conditioned)
 
     @property
     def _may_mix(self) -> bool:
@@ -120,15 +130,18 @@ class _Fit:
             return [trainer.build(kernel)]  # given for the outputs as they are
         surrogate = self._surrogate(given)
         trial = trainer.some(surrogate, self.effort.n_trial_leaves)
-        trainer.outputs = choose_units(trainer, trial, kernel)
+        with span(*SHARES["units"], "trying units of the outputs"):
+            trainer.outputs = choose_units(trainer, trial, kernel)
         families = [trainer.build(kernel)]
         if automatic:
-            ranked = rank_kernels(trainer, trial)
+            with span(*SHARES["kernels"], "trying kernels"):
+                ranked = rank_kernels(trainer, trial)
             self.kernel_scores = {name: score for name, (score, _) in ranked.items()}
             families = [family for _, family in ranked.values()][: 2 if self._may_mix else 1]
         for family in self._close(families):
             tolerance = DRAWN_TOLERANCE if settings.structure == "balanced" else TOLERANCE
-            self.learned += trainer.learn(surrogate, family, tolerance=tolerance)
+            with span(*SHARES["learning"], f"learning {family.kernel if automatic else 'theta'}"):
+                self.learned += trainer.learn(surrogate, family, tolerance=tolerance)
         return families
 
     def _close(self, families: list[Family]) -> list[Family]:

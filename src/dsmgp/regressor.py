@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -14,26 +17,36 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dsmgp.drawn import Drawn
 from dsmgp.effort import EFFORTS
+from dsmgp.exact_leaf import exact_leaf
 from dsmgp.finetune import finetune
 from dsmgp.fit import fit
+from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
 from dsmgp.rows import new_rows, training_rows
 from dsmgp.settings import Settings
+from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
 from dsmgp.updates import Changing, Rows
-from dsmgp.validation import check_count, check_noise, check_row_ids, random_generator
+from dsmgp.validation import (
+    check_choice,
+    check_count,
+    check_noise,
+    check_row_ids,
+    random_generator,
+)
 
-__all__ = ["DSMGPRegressor"]
+__all__ = ["DSMGPRegressor", "load"]
 
 Array = NDArray[np.float64]
 logger = logging.getLogger("dsmgp")
 
 
-class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression that scales: a deep structured mixture of GPs.
 
     The input space is partitioned in several random ways, and every part has a GP of its own (Trapp et al.,
@@ -96,7 +109,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
-        Show progress on standard error.
+        Show progress on standard error: a bar with the time left in terminals and notebooks (with
+        ``dsmgp[cli]``, which brings rich), else lines of the log ``"dsmgp"``.
 
     Attributes
     ----------
@@ -211,13 +225,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = checked(self)
+            names = column_names(y)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
             Y = y.reshape(len(y), -1)
             # Copies: rows may come and go later, and these must still be what they are now.
             rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
             self._change_to(self._fit(rows, settings, rng))
-            self._squeeze = y.ndim == 1
+            self._squeeze, self._target_names = y.ndim == 1, names
             self.adapted_: list[str] = []
         return self
 
@@ -422,20 +437,49 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        mean : ndarray of shape (n,) or (n, n_outputs)
-        std : ndarray of the same shape, with ``return_std``
+        mean : ndarray of shape (n,) or (n, n_outputs); a series or frame after :meth:`set_output`
+        std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
-        X = self._test_rows(X)
+        given, X = X, self._test_rows(X)
         if return_cov:
             mean, covariance = self._model.covariance(X, include_noise)
-            return self._shaped(mean), self._shaped(np.moveaxis(covariance, 0, -1))
+            return self._framed(mean, given), self._shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
             mean, std = self._model.moments(X, include_noise)
-            return self._shaped(mean), self._shaped(std)
-        return self._shaped(self._model.mean(X))
+            return self._framed(mean, given), self._framed(std, given)
+        return self._framed(self._model.mean(X), given)
+
+    def set_output(
+        self, *, transform: str | None = None, predict: str | None = None
+    ) -> DSMGPRegressor:
+        """What :meth:`predict` returns: arrays, or frames of pandas or polars.
+
+        Parameters
+        ----------
+        transform : str, optional
+            Ignored; scikit-learn's pipelines pass it to all their steps.
+        predict : {"default", "input", "pandas", "polars"}, optional
+            ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind that the rows came in,
+            with their index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes
+            nothing.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"x": [0.0, 0.5, 1.0, 1.5]}, index=list("abcd"))
+        >>> model = DSMGPRegressor("rbf", random_state=0).set_output(predict="input")
+        >>> model.fit(X, X["x"].rename("height")).predict(X[:2]).round(1)
+        a    0.0
+        b    0.5
+        Name: height, dtype: float64
+        """
+        if predict is not None:
+            check_choice("predict", predict, OUTPUTS)
+            self._sklearn_output_config = {"predict": predict}  # which scikit-learn's clone keeps
+        return self
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
         """The whole predictive law: at each row a mixture of Gaussians.
@@ -473,6 +517,108 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             names = [f"x{k}" for k in range(self.n_features_in_)]
         scores = (self.loo_score_, self.loo_score_new_inputs_)
         return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
+
+    def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
+        """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
+
+        Parameters
+        ----------
+        leaf : int
+            Its number: its place among the leaves of ``tree_``.
+        output : int
+            Which of several outputs.
+
+        Returns
+        -------
+        gpytorch.models.ExactGP
+            In the units the experts see (standardised ones, unless ``standardize=False``); ``likelihood`` has the noise.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", standardize=False, random_state=0).fit(X, X[:, 0] ** 2)
+        >>> leaf = model.to_gpytorch(leaf=0)
+        >>> leaf.train_inputs[0].shape[1]
+        1
+        """
+        check_is_fitted(self)
+        return exact_leaf(self._settled().model, leaf, output)
+
+    def save(
+        self, path: str | Path, include_factors: bool = False, own_modules: bool = False
+    ) -> None:
+        """Write the fitted model to one file, whole or not at all.
+
+        The file holds arrays (safetensors) and a header in JSON: training rows, tree, hyperparameters, gate, scores. Nothing in
+        it is executed when it is loaded. It takes about as much room as the training data.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its usual ending is ``.dsmgp``. A file of that name is replaced.
+        include_factors : bool
+            Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
+            hundred times the room or more.
+        own_modules : bool
+            Whether a kernel or mean of your own class, which is code, may be left out. Give it again when
+            loading.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> path = getfixture("tmp_path") / "square.dsmgp"
+        >>> model.save(path)
+        >>> bool((DSMGPRegressor.load(path).predict(X) == model.predict(X)).all())
+        True
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        saved = Saved(
+            parameters=self.get_params(deep=False),
+            state=self._settled(),
+            learned=self._learned,
+            kernel_scores=self.kernel_scores_,
+            n_evaluations=self.n_evaluations_,
+            squeeze=self._squeeze,
+            target_names=self._target_names,
+            feature_names=None if names is None else [str(name) for name in names],
+            table=getattr(self, "_table", None),
+        )
+        write_model(path, saved, include_factors, own_modules)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        kernel: gpytorch.kernels.Kernel | None = None,
+        mean: gpytorch.means.Mean | None = None,
+    ) -> DSMGPRegressor:
+        """A fitted model from a file that :meth:`save` wrote.
+
+        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked; one that is
+        damaged, or no model, raises :class:`~dsmgp.archive.ModelFileError`.
+
+        Parameters
+        ----------
+        path : str or Path
+        kernel, mean : GPyTorch modules, optional
+            Those of your own that the file was saved without.
+        """
+        model, saved = read_model(cls, path, kernel, mean)
+        model._change_to(saved.state)
+        model._learned, model.n_evaluations_ = saved.learned, saved.n_evaluations
+        model.kernel_scores_ = saved.kernel_scores
+        model._squeeze, model._target_names = saved.squeeze, saved.target_names
+        model.adapted_ = []
+        model.n_features_in_ = saved.state.rows.X.shape[1]
+        if saved.feature_names is not None:
+            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+        if saved.table is not None:
+            model._table = saved.table
+        return model
 
     @property
     def tree_(self) -> Node:
@@ -548,8 +694,36 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.target_tags.single_output = True
         return tags
 
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        """Training rows of now and their outputs, (n_rows, n_outputs), in the user's units."""
+        self._fitted  # noqa: B018
+        return self._changing.rows.X, self._changing.rows.Y
+
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
+
+    def _framed(self, values: Array, given: Any) -> Any:
+        """In the shape of y, and of the kind that was asked for."""
+        kind = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
+        if kind == "input":
+            kind = kind_of(given)
+        return framed(self._shaped(values), kind, given, self._target_names)
+
+    def _repr_html_inner(self) -> str:
+        """scikit-learn's diagram, and below it what was learned."""
+        diagram = super()._repr_html_inner()
+        return diagram + self._summary_html() if self.__sklearn_is_fitted__() else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle and self.__sklearn_is_fitted__():
+            bundle["text/html"] += self._summary_html()
+        return bundle
+
+    def _summary_html(self) -> str:
+        text = html.escape(self.summary())
+        return f"<details open><summary>What was learned</summary><pre>{text}</pre></details>"
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
         """Rows to fit, or, without ``reset``, to add to those there are."""
@@ -557,6 +731,25 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _test_rows(self, X: ArrayLike) -> Array:
         return new_rows(self, X)
+
+
+def load(
+    path: str | Path,
+    kernel: gpytorch.kernels.Kernel | None = None,
+    mean: gpytorch.means.Mean | None = None,
+) -> DSMGPRegressor:
+    """A fitted model from a file; the same as :meth:`DSMGPRegressor.load`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> path = getfixture("tmp_path") / "line.dsmgp"
+    >>> DSMGPRegressor(random_state=0).fit(X, X[:, 0]).save(path)
+    >>> load(path).predict([[0.5]]).round(3)
+    array([0.5])
+    """
+    return DSMGPRegressor.load(path, kernel, mean)
 
 
 @contextmanager
@@ -573,10 +766,17 @@ def _unchanged_on_error(estimator: Any) -> Iterator[None]:
 
 @contextmanager
 def _progress(verbose: bool) -> Iterator[None]:
-    """Send what the library logs to standard error for the time of a fit."""
+    """Show a bar for the time of a fit where one can be drawn, else send what the library logs to standard error."""
     if not verbose:
         yield
         return
+    if importlib.util.find_spec("rich") is not None:
+        from dsmgp import bars
+
+        if bars.can_draw():
+            with bars.bar():
+                yield
+            return
     logger = logging.getLogger("dsmgp")
     handler, level = logging.StreamHandler(), logger.level
     handler.setFormatter(logging.Formatter("dsmgp: %(message)s"))

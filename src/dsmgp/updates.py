@@ -174,7 +174,7 @@ class Changing:
                 "noise cannot be given here: the outputs were mixed when the model was fitted without it; "
                 "call fit on all rows with their noise"
             )
-        return noise / np.square(np.diag(outputs.loading))
+        return outputs.noise_to_experts(noise)
 
     # What is due
 
