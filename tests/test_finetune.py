@@ -486,6 +486,21 @@ def test_outputs_are_tuned_each_on_its_own(rows, rng):
     assert noise[0, 1] > 3 * noise[1, 1]
 
 
+@pytest.mark.parametrize("include_factors", [False, True])
+def test_saving_and_loading_keeps_what_was_tuned(rows, tmp_path, include_factors):
+    model = fitted(rows, weights="gated").finetune(max_iter=3)
+    model.save(tmp_path / "tuned.dsmgp", include_factors=include_factors)
+    same = DSMGPRegressor.load(tmp_path / "tuned.dsmgp")
+    np.testing.assert_array_equal(same.leaf_noise_, model.leaf_noise_)
+    assert same.summary() == model.summary()
+    expected = model.predict_dist(rows[0]).logpdf(rows[1])
+    np.testing.assert_allclose(same.predict_dist(rows[0]).logpdf(rows[1]), expected, rtol=1e-9)
+    # Tuning goes on from there, not from where fit ended.
+    np.testing.assert_allclose(
+        same.finetune(max_iter=1).leaf_noise_, model.finetune(max_iter=1).leaf_noise_, rtol=1e-9
+    )
+
+
 # What is refused
 
 
