@@ -44,7 +44,8 @@ stand beside ours, or in brackets. Year and Flight are not here: nobody may hand
 Rivals are those of `dsmgp.baselines`: experts share theta, learned jointly on our engine, and have M = 100 rows drawn at
 random, or the parts of one partition ("same partition"); SVGP has 100 inducing points, KISS is additive over inputs.
 "DSMGP, posterior" is the paper's model at its settings: Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one partition.
-"DSMGP, gated" has the same structure and the gate's weights. "DSMGP, default" is `DSMGPRegressor()` as it comes.
+Above 10,000 rows theta is learned for 20 iterations: Algorithm 1 leaves leaves of thousands of rows there.
+"DSMGP, gated" has the same tree and theta, and the gate's weights (of two outputs, a theta of its own). "DSMGP, default" is `DSMGPRegressor()` as it comes.
 An exact GP of more than 2,000 rows learns theta on 2,000 of them and is conditioned on all.
 
 ## What they bear out
