@@ -15,6 +15,7 @@ from dsmgp.regressor import DSMGPRegressor
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.data import split
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+from dsmgp.reproduce.runs import load
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf
 
@@ -78,6 +79,7 @@ def run(job: Job) -> list[Row]:
             "seconds": float(f"{np.median(spent):.4g}"),
             "least": float(f"{min(spent):.4g}"),
             "iterations": len(spent),
+            "load": load(),
         }
     ]
 
