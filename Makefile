@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo reproduce test test-all lint types check clean
+.PHONY: demo reproduce test test-all docs site lint types check clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
@@ -18,6 +18,12 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -m "slow or not slow"
+
+docs: site
+	$(BIN)/python -m pytest -q -m "slow or not slow" tests/test_docs.py
+
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

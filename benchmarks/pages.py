@@ -19,18 +19,18 @@ from statistics import mean
 
 import accuracy
 import engine
+import finetune
 import memory
 import scaling
 import sharing
 import sparse
 import speed
 import structures
+import updates
 from harness import HERE, table
 
-PAGES: dict[str, Callable[..., str]] = {
-    module.__name__: module.page
-    for module in (accuracy, engine, memory, scaling, sharing, sparse, speed, structures)
-}
+MODULES = (accuracy, engine, finetune, memory, scaling, sharing, sparse, speed, structures, updates)
+PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 

@@ -3,6 +3,8 @@
 Most machines have none. There a shortage is feigned where matrices are factorised, on the CPU.
 """
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -112,15 +114,49 @@ def test_single_precision_on_a_gpu_is_close(rows):
 
 
 @needs_gpu
-def test_a_real_gpu_runs_out_of_memory_and_goes_on(rows):
-    expected = fitted(rows, device="cuda").predict(rows[2], return_std=True)
+def test_a_real_gpu_runs_out_of_memory_and_goes_on(rng):
+    X = rng.uniform(-2, 2, size=(20_000, 3))
+    rows = X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X)), X[:500]
+    options = {"device": "cuda", "leaf_size": 700, "sum_children": 2}
     torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.reset_peak_memory_stats()
+    expected = fitted(rows, **options).predict(rows[2], return_std=True)
+    peak, total = (
+        torch.cuda.max_memory_allocated(),
+        torch.cuda.get_device_properties(0).total_memory,
+    )
+    torch.cuda.empty_cache()
     try:
-        torch.cuda.set_per_process_memory_fraction(6e7 / total)
+        torch.cuda.set_per_process_memory_fraction(0.5 * peak / total)
         with pytest.warns(RuntimeWarning, match="ran out of memory"):
-            found = fitted(rows, device="cuda")
+            found = fitted(rows, **options)
         answers = found.predict(rows[2], return_std=True)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     np.testing.assert_allclose(answers, expected, rtol=1e-6, atol=1e-8)
+
+
+@needs_gpu
+def test_rows_come_and_go_on_a_gpu(rows):
+    X, y, test = rows
+    given = {"noise_variance": 0.01, "optimizer": None, "device": "cuda"}
+    whole = fitted(rows, **given)
+    part = copy.deepcopy(whole)
+    part.forget(np.arange(2000, 2500), adapt=False).partial_fit(X[2000:], y[2000:], adapt=False)
+    for got, expected in zip(part.predict(test, return_std=True), whole.predict(test, return_std=True), strict=True):  # fmt: skip
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
+
+
+@needs_gpu
+@pytest.mark.parametrize("parameters", ["noise", "all"])
+def test_fine_tuning_ends_where_it_does_on_a_cpu(rows, parameters):
+    models = [
+        fitted(rows, device=device, weights="posterior").finetune(
+            parameters=parameters, similarity="jaccard", max_iter=10
+        )
+        for device in ("cpu", "cuda")
+    ]
+    laws = [model.predict(rows[2], return_std=True) for model in models]
+    np.testing.assert_allclose(models[1].leaf_noise_, models[0].leaf_noise_, rtol=1e-3)
+    for on_cpu, on_gpu in zip(*laws, strict=True):
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-3, atol=1e-4)

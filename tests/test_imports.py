@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 LAYERS = [
     [
         "machine",
+        "progress",
         "ragged",
         "tree",
         "distance",
@@ -23,6 +24,8 @@ LAYERS = [
         "effort",
         "settings",
         "sharing",
+        "similarity",
+        "lbfgs",
     ],
     ["lapack", "chains", "execution", "factors"],
     [
@@ -37,14 +40,35 @@ LAYERS = [
         "stationary",
         "general",
     ],
-    ["inference", "mixture", "process", "gate"],
-    ["engine", "batched", "native", "experts", "shared", "conditioned"],
-    ["learn", "loo", "joint", "scores", "train"],
-    ["choose", "model"],
-    ["fit", "parameters", "rows", "summary"],
+    ["inference", "mixture", "process", "thetas", "gate"],
+    ["engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
+    ["learn", "loo", "joint", "scores", "train", "tied"],
+    ["choose", "model", "weigh", "finetune"],
+    ["fit", "parameters", "rows", "summary", "updates"],
+    [
+        "frames",
+        "archive",
+        "blueprint",
+        "flat_tree",
+        "stored_families",
+        "storage",
+        "bars",
+        "drawn",
+        "exact_leaf",
+    ],
     ["regressor"],
     ["__init__"],
-    ["datasets", "originals", "plots", "demo"],
+    [
+        "datasets",
+        "originals",
+        "tables",
+        "recipe",
+        "relevance",
+        "plots",
+        "report",
+        "botorch",
+        "demo",
+    ],
     [
         "baselines.estimator",
         "baselines.simple",
@@ -71,9 +95,15 @@ LAYERS = [
         "reproduce.claims",
     ],
     ["reproduce.runner", "reproduce.__init__", "reproduce.__main__"],
+    ["cli.__init__", "cli.talk", "cli.fit", "cli.use", "cli.app", "cli.__main__"],
 ]
-CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl"}
+CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {
+    "botorch",
+    "bars",
+    "recipe",
+    "report",
+    "tables",
     "datasets",
     "originals",
     "plots",
@@ -127,7 +157,7 @@ def target_of(name):
 
 def is_edge(path):
     """Whether a module needs an extra: it is imported when used."""
-    return module_of(path) in EDGES or path.parent.name == "reproduce"
+    return module_of(path) in EDGES or path.parent.name in ("cli", "reproduce")
 
 
 def rank(module):

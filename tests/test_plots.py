@@ -7,8 +7,9 @@ import pytest
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from dsmgp import DSMGPRegressor, demo
+from dsmgp import DSMGPRegressor, demo, plots
 from dsmgp.plots import plot_predictive, plot_splits
+from dsmgp.relevance import relevance
 
 
 @pytest.fixture
@@ -52,6 +53,111 @@ def test_only_one_input_can_be_drawn(wavy):
     model = DSMGPRegressor(max_iter=2).fit(X, y)
     with pytest.raises(ValueError, match="one input"):
         plot_predictive(model, X)
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Two inputs, of which the second matters little; more noise where the first is large."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0, 1, size=(200, 2))
+    y = np.sin(8 * X[:, 0]) + 0.1 * X[:, 1] + (0.02 + 0.3 * (X[:, 0] > 0.5)) * rng.normal(size=200)
+    return DSMGPRegressor("rbf", leaf_size=40, max_iter=20, random_state=0).fit(X, y), X, y
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def test_every_picture_is_a_method_and_draws_where_it_is_told(uneven):
+    model, X, y = uneven
+    arguments = {
+        "plot_dependence": (X,),
+        "plot_calibration": (X, y),
+        "plot_pit": (X, y),
+        "plot_residuals": (X, y),
+        "plot_predictive": None,  # one input only: above
+    }
+    for name in plots.__all__:
+        given = arguments.get(name, ())
+        if given is not None:
+            _, ax = plt.subplots()
+            assert getattr(model, name)(*given, ax=ax) is ax
+            assert getattr(model, name)(*given) is not ax
+    assert all(hasattr(model, name) for name in plots.__all__)
+
+
+def line(ax, label):
+    return next(each for each in ax.get_lines() if each.get_label() == label)
+
+
+def test_partial_dependence_is_the_average_of_predictions(uneven):
+    model, X, _ = uneven
+    ax = model.plot_dependence(X[:50], feature=0, n_points=7)
+    shown = line(ax, "average of the means")
+    for x, mean in zip(*shown.get_data(), strict=True):
+        rows = X[:50].copy()
+        rows[:, 0] = x
+        assert mean == pytest.approx(model.predict(rows).mean(), abs=1e-6)
+    width = np.ptp([line(ax, "90% interval").get_ydata(), ax.get_lines()[2].get_ydata()], axis=0)
+    assert width[-1] > 2 * width[0]  # where there is more noise
+
+
+def test_relevance_finds_the_input_that_matters(uneven):
+    model, _, _ = uneven
+    found = relevance(model._model)
+    assert found[0] == 1.0
+    assert found[1] < 0.5
+    bars = model.plot_relevance().patches
+    assert [bar.get_width() for bar in bars] == pytest.approx(sorted(found))
+
+
+def test_calibration_shows_the_share_of_rows_inside(uneven):
+    model, X, y = uneven
+    levels, shares = line(model.plot_calibration(X, y), "this model").get_data()
+    low, high = model.predict_dist(X).interval(levels[49])
+    assert shares[49] == pytest.approx(np.mean((low <= y) & (y <= high)))
+
+
+def test_pit_bars_have_area_one(uneven):
+    model, X, y = uneven
+    bars = model.plot_pit(X, y, n_bins=8).patches[:8]
+    assert sum(bar.get_height() * bar.get_width() for bar in bars) == pytest.approx(1.0)
+
+
+def test_residuals_are_observed_less_predicted(uneven):
+    model, X, y = uneven
+    predicted, residual = line(model.plot_residuals(X, y), "rows").get_data()
+    np.testing.assert_allclose(predicted, model.predict(X))
+    np.testing.assert_allclose(residual, y - model.predict(X))
+
+
+def test_learning_falls_to_the_best(uneven):
+    model, _, _ = uneven
+    lines = model.plot_learning().get_lines()
+    assert lines
+    assert all((np.diff(each.get_ydata()) <= 0).all() for each in lines)
+
+
+def test_large_trees_are_cut_off_and_say_so(uneven, monkeypatch):
+    model, _, _ = uneven
+    assert "not shown" not in model.plot_tree().get_title()
+    monkeypatch.setattr(plots, "MAX_NODES", 10)
+    assert "not shown" in model.plot_tree().get_title()
+
+
+def test_wrong_inputs_are_named(uneven):
+    model, X, _ = uneven
+    with pytest.raises(ValueError, match=r"one of x0, x1, got 'x2'"):
+        model.plot_dependence(X, "x2")
+    with pytest.raises(ValueError, match="one of x0, x1, got 5"):
+        model.plot_splits(5)
+
+
+def test_pictures_before_a_fit_are_refused():
+    with pytest.raises(AttributeError, match="not fitted"):
+        DSMGPRegressor().plot_tree()
 
 
 @pytest.mark.slow

@@ -5,14 +5,22 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = ["DSMGPRegressor", "FactorisationWarning", "Mixture", "__version__"]
+__all__ = [
+    "DSMGPRegressor",
+    "FactorisationWarning",
+    "Mixture",
+    "ModelFileError",
+    "__version__",
+    "load",
+]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dsmgp.archive import ModelFileError
     from dsmgp.conditioned import FactorisationWarning
     from dsmgp.mixture import Mixture
-    from dsmgp.regressor import DSMGPRegressor
+    from dsmgp.regressor import DSMGPRegressor, load
 else:
     # Loaded when asked for: scikit-learn, which the regressor stands on, brings in scipy.stats and
     # pandas, and so takes not much less than torch and gpytorch. Hidden from type checkers, which
@@ -21,6 +29,7 @@ else:
 
     _HOMES = {
         "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned", "Mixture": "mixture",
+        "ModelFileError": "archive", "load": "regressor",
     }  # fmt: skip
 
     def __getattr__(name):

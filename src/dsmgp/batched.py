@@ -49,17 +49,21 @@ class Batch:
     X: Tensor
     y: Tensor
     mask: Tensor
+    #: Noise variances known row by row, beside the leaf's own noise.
+    known: Tensor | None = None
 
 
 @dataclass
 class Solution:
-    """A batch's matrices factorised: lower factors, K^-1 (y - mean), what was added to the diagonal."""
+    """A batch's matrices factorised: lower factors, K^-1 (y - mean), what was added to the diagonal, and of it what is
+    known row by row."""
 
     factor: Tensor
     alpha: Tensor
     residual: Tensor
     nugget: Tensor
     mask: Tensor
+    known: Tensor | None
 
     @property
     def log_evidence(self) -> Tensor:
@@ -98,8 +102,9 @@ class BatchedEngine:
         leaf_rows: Ragged,
         laws: Sequence[Sequence[Law]],
         memory: float = math.inf,
+        known: Tensor | None = None,
     ) -> None:
-        self.X, self.Y, self.leaf_rows = X, Y, leaf_rows
+        self.X, self.Y, self.leaf_rows, self.known = X, Y, leaf_rows, known
         most = CACHES * cache_numbers() if X.device.type == "cpu" else GPU_ELEMENTS
         #: Elements of a batch of matrices, at most.
         self.elements_at_once = min(most, memory / (WORKING_ARRAYS * X.element_size()))
@@ -230,6 +235,8 @@ class BatchedEngine:
         below = torch.from_numpy(K)[first:]
         torch.tril(law.cross(rows[:, first:], rows)[0], first, out=below)
         below.diagonal(first).add_(law.noise[0])
+        if self.known is not None:
+            below.diagonal(first).add_(self.known[self.leaf_rows[number][first:], output])
 
     def _rows_of(self, number: int) -> Tensor:
         return self.X[torch.from_numpy(self.leaf_rows[number]).to(self.X.device)]
@@ -240,7 +247,8 @@ class BatchedEngine:
             rows = self._rows[torch.from_numpy(where).to(self.X.device)]
             self._where[group] = rows, torch.from_numpy(real).to(self.X.device)
         rows, mask = self._where[group]
-        return Batch(self.X[rows], self.Y[rows, output], mask)
+        known = None if self.known is None else self.known[rows, output] * mask
+        return Batch(self.X[rows], self.Y[rows, output], mask, known)
 
     def _solution(self, bound: Bound, output: int, group: int) -> Solution:
         batch = self.batch(group, output)
@@ -290,11 +298,13 @@ def _solve(K: Tensor, law: BoundLaw, batch: Batch) -> Solution:
     residual = torch.where(batch.mask, batch.y - law.mean(batch.X), 0.0)
     nugget = law.noise.expand(len(K)).clone()
     K.diagonal(dim1=-2, dim2=-1).add_(nugget.unsqueeze(-1))
+    if batch.known is not None:
+        K.diagonal(dim1=-2, dim2=-1).add_(batch.known)
     factor, info = torch.linalg.cholesky_ex(K)
     if bool(info.any()):
         _retry(K, factor, nugget, info)
     alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
-    return Solution(factor, alpha, residual, nugget, batch.mask)
+    return Solution(factor, alpha, residual, nugget, batch.mask, batch.known)
 
 
 def _retry(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None:
@@ -323,7 +333,10 @@ def _sensitivity(solution: Solution, pull: Tensor) -> tuple[Tensor, Tensor, Tens
     alpha = solution.alpha
     pulled = alpha * pull.unsqueeze(-1)
     W.baddbmm_(pulled.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
-    trace = (W.diagonal(dim1=-2, dim2=-1) * solution.mask).sum(-1)
+    diagonal = W.diagonal(dim1=-2, dim2=-1)
+    trace = (diagonal * solution.mask).sum(-1)
     # W * (K + nugget I) sums to pull residual' alpha - n, which saves a pass over the matrices.
     total = (solution.residual * pulled).sum(-1) - solution.mask.sum(-1)
+    if solution.known is not None:
+        total = total - (diagonal * solution.known).sum(-1)
     return W, total - solution.nugget * trace, trace

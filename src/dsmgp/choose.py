@@ -14,6 +14,7 @@ from dsmgp.gate import fit_gate
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
 from dsmgp.process import Family
+from dsmgp.progress import span
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf
 from dsmgp.units import OutputUnits
@@ -43,11 +44,15 @@ def left_out_score(conditioned: Conditioned, labels: NDArray[np.int64]) -> float
     """
 
     def score(law: Mixture, y: Array) -> float:
-        error = np.mean((y - law.component_means[:, 0]) ** 2, axis=0)
+        error = np.average((y - law.component_means[:, 0]) ** 2, axis=0, weights=trust)
         error = np.maximum(error, np.finfo(np.float64).tiny)  # a constant output is never missed
         return float(-law.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
 
-    laws, y = _left_out_laws(conditioned, labels, None)
+    laws, y, known = _left_out_laws(conditioned, labels, None)
+    trust = None
+    if known is not None:  # rows whose error is mostly noise that is known say little of a kernel
+        usual = np.median(laws[0].var - known, axis=0)
+        trust = usual / (usual + known)
     return max(score(law, y) for law in laws)
 
 
@@ -57,15 +62,16 @@ def units_score(conditioned: Conditioned, labels: NDArray[np.int64], units: Outp
     The sum of the joint negative log density and of those of the marginals. The joint one alone rewards
     whatever makes correlated outputs independent, however much worse each of them is then predicted.
     """
-    (law, _), z = _left_out_laws(conditioned, labels, units)
+    (law, _), z, _ = _left_out_laws(conditioned, labels, units)
     y = units.mean_to_user(z)
     return float(-law.joint_logpdf(y).mean() - law.logpdf(y).sum(axis=1).mean())
 
 
 def _left_out_laws(
     conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits | None
-) -> tuple[tuple[Mixture, Mixture], Array]:
-    """Laws of rows left out alone and with their twins, and what was observed in the experts' units.
+) -> tuple[tuple[Mixture, Mixture], Array, Array | None]:
+    """Laws of rows left out alone and with their twins; what was observed, and what is known of its noise, in the
+    experts' units.
 
     Rows stand in one leaf each, so there is nothing to weigh: a law is the leaf's, spread over the shapes.
     """
@@ -74,32 +80,36 @@ def _left_out_laws(
     scales = loo.scales_without(rows)
     both = [loo.components(rows, grouped) for grouped in (False, True)]
     path = np.zeros(both[0].leaf.shape)
-    gate = fit_gate(both[0], scales, path, loo.Y[rows], local_scale=True)
+    known = loo.known(rows)
+    gate = fit_gate(both[0], scales, path, loo.Y[rows], local_scale=True, known=known)
     weights = np.tile(gate.shape_weights, (len(rows), 1))
     laws = [
         Mixture(
             weights,
             np.repeat(found.mean, len(gate.shape_weights), axis=1),
-            found.variance * scales * gate.shape_variances[:, None],
+            found.variance * scales * gate.shape_variances[:, None]
+            + (0.0 if known is None else known[:, None, :]),
             units,
             squeeze=False,
         )
         for found in both
     ]
-    return (laws[0], laws[1]), loo.Y[rows]
+    return (laws[0], laws[1]), loo.Y[rows], known
 
 
 def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[float, Family]]:
     """Every candidate's score after learning on the leaves, and the family itself; the best first."""
     found: dict[str, tuple[float, Family]] = {}
     before: Family | None = None
-    for kernel in CANDIDATES:
+    for k, kernel in enumerate(CANDIDATES):
         family = trainer.build(kernel)
         if before is not None:
             for new, old in zip(family.processes, before.processes, strict=True):
                 new.theta = old.theta
-        trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
-        score = left_out_score(trainer.left_out(leaves, family), trainer.labels)
+        share = 1 / len(CANDIDATES)
+        with span(k * share, (k + 1) * share, f"trying kernel {kernel}"):
+            trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
+            score = left_out_score(trainer.left_out(leaves, family), trainer.labels)
         logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
         found[kernel] = score, family
         before = family
@@ -110,7 +120,8 @@ def choose_units(trainer: Trainer, leaves: Sequence[Leaf], kernel: Any) -> Outpu
     """Units in which several outputs are best learned: as they are, rotated, or each regressed on the others."""
     Y, standardize = trainer.Y, trainer.settings.standardize
     plain = OutputUnits.of(Y, standardize)
-    if Y.shape[1] == 1 or _correlation(Y) <= LEAST_CORRELATION:
+    # Noise known output by output would be correlated in any other units.
+    if Y.shape[1] == 1 or trainer.noise is not None or _correlation(Y) <= LEAST_CORRELATION:
         return plain
     order = range(Y.shape[1])
     tried = [

@@ -80,10 +80,11 @@ def _gather(X, rows, columns, natural, Z):
 
 @njit(nogil=True, cache=True)
 def _condition(
-    at, kind, mean_kind, X, y, rows, columns, natural, Z, K, slopes, residual, alpha, spare
+    at, kind, mean_kind, X, y, known, rows, columns, natural, Z, K, slopes, residual, alpha, spare
 ):
     """Factorise a leaf's matrix in K and solve for its observations; what was added to its diagonal.
 
+    ``known`` is each row's noise beside the leaf's own, or empty.
     Not a number where even the highest jitter was not enough.
     """
     d, n = Z.shape
@@ -99,6 +100,7 @@ def _condition(
         )  # again for each: a failed factor has overwritten it
         for i in range(n):
             K[i, i] = scale + noise + jitter
+        _add_known(known, rows, 0, K)
         if factorise(at, K):
             solve(at, K, alpha)
             return jitter
@@ -107,7 +109,14 @@ def _condition(
 
 
 @njit(nogil=True, cache=True)
-def _fill_noisy(kind, X, rows, columns, natural, K, first, memory):
+def _add_known(known, rows, first, K):
+    if len(known):
+        for i in range(first, len(rows)):
+            K[i, i] += known[rows[i]]
+
+
+@njit(nogil=True, cache=True)
+def _fill_noisy(kind, X, known, rows, columns, natural, K, first, memory):
     """Covariances of y in the lower triangle of K, from a first row on."""
     d, n = len(columns), len(rows)
     Z = memory[: d * n].reshape(d, n)
@@ -115,6 +124,7 @@ def _fill_noisy(kind, X, rows, columns, natural, K, first, memory):
     fill_lower(kind, natural[d], Z, K, first, memory[:0], memory[d * n :])
     for i in range(first, n):
         K[i, i] = natural[d] + natural[-1]
+    _add_known(known, rows, first, K)
 
 
 @njit(nogil=True, cache=True)
@@ -139,20 +149,23 @@ def _evidence(L, residual, alpha, scale_rows):
 
 @njit(nogil=True, cache=True)
 def _gradient(
-    at, kind, mean_kind, X, rows, natural, Z, K, slopes, alpha, spare, nugget, pull, fit, out
+    at, kind, mean_kind, X, known, rows, natural, Z, K, slopes, alpha, spare, nugget, pull, fit, out
 ):
     """Gradient by the natural vector. K holds the factor, and is overwritten by the inverse."""
     d, n = Z.shape
     invert_factor(at, K)
     square(at, K)
-    trace = 0.0
+    trace, by_known = 0.0, 0.0
     for i in range(n):
-        trace += pull * alpha[i] * alpha[i] - K[i, i]
+        w = pull * alpha[i] * alpha[i] - K[i, i]
+        trace += w
+        if len(known):
+            by_known += w * known[rows[i]]
     pull_back(Z, K, slopes, alpha, pull, spare, out)
     for k in range(d):
         out[k] *= 2.0 * slope_factor(kind) / natural[k]
     # W * (K + nugget I) sums to pull residual' alpha - n, which saves a pass over the matrix.
-    out[d] = 0.5 * (pull * fit - n - nugget * trace) / natural[d]
+    out[d] = 0.5 * (pull * fit - n - nugget * trace - by_known) / natural[d]
     if mean_kind > 0:
         assign(out[d + 1 : -1], 0.0)
         for i in range(n):
@@ -175,7 +188,7 @@ def _inverse_diagonal(at, L, out):
 
 @njit(nogil=True, cache=True)
 def _evaluate(
-    at, kind, mean_kind, scale_rows, X, y, rows, ends, columns, naturals, memory,
+    at, kind, mean_kind, scale_rows, X, y, known, rows, ends, columns, naturals, memory,
     evidence, fits, added, gradient, alphas, diagonals, factors,
 ):  # fmt: skip
     """Every leaf's log evidence, residual' alpha and what was added to its diagonal, and of the rest what is not empty:
@@ -200,8 +213,9 @@ def _evaluate(
             memory[c + 2 * n : c + 4 * n],
         )
         added[leaf] = jitter = _condition(
-            at, kind, mean_kind, X, y, mine, columns, natural, Z, K, slopes, residual, alpha, spare
-        )
+            at, kind, mean_kind, X, y, known, mine, columns, natural, Z, K, slopes, residual, alpha,
+            spare,
+        )  # fmt: skip
         if math.isnan(jitter):
             evidence[leaf] = fits[leaf] = math.nan
             if len(gradient):
@@ -222,8 +236,8 @@ def _evaluate(
         if len(gradient):
             nugget = natural[-1] + jitter
             _gradient(
-                at, kind, mean_kind, X, mine, natural, Z, K, slopes, alpha, spare, nugget, pull, fit,
-                gradient[leaf],
+                at, kind, mean_kind, X, known, mine, natural, Z, K, slopes, alpha, spare, nugget, pull,
+                fit, gradient[leaf],
             )  # fmt: skip
 
 
@@ -311,6 +325,8 @@ class Leaves:
         Leaf k has ``rows[ends[k]:ends[k + 1]]``.
     columns : array of int
         The inputs that the kernel sees.
+    known : array of shape (n_rows,), or empty
+        Noise variances known row by row, beside the noise of the law.
     """
 
     X: Array
@@ -320,6 +336,7 @@ class Leaves:
     columns: Numbers
     kind: str
     mean_kind: str
+    known: Array
 
     @classmethod
     def of(
@@ -330,10 +347,12 @@ class Leaves:
         columns: Sequence[int],
         kind: str,
         mean_kind: str,
+        known: Array | None = None,
     ) -> Leaves:
         X, y = np.ascontiguousarray(X, np.float64), np.ascontiguousarray(y, np.float64)
         seen = np.asarray(columns, np.int64)
-        return cls(X, y, leaf_rows.flat, leaf_rows.ends, seen, kind, mean_kind)
+        known = np.empty(0) if known is None else known
+        return cls(X, y, leaf_rows.flat, leaf_rows.ends, seen, kind, mean_kind, known)
 
     @property
     def codes(self) -> tuple[int, int]:
@@ -399,8 +418,8 @@ def _evaluated(
     diagonals = np.empty(len(leaves.rows) if leave_out else 0)
     elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
     _evaluate(
-        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.rows, leaves.ends,
-        leaves.columns, np.atleast_2d(naturals), _memory.take(size),
+        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known, leaves.rows,
+        leaves.ends, leaves.columns, np.atleast_2d(naturals), _memory.take(size),
         evidence, fits, added, gradient, alphas, diagonals, elements,
     )  # fmt: skip
     return Evaluated(evidence, fits, added, alphas, elements, diagonals)
@@ -410,7 +429,9 @@ def fill(leaves: Leaves, leaf: int, natural: Array, K: Array, first: int = 0) ->
     """Covariances of y at a leaf's rows, into the lower triangle of K: its rows from ``first`` on."""
     rows = leaves.rows[leaves.ends[leaf] : leaves.ends[leaf + 1]]
     memory = _memory.take((len(leaves.columns) + 2) * len(rows))
-    _fill_noisy(leaves.codes[0], leaves.X, rows, leaves.columns, natural, K, first, memory)
+    _fill_noisy(
+        leaves.codes[0], leaves.X, leaves.known, rows, leaves.columns, natural, K, first, memory
+    )
 
 
 def predict(

@@ -17,7 +17,9 @@ from dsmgp.chains import NotPositiveDefinite
 from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
 from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
-from dsmgp.factors import Factors, Group
+from dsmgp.factors import Factors, Group, Packed, Stacked
+from dsmgp.live import Column, inverse_diagonal
+from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
 from dsmgp.shared import SharedEngine
@@ -82,7 +84,9 @@ class Conditioned:
         self.bound = experts.bind(naturals)
         #: Noise variance of each leaf and output, (n_leaves, n_outputs).
         self.noise = self._noise()
-        self._memory = memory
+        #: Bytes up to which factors are kept.
+        self.memory = memory
+        self._left_variance: Array | None = None
         shared = SharedEngine.where_it_pays(experts, self.bound, memory) if share else None
         #: Whether any rows have the same inputs; unknown, and none, unless rows are left out.
         self.has_twins = leave_out is not None and _any_equal(leave_out)
@@ -100,14 +104,53 @@ class Conditioned:
             [torch.stack([s.log_evidence for s in r], -1) for r in results],
             experts.n_outputs,
         )
-        #: By leaf: its group and its place there; -1 for leaves without rows.
-        self.group = np.full(experts.n_leaves, -1)
-        self.slot = np.full(experts.n_leaves, -1)
-        for group, numbers in enumerate(self.engine.groups):
-            self.group[numbers], self.slot[numbers] = group, np.arange(len(numbers))
+        self._number_leaves()
         #: By output, for the rows of one leaf after the other.
         self.alpha = self._alpha(results)
         self.left_out = None if leave_out is None else self._left_out(results)
+
+    @classmethod
+    def restored(
+        cls,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        leaf_rows: Ragged,
+        log_evidence: Array,
+        alpha: list[Tensor],
+        factors: Sequence[Sequence[Tensor]],
+        memory: float = math.inf,
+    ) -> Conditioned:
+        """Experts that saw their rows once before: what they found then, with factors by output and leaf.
+
+        ``leaf_rows`` are each leaf's rows in the order of its alpha and its factor.
+        """
+        self = object.__new__(cls)
+        self.experts, self.naturals = experts, list(naturals)
+        self.bound = experts.bind(naturals)
+        self.noise = self._noise()
+        self.memory, self.has_twins = memory, False
+        self.left_out = self._left_variance = None
+        self.engine = experts.engine_for(leaf_rows)
+        self.log_evidence, self.alpha = log_evidence, alpha
+        self._number_leaves()
+        sizes = [0] * len(self.engine.groups)  # they are there already, and stay
+        self.factors = Factors(self._made_again, sizes, math.inf)
+        kind = Packed if experts.compiled else Stacked
+        for group, numbers in enumerate(self.engine.groups):
+            own = [kind.of([by_leaf[k] for k in numbers.tolist()]) for by_leaf in factors]
+            self.factors.put(group, list(own))
+        return self
+
+    def _number_leaves(self) -> None:
+        #: By leaf: its group and its place there; -1 for leaves without rows.
+        self.group = np.full(self.experts.n_leaves, -1)
+        self.slot = np.full(self.experts.n_leaves, -1)
+        for group, numbers in enumerate(self.engine.groups):
+            self.group[numbers], self.slot[numbers] = group, np.arange(len(numbers))
+
+    def factor(self, output: int, number: int) -> Tensor:
+        """The lower factor of a leaf that has rows."""
+        return self.factors.get(int(self.group[number]))[output][int(self.slot[number])]
 
     @property
     def leaf_rows(self) -> Ragged:
@@ -177,7 +220,7 @@ class Conditioned:
 
     def _keep_less(self) -> bool:
         """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small already."""
-        self._memory /= 2
+        self.memory /= 2
         return self.experts.take_less()
 
     def _ask_less(self) -> bool:
@@ -190,7 +233,7 @@ class Conditioned:
         self.engine, n_groups = engine, len(engine.groups)
         each = self.experts.X.element_size() * self.experts.n_outputs
         sizes = [each * engine.elements(group) for group in range(n_groups)]
-        self.factors = Factors(self._made_again, sizes, self._memory)
+        self.factors = Factors(self._made_again, sizes, self.memory)
         return self.experts.map(engine, lambda group: self._see(group, twins), range(n_groups))
 
     def _see(self, group: int, twins: Twins | None) -> list[Seen]:
@@ -209,6 +252,7 @@ class Conditioned:
             )
         if keep:
             self.factors.put(group, [s.factors for s in seen if s.factors is not None])
+        tick((group + 1) / len(self.engine.groups))
         return seen
 
     def _made_again(self, group: int) -> Group:
@@ -237,8 +281,35 @@ class Conditioned:
             )
 
     def forget_left_out(self) -> None:
-        """Drop what was left out, which takes more memory than the rows, once it has been used."""
+        """Drop most of what was left out, which takes more memory than the rows, once it has been used.
+
+        Variances stay: rows that come or go later change them, and to begin with they cost as much as the factor.
+        """
+        if self.left_out is not None:
+            self._left_variance = self.left_out.variance
         self.left_out = None
+
+    def columns(self, number: int) -> tuple[Column, ...] | None:
+        """What was computed of one leaf, output by output, on the CPU; nothing if its factor was not kept."""
+        if self.group[number] >= 0 and not self.factors.holds(int(self.group[number])):
+            return None
+        own = slice(*self.leaf_rows.ends[number : number + 2].tolist())
+        group, slot, found = int(self.group[number]), int(self.slot[number]), []
+        factors = self.factors.get(group) if group >= 0 else None
+        for output in range(self.experts.n_outputs):
+            factor = np.empty((0, 0)) if factors is None else as_numpy(factors[output][slot])
+            factor = np.tril(factor)
+            if self._left_variance is None:
+                diagonal = inverse_diagonal(factor)
+            else:
+                diagonal = 1.0 / self._left_variance[own, output]
+            alpha = as_numpy(self.alpha[output][own])
+            found.append(Column(factor, alpha, diagonal, float(self.log_evidence[number, output])))
+        return tuple(found)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.experts.Y)
 
     def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
         """Mean and variance of f for every pair of leaf and row of X, (n_pairs, n_outputs) each.
@@ -314,7 +385,7 @@ class Conditioned:
             if len(rows):
                 cross = law.cross(test, train)[0]
                 mean = mean + cross @ self.alpha[output][own]
-                factor = self.factors.get(int(self.group[number]))[output][int(self.slot[number])]
+                factor = self.factor(output, number)
                 half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
                 covariance = covariance - half.mT @ half
             means.append(mean)

@@ -42,6 +42,8 @@ class Experts:
         What computes them; the fastest that can.
     memory : float
         Bytes that matrices may take while leaves are worked on.
+    known : Tensor of shape (n_rows, n_outputs), optional
+        Noise variances known row by row, which add to the noise that is learned.
 
     Hyperparameters come as ``naturals``, one tensor per output: a vector for all leaves, or a table with a
     row for each.
@@ -56,9 +58,10 @@ class Experts:
         executor: LocalExecutor | None = None,
         engine: type[BatchedEngine] | type[NativeEngine] | None = None,
         memory: float = math.inf,
+        known: Tensor | None = None,
     ) -> None:
         self.memory = memory
-        self.X, self.Y = X, Y
+        self.X, self.Y, self.known = X, Y, known
         self.laws = [
             [law] * len(leaves) if isinstance(law, (Stationary, General)) else list(law)
             for law in laws
@@ -98,7 +101,7 @@ class Experts:
 
     def engine_for(self, leaf_rows: Ragged) -> LearningEngine:
         """An engine like the experts' own, for leaves of these rows."""
-        return self._engine_type(self.X, self.Y, leaf_rows, self.laws, self.memory)
+        return self._engine_type(self.X, self.Y, leaf_rows, self.laws, self.memory, self.known)
 
     def take_less(self) -> bool:
         """Smaller batches from now on, for want of memory; no where they are small already."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -61,6 +62,16 @@ class Stacked:
     stack: Tensor
     sizes: Index
 
+    @classmethod
+    def of(cls, matrices: Sequence[Tensor]) -> Stacked:
+        sizes = np.array([len(matrix) for matrix in matrices])
+        # Ones on the diagonal of what is padded: it can be solved with, too. Columns lie together, as where torch
+        # makes factors: the last digits of what is solved depend on it.
+        stack = torch.eye(int(sizes.max())).to(matrices[0]).repeat(len(matrices), 1, 1).mT
+        for slot, matrix in enumerate(matrices):
+            stack[slot, : len(matrix), : len(matrix)] = matrix
+        return cls(stack, sizes)
+
     def __getitem__(self, slot: int) -> Tensor:
         n = int(self.sizes[slot])
         return self.stack[slot, :n, :n]
@@ -75,6 +86,13 @@ class Packed:
 
     flat: Tensor
     sizes: Index
+
+    @classmethod
+    def of(cls, matrices: Sequence[Tensor]) -> Packed:
+        return cls(
+            torch.cat([matrix.reshape(-1) for matrix in matrices]),
+            np.array([len(matrix) for matrix in matrices]),
+        )
 
     def __getitem__(self, slot: int) -> Tensor:
         n, start = int(self.sizes[slot]), int(np.square(self.sizes[:slot]).sum())
@@ -121,6 +139,10 @@ class Factors:
     def keeps(self, group: int) -> bool:
         """Whether a group's factors stay once they are made."""
         return group in self._stay
+
+    def holds(self, group: int) -> bool:
+        """Whether a group's factors are here now."""
+        return group in self._held or group in self._passing
 
     def put(self, group: int, factors: Group) -> None:
         """Give factors that stay."""

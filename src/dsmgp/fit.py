@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
-from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
 from dsmgp.learn import TOLERANCE, Learned
-from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
 from dsmgp.process import Family
+from dsmgp.progress import span
 from dsmgp.routes import place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
+from dsmgp.weigh import weigh
 
 __all__ = ["Fitted", "fit"]
 
@@ -34,13 +34,16 @@ logger = logging.getLogger("dsmgp")
 PAPER_SIZE, PAPER_CHILDREN, BALANCED_CHILDREN = 100, 4, 8
 # The kernel with which outputs as they are and mixed are compared when it is yet to be chosen.
 NEUTRAL_KERNEL = "matern12"
-# Rows on which leave-one-out scores are computed.
-MAX_SCORED_ROWS = 20_000
 # Partitions alternate between two kernels whose trial scores are this close.
 CLOSE_SCORES = 0.05
 # Leaves this much larger than those theta is learned on get a theta of their own, if it can be had for this share of
 # the seconds: two kernels, on this share of the rows theta was learned on, for at least and at most so many iterations.
 LARGE, POLISH_SHARE, POLISH_ROWS, POLISH_ITERATIONS = 2.0, 0.25, 0.5, (8, 40)
+# About which shares of the time the parts of a fit take, for those who watch it.
+SHARES = {
+    "units": (0.0, 0.1), "kernels": (0.1, 0.4), "learning": (0.4, 0.55), "growing": (0.55, 0.7),
+    "full": (0.6, 0.7), "conditioning": (0.7, 0.95), "weighing": (0.95, 1.0),
+}  # fmt: skip
 # Theta of partitions that are drawn at random need not be found more exactly than this (see learn.TOLERANCE).
 DRAWN_TOLERANCE = 1e-5
 
@@ -62,18 +65,31 @@ class Fitted:
     loo_score_new_inputs: float
 
 
-def fit(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
-    """Fit a deep structured mixture to rows in the user's units."""
-    return _Fit(X, Y, settings, rng).run()
+def fit(
+    X: Array,
+    Y: Array,
+    settings: Settings,
+    rng: np.random.Generator,
+    noise: Array | None = None,
+) -> Fitted:
+    """Fit a deep structured mixture to rows in the user's units; ``noise`` is what is known of the observations' variances."""
+    return _Fit(X, Y, settings, rng, noise).run()
 
 
 class _Fit:
     """One fit: what all its steps share."""
 
-    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        X: Array,
+        Y: Array,
+        settings: Settings,
+        rng: np.random.Generator,
+        noise: Array | None,
+    ) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
         self.effort = EFFORTS[settings.effort]
-        self.trainer = Trainer(X, Y, settings, rng)
+        self.trainer = Trainer(X, Y, settings, rng, noise)
         self.learned: list[Learned] = []
         self.kernel_scores: dict[str, float] = {}
 
@@ -81,16 +97,20 @@ class _Fit:
         settings, n_dims = self.settings, self.X.shape[1]
         given = None if isinstance(settings.structure, str) else place(settings.structure, self.X)
         families = self._families(given)
-        partitions = [(given, families[0])] if given else self._partitions(families)
+        with span(*SHARES["growing"], "growing the tree"):
+            partitions = [(given, families[0])] if given else self._partitions(families)
         tree, families, family = _join(partitions)
         if settings.optimizer is not None and settings.objective == "full":
-            self.learned = self.trainer.learn(leaves(tree), families[0], tree=tree)
+            with span(*SHARES["full"], "learning on the whole tree"):
+                self.learned = self.trainer.learn(leaves(tree), families[0], tree=tree)
         experts = self.trainer.experts(leaves(tree), families, family.tolist())
         tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
         naturals = [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
         memory = 0.5 * self.trainer.memory
-        conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
-        return self._weigh(tree, families, family, conditioned)
+        with span(*SHARES["conditioning"], "conditioning leaves"):
+            conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
+        with span(*SHARES["weighing"], "fitting the gate"):
+            return self._weigh(tree, families, family, conditioned)
 
     @property
     def _may_mix(self) -> bool:
@@ -110,15 +130,18 @@ class _Fit:
             return [trainer.build(kernel)]  # given for the outputs as they are
         surrogate = self._surrogate(given)
         trial = trainer.some(surrogate, self.effort.n_trial_leaves)
-        trainer.outputs = choose_units(trainer, trial, kernel)
+        with span(*SHARES["units"], "trying units of the outputs"):
+            trainer.outputs = choose_units(trainer, trial, kernel)
         families = [trainer.build(kernel)]
         if automatic:
-            ranked = rank_kernels(trainer, trial)
+            with span(*SHARES["kernels"], "trying kernels"):
+                ranked = rank_kernels(trainer, trial)
             self.kernel_scores = {name: score for name, (score, _) in ranked.items()}
             families = [family for _, family in ranked.values()][: 2 if self._may_mix else 1]
         for family in self._close(families):
             tolerance = DRAWN_TOLERANCE if settings.structure == "balanced" else TOLERANCE
-            self.learned += trainer.learn(surrogate, family, tolerance=tolerance)
+            with span(*SHARES["learning"], f"learning {family.kernel if automatic else 'theta'}"):
+                self.learned += trainer.learn(surrogate, family, tolerance=tolerance)
         return families
 
     def _close(self, families: list[Family]) -> list[Family]:
@@ -273,8 +296,6 @@ class _Fit:
     ) -> Fitted:
         """Scales of the leaves, the gate, and the scores of rows left out."""
         settings, trainer = self.settings, self.trainer
-        loo = LeaveOneOut(conditioned, trainer.labels)
-        scales = loo.scales if settings.local_scale else np.ones_like(loo.squares)
         model = Model(
             tree=tree,
             families=families,
@@ -283,26 +304,11 @@ class _Fit:
             inputs=trainer.inputs,
             outputs=trainer.outputs,
             weights=settings.weights,
-            scales=scales,
+            scales=np.ones((len(family), self.Y.shape[1])),
         )
-        if settings.weights == "gated":
-            rows = self._sample(self.effort.n_gate_rows)
-            components = loo.components(rows)
-            without = (
-                loo.scales_without(rows) if settings.local_scale else np.ones(components.mean.shape)
-            )
-            path = components.of_leaves(model.log_path_weights, -np.inf)
-            model.gate = fit_gate(components, without, path, loo.Y[rows], settings.local_scale)
-        rows = self._sample(MAX_SCORED_ROWS)
-        laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
-        scores = [float(-law.logpdf(self.Y[rows]).sum(axis=1).mean()) for law in laws]
-        conditioned.forget_left_out()
+        n_gate_rows = self.effort.n_gate_rows
+        scores = weigh(model, self.Y, trainer.labels, settings.local_scale, n_gate_rows, self.rng)
         return Fitted(model, self.learned, self.kernel_scores, trainer.n_evaluations, *scores)
-
-    def _sample(self, most: int) -> NDArray[np.int64]:
-        if len(self.X) <= most:
-            return np.arange(len(self.X))
-        return np.sort(self.rng.choice(len(self.X), most, replace=False))
 
 
 def _join(

@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 from dsmgp.components import Components
 from dsmgp.lapack import one_thread
 
-__all__ = ["Gate", "fit_gate", "leaf_scales"]
+__all__ = ["Gate", "fit_gate", "leaf_scales", "log_product", "standardised", "without_known"]
 
 Array = NDArray[np.float64]
 # Rows of pseudo-data at scale one: a leaf of few rows keeps its scale near one.
@@ -66,20 +66,48 @@ class Gate:
 
     def log_weight(self, log_path: Array, variance: Array, scale: Array) -> Array:
         """Log weight of leaves, not normalised; variance and scale have the outputs last."""
-        return np.asarray(
-            log_path
-            - self.variance_exponent * np.log(variance).sum(-1)
-            - self.scale_exponent * np.log(scale).sum(-1)
-        )
+        return self.log_constant(log_path, scale) - self.variance_exponent * log_product(variance)
+
+    def log_constant(self, log_path: Array, scale: Array) -> Array:
+        """What of it is the same wherever the leaf is asked."""
+        return np.asarray(log_path - self.scale_exponent * log_product(scale))
+
+
+def log_product(values: Array) -> Array:
+    """Log of the product over the last axis; sums over an axis of length one are slow."""
+    logs = np.log(values)
+    return logs[..., 0] if logs.shape[-1] == 1 else np.asarray(logs.sum(-1))
 
 
 def leaf_scales(squares: Array, n_rows: Array) -> Array:
     """Scale of leaves whose standardised leave-one-out residuals have the given sums of squares."""
-    return np.asarray((PRIOR_ROWS + squares) / (PRIOR_ROWS + n_rows))
+    return np.asarray((PRIOR_ROWS + np.maximum(squares, 0.0)) / (PRIOR_ROWS + n_rows))
+
+
+def standardised(square: Array, variance: Array, known: Array | None) -> tuple[Array, Array]:
+    """Squared residuals of rows left out over their variance, and how much each counts: one but for rows of known noise.
+
+    Such noise is not the leaf's to answer for, so it is taken off the square. What is left is the more uncertain the
+    larger the noise, and counts by the inverse of its variance.
+    """
+    if known is None:
+        return square / variance, np.ones_like(square)
+    own = without_known(variance, known) / variance
+    return own * (square - known) / variance, own**2
+
+
+def without_known(variance: Array, known: Array) -> Array:
+    """Variance of y but for what is known of its noise, which is less than the whole."""
+    return np.maximum(variance - known, 1e-9 * variance)
 
 
 def fit_gate(
-    components: Components, scale: Array, log_path: Array, y: Array, local_scale: bool
+    components: Components,
+    scale: Array,
+    log_path: Array,
+    y: Array,
+    local_scale: bool,
+    known: Array | None = None,
 ) -> Gate:
     """The gate under which the mixture of left-out laws is best at the rows: its law and, as much, its mean.
 
@@ -98,6 +126,8 @@ def fit_gate(
         What was observed, in the units of the experts.
     local_scale : bool
         Whether leaves have scales; without them there is one exponent to fit and one shape.
+    known : ndarray of shape (n, n_outputs), optional
+        Noise variances of the rows that the leaves do not know of.
     """
     problem = _Problem(
         log_path,
@@ -106,6 +136,7 @@ def fit_gate(
         y[:, None, :] - components.mean,
         components.variance * scale,
         len(START_SHAPES[0]) if local_scale else 0,
+        known,
     )
     start, bounds = [START_EXPONENTS[0]], [BOUNDS["exponent"]]
     if local_scale:
@@ -142,6 +173,7 @@ class _Problem:
     residual: Array
     spread: Array
     n_shapes: int
+    known: Array | None = None
 
     @property
     def n_outputs(self) -> int:
@@ -151,6 +183,15 @@ class _Problem:
     def square(self) -> Array:
         """Standardised squared residuals, summed over outputs."""
         return np.asarray((self.residual**2 / self.spread).sum(-1))
+
+    @cached_property
+    def trust(self) -> Array:
+        """What a row's squared error counts, (rows, outputs): less where most of it is noise that is known."""
+        if self.known is None:
+            return np.ones((len(self.residual), self.n_outputs))
+        usual = np.median(self.spread, axis=(0, 1))
+        weight = usual / (usual + self.known)
+        return np.asarray(weight / weight.mean(axis=0))
 
     def parts(self, theta: Array) -> tuple[float, float, Array, Array]:
         """Exponents, and log weights and log variances of the shapes."""
@@ -176,12 +217,12 @@ class _Problem:
         """Log of the mixture mean's root mean square error, summed over outputs; by the exponents only."""
         gate = self.gate(theta)
         error = np.einsum("nk,nkp->np", gate, self.residual)
-        square = np.maximum(np.mean(error**2, axis=0), np.finfo(np.float64).tiny)
+        square = np.maximum(np.mean(self.trust * error**2, axis=0), np.finfo(np.float64).tiny)
         gradient = []
         for pull in (self.log_v, self.log_z)[: 2 if self.n_shapes else 1]:
             away = gate * ((gate * pull).sum(axis=1, keepdims=True) - pull)
             moved = np.einsum("nk,nkp->np", away, self.residual)
-            gradient.append(float((np.mean(error * moved, axis=0) / square).sum()))
+            gradient.append(float((np.mean(self.trust * error * moved, axis=0) / square).sum()))
         return 0.5 * float(np.log(square).sum()), np.array(gradient)
 
     def log_density(self, theta: Array) -> tuple[float, Array]:
@@ -190,13 +231,8 @@ class _Problem:
         gate = self.gate(theta)
         with np.errstate(divide="ignore"):
             log_gate = np.log(gate)
-        normal = -0.5 * (self.log_v + self.log_z + self.n_outputs * LOG_2PI)
-        precision = np.exp(-log_variances)
-        terms = (
-            (log_gate + normal)[:, :, None]
-            + (log_weights - 0.5 * self.n_outputs * log_variances)
-            - 0.5 * self.square[:, :, None] * precision
-        )  # (rows, components, shapes)
+        normal, by_variance = self.log_normal(log_variances)
+        terms = log_gate[:, :, None] + log_weights + normal  # (rows, components, shapes)
         n = len(terms)
         posterior, total = _softmax(terms.reshape(n, -1))
         posterior = posterior.reshape(terms.shape)
@@ -204,11 +240,24 @@ class _Problem:
         gradient = [-(moved * self.log_v).sum() / n]
         if self.n_shapes:
             by_shape = posterior.sum((0, 1)) / n
-            squares = np.einsum("nkj,nk->j", posterior, self.square) / n
             gradient.append(-(moved * self.log_z).sum() / n)
             gradient += list((by_shape - np.exp(log_weights))[1:])
-            gradient += list(0.5 * (squares * precision - self.n_outputs * by_shape))
+            gradient += list(np.einsum("nkj,nkj->j", posterior, by_variance) / n)
         return float(total.mean()), np.array(gradient)
+
+    def log_normal(self, log_variances: Array) -> tuple[Array, Array]:
+        """Log density of the rows under each leaf and shape, and its derivative by the log of the shape's variance:
+        (rows, components, shapes)."""
+        if self.known is None:
+            square = self.square[:, :, None] * np.exp(-log_variances)
+            normal = -0.5 * (self.log_v + self.log_z + self.n_outputs * LOG_2PI)[:, :, None]
+            density = normal - 0.5 * (square + self.n_outputs * log_variances)
+            return density, 0.5 * (square - self.n_outputs)
+        own = self.spread[:, :, None, :] * np.exp(log_variances)[:, None]
+        total = own + self.known[:, None, None, :]  # what is known is not the leaf's to scale
+        square = self.residual[:, :, None, :] ** 2 / total
+        density = -0.5 * (square + np.log(total) + LOG_2PI).sum(-1)
+        return density, 0.5 * ((square - 1.0) * own / total).sum(-1)
 
 
 def _softmax(log_weights: Array) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from dsmgp.experts import Experts
 from dsmgp.inference import infer
 from dsmgp.lapack import one_thread
 from dsmgp.process import Process
+from dsmgp.progress import Enough, stopping, tick
 from dsmgp.tree import Node
 
 __all__ = ["OPTIMIZERS", "TOLERANCE", "Learned", "learn"]
@@ -138,8 +139,11 @@ def _maximise(
     seen = Learned(start.copy(), -np.inf)
 
     def loss(theta: Vector) -> tuple[float, Vector]:
+        if stopping() and np.isfinite(seen.objective):
+            raise Enough
         value, gradient = objective(theta)
         seen.n_evaluations += 1
+        tick(seen.n_evaluations / steps)
         seen.path.append(value)
         if value > seen.objective:
             seen.objective, seen.theta = value, theta.copy()
@@ -147,19 +151,26 @@ def _maximise(
         # there is no value: the line search of L-BFGS cannot step back from infinity.
         return (-value / n_rows if np.isfinite(value) else 1e10), -gradient / n_rows
 
+    try:
+        seen.n_iterations = _search(loss, start, optimizer, steps, tolerance)
+    except Enough:  # asked to end: the best theta seen stays
+        seen.n_iterations = max(1, seen.n_evaluations - 1)
+    return seen
+
+
+def _search(loss: Objective, start: Vector, optimizer: str, steps: int, tolerance: float) -> int:
+    """Minimise a loss that remembers its best; the number of iterations."""
     if optimizer == "lbfgs":
         options = {"maxiter": steps, "ftol": tolerance, "gtol": 1e-5, "maxcor": 20}
         found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-        seen.n_iterations = max(int(found.nit), 1)
-        return seen
+        return max(int(found.nit), 1)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     kinds = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
     stepper = kinds[optimizer]([parameter], lr=LEARNING_RATE)
-    for _ in range(steps):
+    for iteration in range(steps):
         value, gradient = loss(parameter.detach().numpy().copy())
         if value >= 1e10:
-            break
+            return iteration
         parameter.grad = torch.from_numpy(gradient)
         stepper.step()
-        seen.n_iterations += 1
-    return seen
+    return steps

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_numpy
-from dsmgp.gate import leaf_scales
+from dsmgp.gate import leaf_scales, standardised, without_known
 
 __all__ = ["LeaveOneOut", "equal_rows"]
 
@@ -58,25 +58,40 @@ class LeaveOneOut:
         self.n_rows = self.leaf_rows.sizes
         self.Y = as_numpy(conditioned.experts.Y)
         self.leaf = leaf = self.leaf_rows.owner
+        known = conditioned.experts.known
+        self._known = None if known is None else as_numpy(known)
         found, rows = self.left_out, self.leaf_rows.flat
-        square = (self.Y[rows] - found.mean) ** 2 / found.variance
-        self.squares = _sums(square, leaf, len(self.leaf_rows))
-        # Each row's share of its leaf's sum of squares, with its twins', and how many they are.
-        self._own = square, np.ones_like(square)
+        square, count = standardised(
+            (self.Y[rows] - found.mean) ** 2,
+            found.variance,
+            None if self._known is None else self._known[rows],
+        )
+        #: By leaf and output: the sum of squares, and the rows that it is worth.
+        self.squares, self.counts = (_sums(a, leaf, len(self.leaf_rows)) for a in (square, count))
+        # Each row's share of them, with its twins'.
+        self._own = square, count
         if conditioned.has_twins:
-            self._own = _summed_over_twins(square, leaf, labels[rows])
+            self._own = _summed_over_twins(square, count, leaf, labels[rows])
 
     @property
     def scales(self) -> Array:
         """Each leaf's scale, (n_leaves, n_outputs)."""
-        return leaf_scales(self.squares, self.n_rows[:, None].astype(np.float64))
+        return leaf_scales(self.squares, self.counts)
+
+    def known(self, rows: Index) -> Array | None:
+        """Noise variances of rows that were given, beside the noise that was learned: (n, n_outputs)."""
+        return None if self._known is None else self._known[rows]
 
     def components(self, rows: Index, grouped: bool = False) -> Components:
-        """What the leaves say at ``rows``; ``grouped``: without all rows of the same inputs."""
+        """What the leaves say of y at ``rows``, as if nothing were known of their noise; ``grouped``: without all rows of
+        the same inputs."""
         found = self.left_out
+        mean, variance = found.mean, found.variance
         if grouped:
-            return self._stack(rows, found.grouped_mean, found.grouped_variance)
-        return self._stack(rows, found.mean, found.variance)
+            mean, variance = found.grouped_mean, found.grouped_variance
+        if self._known is not None:
+            variance = without_known(variance, self._known[self.leaf_rows.flat])
+        return self._stack(rows, mean, variance)
 
     def scales_without(self, rows: Index) -> Array:
         """Scales of the leaves at ``rows``, each without the row: (n, n_components, n_outputs).
@@ -84,9 +99,9 @@ class LeaveOneOut:
         Without its twins too: a twin's residual is against the row itself, and would betray it.
         """
         own = self._stack(rows, *self._own)
-        others = np.maximum(own.of_leaves(self.squares, 0.0) - own.mean, 0.0)
-        count = own.of_leaves(self.n_rows[:, None].astype(np.float64), 1.0) - own.variance
-        return leaf_scales(others, count)
+        others = own.of_leaves(self.squares, 0.0) - own.mean
+        count = own.of_leaves(self.counts, 1.0) - own.variance
+        return leaf_scales(others, np.maximum(count, 0.0))
 
     def _stack(self, rows: Index, first: Array, second: Array) -> Components:
         """Two values for each row of each leaf: both at ``rows``, side by side."""
@@ -104,10 +119,10 @@ def _sums(values: Array, group: Index, n_groups: int) -> Array:
     return np.stack(sums, axis=1)
 
 
-def _summed_over_twins(square: Array, leaf: Index, labels: Index) -> tuple[Array, Array]:
-    """For each row the sum over the rows of the same leaf and label, and their number."""
-    _, group, counts = np.unique(
-        leaf * (labels.max() + 1) + labels, return_inverse=True, return_counts=True
-    )
-    count = np.broadcast_to(counts[group][:, None].astype(np.float64), square.shape)
-    return _sums(square, group, len(counts))[group], count
+def _summed_over_twins(
+    square: Array, count: Array, leaf: Index, labels: Index
+) -> tuple[Array, Array]:
+    """For each row the sums over the rows of the same leaf and label."""
+    found, group = np.unique(leaf * (labels.max() + 1) + labels, return_inverse=True)
+    sums = [_sums(values, group, len(found))[group] for values in (square, count)]
+    return sums[0], sums[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,11 +13,12 @@ from torch import Tensor
 from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_tensor
-from dsmgp.gate import Gate
+from dsmgp.gate import Gate, log_product
 from dsmgp.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.joint import Joint
 from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
+from dsmgp.online import Online
 from dsmgp.process import Family, Process
 from dsmgp.routes import Router, Routes
 from dsmgp.tree import Node, Product, Sum, nodes
@@ -56,17 +58,28 @@ class Model:
         What each leaf's variance is multiplied by.
     gate : Gate or None
         With gated weights.
+    thetas : list of ndarray of shape (n_leaves, n_parameters), or None
+        By output, each leaf's own theta where leaves were fine-tuned; else that of its family stands.
     """
 
     tree: Node
     families: list[Family]
     family: Index
-    experts: Conditioned
+    experts: Conditioned | Online
     inputs: InputUnits
     outputs: OutputUnits
     weights: str
     scales: Array
     gate: Gate | None = None
+    thetas: list[Array] | None = None
+
+    def with_experts(self, experts: Conditioned | Online) -> Model:
+        """The same on other rows: what does not depend on them is not computed again."""
+        new = copy.copy(self)
+        new.experts = experts
+        for name in ("posterior", "log_weights", "log_path_weights", "_log_weight_bounds"):
+            new.__dict__.pop(name, None)
+        return new
 
     @property
     def processes(self) -> list[Process]:
@@ -80,7 +93,7 @@ class Model:
     @property
     def log_evidence(self) -> float:
         """Log density of the training outputs in the user's units."""
-        return self.posterior.log_evidence - len(self.experts.experts.Y) * self.outputs.log_det
+        return self.posterior.log_evidence - self.experts.n_rows * self.outputs.log_det
 
     @cached_property
     def log_weights(self) -> dict[Sum, Array]:
@@ -109,6 +122,11 @@ class Model:
         """The gate's log weight of leaves where their variance of y is given, (n, n_outputs)."""
         return self.shape.log_weight(self.log_path_weights[leaf], variance, self.scales[leaf])
 
+    @property
+    def _log_constants(self) -> Array:
+        """Log weights of the leaves, but for what their variance adds."""
+        return self.shape.log_constant(self.log_path_weights, self.scales)
+
     @cached_property
     def router(self) -> Router:
         return Router(self.tree, self.experts.experts.X.device)
@@ -125,6 +143,21 @@ class Model:
             mean[rows], std[rows] = self._moments(self._components(X[rows]), include_noise)
         return mean, std
 
+    def noise(self, X: Array) -> Array:
+        """Variance of the noise at each row, (n, n_outputs): that of its leaves, with their scales, as they are weighed there.
+
+        It is what the variance of y has beyond that of f.
+        """
+        found = np.empty((len(X), self.outputs.n_outputs))
+        of_leaf = self.experts.noise * self.scales * self.shape.mean_variance
+        for rows in self._parts(len(X)):
+            components = self._components(X[rows])
+            log_constant = components.of_leaves(self._log_constants, -np.inf)
+            weights = self._weights(components, log_constant)[:, :, None]
+            noise = (weights * components.of_leaves(of_leaf, 0.0)).sum(axis=1)
+            found[rows] = self.outputs.variance_to_user(noise)
+        return found
+
     def _parts(self, n_rows: int) -> list[slice]:
         """Rows that are answered at once: what leaves say of more would take too much room."""
         step = max(1, AT_ONCE // (self._coverage * self.outputs.n_outputs))
@@ -136,20 +169,26 @@ class Model:
         include_noise: bool = True,
         squeeze: bool = True,
         scale: Array | None = None,
-        log_path: Array | None = None,
+        log_constant: Array | None = None,
+        known: Array | None = None,
     ) -> Mixture:
         """The mixture of the leaves' laws of y, in the user's units.
 
-        ``scale`` (n, n_components, n_outputs) and ``log_path`` (n, n_components) stand in for the leaves'
-        own scales and path weights.
+        ``scale`` (n, n_components, n_outputs) and ``log_constant`` (n, n_components) stand in for the leaves'
+        own scales and log weights (but for what the variance adds). ``known`` (n, n_outputs) is noise that the leaves do
+        not know of.
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
-        weights = self._weights(components, scale, log_path)
+        if log_constant is None:
+            log_constant = components.of_leaves(self._log_constants, -np.inf)
+        weights = self._weights(components, log_constant)
         shapes = self.shape
         n_shapes = len(shapes.shape_weights)
         spread = self._spread(components, scale, include_noise)[:, :, None, :]
         spread = spread * shapes.shape_variances[:, None]
+        if known is not None:
+            spread = spread + known[:, None, None, :]
         return Mixture(
             (weights[:, :, None] * shapes.shape_weights).reshape(len(weights), -1),
             np.repeat(components.mean, n_shapes, axis=1),
@@ -161,21 +200,23 @@ class Model:
     def _moments(self, components: Components, include_noise: bool) -> tuple[Array, Array]:
         """Of :meth:`law`, in the user's units, without spreading every leaf over its shapes."""
         scale = components.of_leaves(self.scales, 1.0)
-        weights = self._weights(components, scale)[:, :, None]
-        means = self.outputs.mean_to_user(components.mean)
-        spread = self.shape.mean_variance * self._spread(components, scale, include_noise)
+        log_constant = components.of_leaves(self._log_constants, -np.inf)
+        weights = self._weights(components, log_constant)[:, :, None]
+        units, means = self.outputs, components.mean
+        spread = self._spread(components, scale * self.shape.mean_variance, include_noise)
+        if not units.diagonal:  # outputs meet in the user's units, and there a leaf's mean and the mixture's are compared
+            means, spread = units.mean_to_user(means), units.variance_to_user(spread)
         mean = (weights * means).sum(axis=1)
-        away = np.square(means - mean[:, None])
-        variance = (weights * (self.outputs.variance_to_user(spread) + away)).sum(axis=1)
+        spread += np.square(means - mean[:, None])
+        variance = (weights * spread).sum(axis=1)
+        if units.diagonal:
+            mean, variance = units.mean_to_user(mean), units.variance_to_user(variance)
         return mean, np.sqrt(variance)
 
-    def _weights(
-        self, components: Components, scale: Array, log_path: Array | None = None
-    ) -> Array:
-        """Of the leaves at each row, (n, n_components)."""
-        if log_path is None:
-            log_path = components.of_leaves(self.log_path_weights, -np.inf)
-        log_weights = self.shape.log_weight(log_path, components.variance, scale)
+    def _weights(self, components: Components, log_constant: Array) -> Array:
+        """Of the leaves at each row, from their log weights there but for the variance: (n, n_components)."""
+        tau = self.shape.variance_exponent
+        log_weights = log_constant - tau * log_product(components.variance) if tau else log_constant
         weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         return weights
@@ -192,15 +233,18 @@ class Model:
 
     def left_out_law(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
         """The law of y at training rows given all other rows (and, ``grouped``, without their twins)."""
-        components = loo.components(rows, grouped)
-        scale = loo.scales_without(rows) if self.local_scale else None
+        components, known = loo.components(rows, grouped), loo.known(rows)
+        scale = loo.scales_without(rows) if self.local_scale else np.ones(components.mean.shape)
         log_path = components.of_leaves(self.log_path_weights, -np.inf)
         if self.weights == "posterior":
             # These weights have seen the row: w_k without it is w_k / p_k(y_i | y_-i), up to a factor.
-            spread = components.variance * (1.0 if scale is None else scale)
+            spread = components.variance * scale + (0.0 if known is None else known[:, None, :])
             away = loo.Y[rows][:, None, :] - components.mean
             log_path = log_path + 0.5 * (away**2 / spread + np.log(spread)).sum(-1)
-        return self.law(components, squeeze=False, scale=scale, log_path=log_path)
+        log_constant = self.shape.log_constant(log_path, scale)
+        return self.law(
+            components, squeeze=False, scale=scale, log_constant=log_constant, known=known
+        )
 
     def mean(self, X: Array) -> Array:
         """The mixture's mean, (n, n_outputs); without a gate at a fraction of the mixture's cost."""

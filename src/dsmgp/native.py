@@ -41,12 +41,17 @@ class NativeEngine:
         leaf_rows: Ragged,
         laws: Sequence[Sequence[Law]],
         memory: float = math.inf,  # leaf by leaf: there is nothing to choose
+        known: Tensor | None = None,
     ) -> None:
         self.X, self.Y, self.leaf_rows, self.laws = X, Y, leaf_rows, laws
         self.groups = _pieces(leaf_rows.sizes, law_codes(laws))
         self._leaves: dict[tuple[int, int], Leaves] = {}
         # One column after the other, once: every group of leaves points to them.
         self._targets = [np.ascontiguousarray(y) for y in Y.numpy().T]
+        self._known = [
+            np.empty(0) if known is None else np.ascontiguousarray(known.numpy()[:, output])
+            for output in range(Y.shape[1])
+        ]
 
     @staticmethod
     def can(X: Tensor, laws: Sequence[Sequence[Law]]) -> bool:
@@ -172,6 +177,7 @@ class NativeEngine:
             law.columns,
             law.kind,
             law.mean_kind,
+            self._known[output],
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gpytorch
@@ -13,21 +17,36 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dsmgp.drawn import Drawn
+from dsmgp.effort import EFFORTS
+from dsmgp.exact_leaf import exact_leaf
+from dsmgp.finetune import finetune
 from dsmgp.fit import fit
+from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
 from dsmgp.rows import new_rows, training_rows
+from dsmgp.settings import Settings
+from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.summary import summarise
 from dsmgp.tree import Node, Sum, n_induced_trees
-from dsmgp.validation import check_count, random_generator
+from dsmgp.updates import Changing, Rows
+from dsmgp.validation import (
+    check_choice,
+    check_count,
+    check_noise,
+    check_row_ids,
+    random_generator,
+)
 
-__all__ = ["DSMGPRegressor"]
+__all__ = ["DSMGPRegressor", "load"]
 
 Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
 
 
-class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression that scales: a deep structured mixture of GPs.
 
     The input space is partitioned in several random ways, and every part has a GP of its own (Trapp et al.,
@@ -90,7 +109,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
-        Show progress on standard error.
+        Show progress on standard error: a bar with the time left in terminals and notebooks (with
+        ``dsmgp[cli]``, which brings rich), else lines of the log ``"dsmgp"``.
 
     Attributes
     ----------
@@ -101,6 +121,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     kernel_, noise_ : gpytorch kernel and float
         As learned, in the units the experts see. Several outputs: a list of each; where outputs were rotated
         they belong to the components, and ``output_loading_`` says how these make up the outputs.
+    leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
+        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts see, without the
+        leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
         ``y = centre + output_loading_ @ z``, with z what the experts see.
     log_marginal_likelihood_ : float
@@ -117,6 +140,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Iterations that the optimiser took, of the output that took most.
     n_evaluations_ : int
         Evaluations of the evidence and its gradient, each on some of the leaves; trials of kernels and units count.
+    row_ids_ : ndarray of int
+        Numbers of the training rows, in order of arrival; ``Leaf.rows`` are places in this list.
+    adapted_ : list of str
+        What was due, and done, in the last :meth:`partial_fit` or :meth:`forget`.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -181,13 +208,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> DSMGPRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> DSMGPRegressor:
         """Grow the tree, learn the hyperparameters and condition every leaf.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+        noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
+            Known variances of the measurements, in the units of y squared. They add to the noise that is
+            learned; predictions are of observations without them.
 
         Returns
         -------
@@ -195,17 +225,198 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         with _unchanged_on_error(self), _progress(self.verbose):
             settings = checked(self)
+            names = column_names(y)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
-            fitted = fit(X, y.reshape(len(y), -1), settings, rng)
-            self._model = fitted.model
-            self._learned = fitted.learned
-            self.n_evaluations_ = fitted.n_evaluations
-            self.loo_score_ = fitted.loo_score
-            self.loo_score_new_inputs_ = fitted.loo_score_new_inputs
-            self.kernel_scores_ = fitted.kernel_scores or None
-            self._squeeze = y.ndim == 1
+            Y = y.reshape(len(y), -1)
+            # Copies: rows may come and go later, and these must still be what they are now.
+            rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
+            self._change_to(self._fit(rows, settings, rng))
+            self._squeeze, self._target_names = y.ndim == 1, names
+            self.adapted_: list[str] = []
         return self
+
+    def _fit(self, rows: Rows, settings: Settings, rng: np.random.Generator) -> Changing:
+        fitted = fit(rows.X, rows.Y, settings, rng, rows.noise)
+        self._learned = fitted.learned
+        self.n_evaluations_ = fitted.n_evaluations
+        self.kernel_scores_ = fitted.kernel_scores or None
+        scores = (fitted.loo_score, fitted.loo_score_new_inputs)
+        return Changing.first(fitted.model, rows, settings.local_scale, scores)
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike | None = None,
+        adapt: bool = True,
+    ) -> DSMGPRegressor:
+        """Learn from more rows without fitting again; before ``fit`` it is ``fit``.
+
+        New rows go down the tree to their leaves, whose factors are extended; evidence, weights and scales
+        follow, exactly as if all rows had been there when the leaves were conditioned. Rows get the numbers
+        that follow (see ``row_ids_``).
+
+        Parameters
+        ----------
+        X, y, noise
+            As in :meth:`fit`; there may be a single row.
+        adapt : bool, default=True
+            Do what is due after many changes, and say so in ``adapted_``: after every fifth of the rows there were at
+            the last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many rows
+            have come and gone as there were, fit everything again. When this happens depends on the rows, not on
+            how they are put into batches. False leaves tree, units, hyperparameters and gate as they are.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X[:50], np.sin(6 * X[:50, 0]))
+        >>> model.partial_fit(X[50:], np.sin(6 * X[50:, 0])).predict([[1.0]]).round(1)
+        array([-0.3])
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, noise)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            X, y = self._training_rows(X, y, reset=False)
+            Y = y.reshape(len(y), -1)
+            if Y.shape[1] != self._changing.rows.Y.shape[1]:
+                raise ValueError(
+                    f"expected y with {self._changing.rows.Y.shape[1]} outputs, as in fit, got {Y.shape[1]}"
+                )
+            known = check_noise(noise, Y.shape)
+            self._adapt_through(
+                len(X),
+                adapt,
+                lambda state, some: state.joined(
+                    X[some], Y[some], None if known is None else known[some]
+                ),
+            )
+        return self
+
+    def forget(self, row_ids: ArrayLike, adapt: bool = True) -> DSMGPRegressor:
+        """Drop training rows by their numbers, as if they had never been there.
+
+        Rows are numbered in order of arrival: those of ``fit`` from 0 on, those of later ``partial_fit`` calls
+        after them. ``row_ids_`` lists what is there, so ``model.forget(model.row_ids_[:-1000])`` keeps a window of the
+        last 1,000 rows.
+        """
+        check_is_fitted(self)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            ids = check_row_ids(row_ids)
+            self._changing.rows.places(ids)  # all of them are there, before any goes
+            self._adapt_through(len(ids), adapt, lambda state, some: state.without(ids[some]))
+        return self
+
+    def _adapt_through(
+        self, n_rows: int, adapt: bool, change: Callable[[Changing, slice], Changing]
+    ) -> None:
+        """Change the state row by row, as many at once as there are before something is due."""
+        state, settings, done, first = self._changing, checked(self), [], 0
+        while first < n_rows:
+            last = min(n_rows, first + state.until_review) if adapt else n_rows
+            state = change(state, slice(first, last))
+            first = last
+            if not adapt or not state.review_is_due:
+                continue
+            rng = random_generator(self.random_state)
+            if state.fit_is_due:
+                lost = "" if state.model.thetas is None else ", without what was fine-tuned"
+                state = self._fit(state.rows, settings, rng)
+                done.append(f"fitted again on {len(state.rows)} rows{lost}")
+            else:
+                state, n_cut = state.reviewed(settings, rng)
+                done.append(f"scales and gate fitted again, {n_cut} leaves cut")
+            logger.info("%s", done[-1])
+        self._change_to(state)
+        self.adapted_ = done
+
+    def _change_to(self, state: Changing) -> None:
+        self._changing = state
+        self._model = state.model
+
+    def _settled(self) -> Changing:
+        """With nothing left to be done about rows that have come or gone."""
+        self._fitted  # noqa: B018  # hasattr answers no before fit
+        self._change_to(self._changing.settled)
+        return self._changing
+
+    def finetune(
+        self,
+        max_iter: int = 40,
+        similarity: Any = "overlap",
+        parameters: str | Sequence[str] = "noise",
+        rounds: int = 2,
+        weights: str | None = None,
+    ) -> DSMGPRegressor:
+        """Give every leaf hyperparameters of its own, tied to those of the leaves that are like it (the paper's eq. 12).
+
+        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after the last
+        fine-tuning. Scales of the leaves, gate and leave-one-out scores are then made again. ``kernel_`` and
+        ``noise_`` stay those that fit has learned for all.
+
+        Parameters
+        ----------
+        max_iter : int, default=40
+            Most iterations of each leaf's search in a round.
+        similarity : {"overlap", "jaccard"}, matrix or callable, default="overlap"
+            S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper.
+            ``"jaccard"``: rows that both hold of those that either holds, so that large leaves count less for the small
+            ones inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a column
+            for each leaf in the order of ``dsmgp.tree.leaves(tree_)``, entries in [0, 1] and ones on its
+            diagonal; a callable makes one from the list of leaves.
+        parameters : "noise", "all" or sequence of str, default="noise"
+            Which to tune, such as ``["lengthscale", "outputscale", "noise", "mean"]``. Noise alone takes one
+            eigendecomposition per leaf; others take the evidence of every pair of similar leaves again and again.
+        rounds : int, default=2
+            How often responsibilities r are taken anew. With prior weights they stay the same, and one is made.
+        weights : {"prior", "posterior"}, optional
+            r: prior path weights of the leaves (unless told), or their posterior responsibilities, which
+            often leave all but one partition's leaves without a say.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 2, size=(400, 1))
+        >>> y = np.sin(3 * X[:, 0]) + np.where(X[:, 0] < 1, 0.05, 0.5) * rng.normal(size=400)
+        >>> model = DSMGPRegressor("rbf", leaf_size=50, weights="posterior", random_state=0)
+        >>> quiet, noisy = model.fit(X, y).finetune().noise_at([[0.5], [1.5]])
+        >>> bool(quiet < 0.005 < 0.15 < noisy)  # the truth: 0.0025 and 0.25
+        True
+        """
+        check_is_fitted(self)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            state = self._settled()
+            tuned = finetune(
+                state.model,
+                state.rows.X,
+                state.rows.Y,
+                similarity=similarity,
+                parameters=parameters,
+                weights="prior" if weights is None else weights,
+                rounds=check_count("rounds", rounds),
+                max_iter=check_count("max_iter", max_iter),
+                local_scale=state.local_scale,
+                n_gate_rows=EFFORTS[checked(self).effort].n_gate_rows,
+                rng=random_generator(self.random_state),
+            )
+            self._change_to(replace(state, model=tuned.model, scores=tuned.scores))
+            self.n_evaluations_ += tuned.n_evaluations
+        return self
+
+    def noise_at(self, X: ArrayLike) -> Array:
+        """Variance of the noise at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
+
+        That of the leaves which a row reaches, with their scales, weighed as in predictions: what the variance of y has beyond
+        that of f. It varies where leaves have been fine-tuned, or have scales of their own.
+        """
+        X = self._test_rows(X)
+        return self._shaped(self._model.noise(X))
 
     def predict(
         self,
@@ -226,20 +437,49 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        mean : ndarray of shape (n,) or (n, n_outputs)
-        std : ndarray of the same shape, with ``return_std``
+        mean : ndarray of shape (n,) or (n, n_outputs); a series or frame after :meth:`set_output`
+        std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
-        X = self._test_rows(X)
+        given, X = X, self._test_rows(X)
         if return_cov:
             mean, covariance = self._model.covariance(X, include_noise)
-            return self._shaped(mean), self._shaped(np.moveaxis(covariance, 0, -1))
+            return self._framed(mean, given), self._shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
             mean, std = self._model.moments(X, include_noise)
-            return self._shaped(mean), self._shaped(std)
-        return self._shaped(self._model.mean(X))
+            return self._framed(mean, given), self._framed(std, given)
+        return self._framed(self._model.mean(X), given)
+
+    def set_output(
+        self, *, transform: str | None = None, predict: str | None = None
+    ) -> DSMGPRegressor:
+        """What :meth:`predict` returns: arrays, or frames of pandas or polars.
+
+        Parameters
+        ----------
+        transform : str, optional
+            Ignored; scikit-learn's pipelines pass it to all their steps.
+        predict : {"default", "input", "pandas", "polars"}, optional
+            ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind that the rows came in,
+            with their index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes
+            nothing.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"x": [0.0, 0.5, 1.0, 1.5]}, index=list("abcd"))
+        >>> model = DSMGPRegressor("rbf", random_state=0).set_output(predict="input")
+        >>> model.fit(X, X["x"].rename("height")).predict(X[:2]).round(1)
+        a    0.0
+        b    0.5
+        Name: height, dtype: float64
+        """
+        if predict is not None:
+            check_choice("predict", predict, OUTPUTS)
+            self._sklearn_output_config = {"predict": predict}  # which scikit-learn's clone keeps
+        return self
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
         """The whole predictive law: at each row a mixture of Gaussians.
@@ -276,15 +516,136 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
         scores = (self.loo_score_, self.loo_score_new_inputs_)
-        return summarise(self._model, list(names), scores, self.kernel_scores_)
+        return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
+
+    def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
+        """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
+
+        Parameters
+        ----------
+        leaf : int
+            Its number: its place among the leaves of ``tree_``.
+        output : int
+            Which of several outputs.
+
+        Returns
+        -------
+        gpytorch.models.ExactGP
+            In the units the experts see (standardised ones, unless ``standardize=False``); ``likelihood`` has the noise.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", standardize=False, random_state=0).fit(X, X[:, 0] ** 2)
+        >>> leaf = model.to_gpytorch(leaf=0)
+        >>> leaf.train_inputs[0].shape[1]
+        1
+        """
+        check_is_fitted(self)
+        return exact_leaf(self._settled().model, leaf, output)
+
+    def save(
+        self, path: str | Path, include_factors: bool = False, own_modules: bool = False
+    ) -> None:
+        """Write the fitted model to one file, whole or not at all.
+
+        The file holds arrays (safetensors) and a header in JSON: training rows, tree, hyperparameters, gate, scores. Nothing in
+        it is executed when it is loaded. It takes about as much room as the training data.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its usual ending is ``.dsmgp``. A file of that name is replaced.
+        include_factors : bool
+            Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
+            hundred times the room or more.
+        own_modules : bool
+            Whether a kernel or mean of your own class, which is code, may be left out. Give it again when
+            loading.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> path = getfixture("tmp_path") / "square.dsmgp"
+        >>> model.save(path)
+        >>> bool((DSMGPRegressor.load(path).predict(X) == model.predict(X)).all())
+        True
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        saved = Saved(
+            parameters=self.get_params(deep=False),
+            state=self._settled(),
+            learned=self._learned,
+            kernel_scores=self.kernel_scores_,
+            n_evaluations=self.n_evaluations_,
+            squeeze=self._squeeze,
+            target_names=self._target_names,
+            feature_names=None if names is None else [str(name) for name in names],
+            table=getattr(self, "_table", None),
+        )
+        write_model(path, saved, include_factors, own_modules)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        kernel: gpytorch.kernels.Kernel | None = None,
+        mean: gpytorch.means.Mean | None = None,
+    ) -> DSMGPRegressor:
+        """A fitted model from a file that :meth:`save` wrote.
+
+        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked; one that is
+        damaged, or no model, raises :class:`~dsmgp.archive.ModelFileError`.
+
+        Parameters
+        ----------
+        path : str or Path
+        kernel, mean : GPyTorch modules, optional
+            Those of your own that the file was saved without.
+        """
+        model, saved = read_model(cls, path, kernel, mean)
+        model._change_to(saved.state)
+        model._learned, model.n_evaluations_ = saved.learned, saved.n_evaluations
+        model.kernel_scores_ = saved.kernel_scores
+        model._squeeze, model._target_names = saved.squeeze, saved.target_names
+        model.adapted_ = []
+        model.n_features_in_ = saved.state.rows.X.shape[1]
+        if saved.feature_names is not None:
+            model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
+        if saved.table is not None:
+            model._table = saved.table
+        return model
 
     @property
     def tree_(self) -> Node:
-        return self._fitted.tree
+        return self._settled().model.tree
+
+    @property
+    def row_ids_(self) -> NDArray[np.int64]:
+        self._fitted  # noqa: B018
+        return self._changing.rows.ids.copy()
+
+    @property
+    def loo_score_(self) -> float:
+        return self._scores[0]
+
+    @property
+    def loo_score_new_inputs_(self) -> float:
+        return self._scores[1]
+
+    @property
+    def _scores(self) -> tuple[float, float]:
+        scores = self._settled().scores
+        assert scores is not None
+        return scores
 
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:
-        log_weights = self._fitted.posterior.log_weights
+        log_weights = self._settled().model.posterior.log_weights
         return {node: np.exp(log_weight) for node, log_weight in log_weights.items()}
 
     @property
@@ -296,6 +657,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def noise_(self) -> float | list[float]:
         noises = [process.noise for process in self._fitted.processes]
         return noises[0] if len(noises) == 1 else noises
+
+    @property
+    def leaf_noise_(self) -> Array:
+        return self._shaped(self._settled().model.experts.noise.copy())
 
     @property
     def output_loading_(self) -> Array:
@@ -329,14 +694,62 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.target_tags.single_output = True
         return tags
 
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        """Training rows of now and their outputs, (n_rows, n_outputs), in the user's units."""
+        self._fitted  # noqa: B018
+        return self._changing.rows.X, self._changing.rows.Y
+
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
 
-    def _training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-        return training_rows(self, X, y)
+    def _framed(self, values: Array, given: Any) -> Any:
+        """In the shape of y, and of the kind that was asked for."""
+        kind = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
+        if kind == "input":
+            kind = kind_of(given)
+        return framed(self._shaped(values), kind, given, self._target_names)
+
+    def _repr_html_inner(self) -> str:
+        """scikit-learn's diagram, and below it what was learned."""
+        diagram = super()._repr_html_inner()
+        return diagram + self._summary_html() if self.__sklearn_is_fitted__() else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle and self.__sklearn_is_fitted__():
+            bundle["text/html"] += self._summary_html()
+        return bundle
+
+    def _summary_html(self) -> str:
+        text = html.escape(self.summary())
+        return f"<details open><summary>What was learned</summary><pre>{text}</pre></details>"
+
+    def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
+        """Rows to fit, or, without ``reset``, to add to those there are."""
+        return training_rows(self, X, y, reset)
 
     def _test_rows(self, X: ArrayLike) -> Array:
         return new_rows(self, X)
+
+
+def load(
+    path: str | Path,
+    kernel: gpytorch.kernels.Kernel | None = None,
+    mean: gpytorch.means.Mean | None = None,
+) -> DSMGPRegressor:
+    """A fitted model from a file; the same as :meth:`DSMGPRegressor.load`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 50)[:, None]
+    >>> path = getfixture("tmp_path") / "line.dsmgp"
+    >>> DSMGPRegressor(random_state=0).fit(X, X[:, 0]).save(path)
+    >>> load(path).predict([[0.5]]).round(3)
+    array([0.5])
+    """
+    return DSMGPRegressor.load(path, kernel, mean)
 
 
 @contextmanager
@@ -353,10 +766,17 @@ def _unchanged_on_error(estimator: Any) -> Iterator[None]:
 
 @contextmanager
 def _progress(verbose: bool) -> Iterator[None]:
-    """Send what the library logs to standard error for the time of a fit."""
+    """Show a bar for the time of a fit where one can be drawn, else send what the library logs to standard error."""
     if not verbose:
         yield
         return
+    if importlib.util.find_spec("rich") is not None:
+        from dsmgp import bars
+
+        if bars.can_draw():
+            with bars.bar():
+                yield
+            return
     logger = logging.getLogger("dsmgp")
     handler, level = logging.StreamHandler(), logger.level
     handler.setFormatter(logging.Formatter("dsmgp: %(message)s"))

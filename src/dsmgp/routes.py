@@ -211,10 +211,10 @@ def route(root: Node, X: Array) -> Routes:
     return Router(root).route(X)
 
 
-def place(root: Node, X: Array) -> Node:
+def place(root: Node, X: Array, anew: bool = False) -> Node:
     """The same tree with every row of ``X`` in the leaves whose region holds it.
 
-    Leaves that carry rows already must carry just these.
+    Leaves that carry rows already must carry just these, unless they are placed ``anew``.
     """
     if root.region.n_dims != X.shape[1]:
         raise ValueError(
@@ -240,13 +240,14 @@ def place(root: Node, X: Array) -> Node:
             case Leaf():
                 n_leaves -= 1
                 rows = found.get(n_leaves, empty)
-                if node.rows is not None and not np.array_equal(np.sort(node.rows), rows):
+                given = None if anew else node.rows
+                if given is not None and not np.array_equal(np.sort(given), rows):
                     raise ValueError(
                         f"the tree does not fit the data: leaf {n_leaves} lists {node.n_rows} "
                         f"rows that are not the {rows.size} rows of X in its region; "
                         "leave rows out and they are placed for you"
                     )
-                placed[id(node)] = Leaf(node.region, rows if node.rows is None else node.rows)
+                placed[id(node)] = Leaf(node.region, rows if given is None else given)
             case Product():
                 children = [placed[id(child)] for child in node.children]
                 placed[id(node)] = Product(tuple(children), node.dimension, node.splits)

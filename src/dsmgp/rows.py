@@ -15,8 +15,13 @@ __all__ = ["new_rows", "training_rows"]
 Array = NDArray[np.float64]
 
 
-def training_rows(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    """Inputs (n, features) and outputs (n,) or (n, n_outputs); the estimator notes names and number of its features."""
+def training_rows(
+    estimator: Any, X: ArrayLike, y: ArrayLike, reset: bool = True
+) -> tuple[Array, Array]:
+    """Inputs (n, features) and outputs (n,) or (n, n_outputs).
+
+    The estimator notes names and number of its features, or, without ``reset``, holds the rows to those it knows.
+    """
     if y is None:
         raise ValueError("this estimator requires y to be passed, but the target y is None")
     refuse_text(X, "X")
@@ -27,8 +32,9 @@ def training_rows(estimator: Any, X: ArrayLike, y: ArrayLike) -> tuple[Array, Ar
         estimator,
         X,
         y,
+        reset=reset,
         validate_separately=(
-            {**checks, "accept_sparse": False, "ensure_min_samples": 2},
+            {**checks, "accept_sparse": False, "ensure_min_samples": 2 if reset else 1},
             {
                 **checks,
                 "ensure_2d": False,

@@ -23,7 +23,9 @@ __all__ = [
     "nlpd",
     "pit",
     "pit_histogram",
+    "r2",
     "rmse",
+    "score_table",
 ]
 
 Array = NDArray[np.float64]
@@ -43,6 +45,35 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
     1.4142135623730951
     """
     return float(np.mean(np.sqrt(np.mean(_error(y, mean) ** 2, axis=0))))
+
+
+def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
+    """Share of the squared error of a constant ``baseline`` that the mean takes away, averaged over outputs; higher is better.
+
+    Examples
+    --------
+    >>> r2([1.0, 3.0], [1.0, 3.0], 2.0)
+    1.0
+    """
+    observed = np.asarray(y, dtype=np.float64)
+    constant = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape)
+    error = np.sum(_error(y, mean) ** 2, axis=0)
+    spread = np.sum(_error(y, constant) ** 2, axis=0)
+    return float(np.mean(1.0 - error / np.maximum(spread, np.finfo(np.float64).tiny)))
+
+
+def score_table(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> dict[str, float]:
+    """All scores of a prediction that people ask for, by name; ``baseline`` is the mean of the training outputs."""
+    return {
+        "mae": mae(y, law.mean),
+        "rmse": rmse(y, law.mean),
+        "r2": r2(y, law.mean, baseline),
+        "nlpd": nlpd(y, law),
+        "crps": crps(y, law),
+        "coverage_50": coverage(y, law, 0.5),
+        "coverage_90": coverage(y, law, 0.9),
+        "interval_width_90": interval_width(law, 0.9),
+    }
 
 
 def nlpd(y: ArrayLike, law: Mixture) -> float:

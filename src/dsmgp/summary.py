@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dsmgp.conditioned import Conditioned
 from dsmgp.model import Model
 from dsmgp.process import Process
 from dsmgp.stationary import Stationary
+from dsmgp.thetas import parameter_names
 from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
 
 __all__ = ["summarise"]
@@ -39,7 +41,8 @@ def summarise(
         f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / n_rows:.4g} per row)",
         f"leave-one-out   NLPD {loo_scores[0]:.4g}, at new inputs {loo_scores[1]:.4g}",
     ]
-    if (plan := model.experts.sharing) is not None:
+    plan = model.experts.sharing if isinstance(model.experts, Conditioned) else None
+    if plan is not None:
         lines.append(
             f"shared factors  {len(plan.flops)} of {len(sizes)} leaves factorised, {plan.saving:.0%} of the work saved"
         )
@@ -58,6 +61,7 @@ def summarise(
     if len(model.families) > 1:
         lines.append("kernels used    " + ", ".join(_families(model, sizes)) + "; the first:")
     rotated = not model.outputs.diagonal
+    lines += _tuned(model, rotated)
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
         lines += ["", f"kernel{title}", *_describe(model, process, output, names, rotated)]
@@ -72,6 +76,22 @@ def summarise(
             for k, row in enumerate(model.outputs.loading)
         ]
     return "\n".join(lines)
+
+
+def _tuned(model: Model, rotated: bool) -> Iterator[str]:
+    """Which hyperparameters differ from leaf to leaf, and how much the noise does."""
+    for output, theta in enumerate(model.thetas or []):
+        processes = [family.processes[output] for family in model.families]
+        shared = np.stack([process.theta.numpy() for process in processes])[model.family]
+        moved = (theta != shared).any(axis=0)
+        names = dict.fromkeys(np.array(parameter_names(processes[0]))[moved].tolist())
+        unit = 1.0 if rotated else abs(model.outputs.loading[output, output])
+        std = np.sqrt(model.experts.noise[:, output]) * unit
+        title = "fine-tuned      " + (f"output {output}: " if len(model.thetas or []) > 1 else "")
+        yield (
+            f"{title}{', '.join(names) or 'nothing moved'}; noise std of the leaves {std.min():.4g} to "
+            f"{std.max():.4g} (median {np.median(std):.4g}). Below, what all began with:"
+        )
 
 
 def _families(model: Model, sizes: NDArray[np.int64]) -> Iterator[str]:

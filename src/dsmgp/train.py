@@ -38,8 +38,17 @@ SCALE_ROWS = 5.0
 class Trainer:
     """Rows, in the user's units, on some of whose leaves kernels are tried and theta is learned."""
 
-    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        X: Array,
+        Y: Array,
+        settings: Settings,
+        rng: np.random.Generator,
+        noise: Array | None = None,
+    ) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
+        #: Variances known row by row, (n_rows, n_outputs), beside the noise that is learned.
+        self.noise = noise
         self.inputs = InputUnits.of(X, settings.standardize)
         self.outputs = OutputUnits.of(Y, settings.standardize)
         self.labels = equal_rows(X)
@@ -92,7 +101,14 @@ class Trainer:
             own[0] if family is None else [[own[f][o] for f in family] for o in range(len(own[0]))]
         )
         Z, targets = self._tensor(self.inputs, self.X), self._tensor(self.outputs, self.Y)
-        return Experts(some, Z, targets, laws, memory=0.25 * self.memory)
+        return Experts(some, Z, targets, laws, memory=0.25 * self.memory, known=self._known())
+
+    def _known(self) -> Tensor | None:
+        """Noise that is known, as the experts see it."""
+        if self.noise is None:
+            return None
+        known = self.outputs.noise_to_experts(self.noise)
+        return as_tensor(known, (self.settings.device, self.settings.dtype))
 
     def _tensor(self, units: InputUnits | OutputUnits, values: Array) -> Tensor:
         """Values as the experts see them."""
@@ -114,7 +130,8 @@ class Trainer:
         settings, experts = self.settings, self.experts(some, [family])
         assert settings.optimizer is not None
         stationary = all(isinstance(law, Stationary) for law in family.laws(self.X.shape[1]))
-        own_scales = settings.local_scale and tree is None and stationary
+        # A leaf's scale would scale what is known of the noise too.
+        own_scales = settings.local_scale and tree is None and stationary and self.noise is None
         found = learn(
             tree,
             experts,

@@ -13,7 +13,15 @@ from sklearn.utils import check_random_state
 # Beyond this squares overflow.
 LARGEST = 1e150
 
-__all__ = ["check_choice", "check_count", "check_finite", "random_generator", "refuse_text"]
+__all__ = [
+    "check_choice",
+    "check_count",
+    "check_finite",
+    "check_noise",
+    "check_row_ids",
+    "random_generator",
+    "refuse_text",
+]
 
 
 def check_choice(name: str, value: Any, valid: Iterable[str], otherwise: str = "") -> None:
@@ -97,6 +105,43 @@ def _refuse_text_in(column: NDArray[Any], label: str) -> None:
                     f"could not convert text to float: {str(entry)!r} in {label}, row {row}; encode "
                     "categories as numbers first (for example with OneHotEncoder)"
                 ) from None
+
+
+def check_noise(noise: Any, shape: tuple[int, int]) -> NDArray[np.float64] | None:
+    """Known noise variances as a table of rows and outputs."""
+    if noise is None:
+        return None
+    refuse_text(noise, "noise")
+    given = np.asarray(noise, dtype=np.float64)
+    if given.ndim == 1:
+        given = given[:, None]
+    if given.shape not in ((), (shape[0], 1), shape):
+        raise ValueError(
+            f"expected one noise variance for each of the {shape[0]} rows (and each of the {shape[1]} outputs), "
+            f"got shape {np.shape(noise)}"
+        )
+    check_finite(np.atleast_1d(given), "noise")
+    if (given < 0).any():
+        where = np.argwhere(np.broadcast_to(given, shape) < 0)[0]
+        raise ValueError(
+            f"noise variances cannot be negative, got {np.broadcast_to(given, shape)[tuple(where)]} in row {where[0]}; "
+            "give variances, not logarithms or deviations with a sign"
+        )
+    return np.array(np.broadcast_to(given, shape))
+
+
+def check_row_ids(row_ids: Any) -> NDArray[np.int64]:
+    """Numbers of rows, each once."""
+    given = np.atleast_1d(np.asarray(row_ids))
+    if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
+        raise ValueError(
+            f"expected row_ids to be a list of whole numbers, got {given.dtype} of shape {np.shape(row_ids)}"
+        )
+    ids = given.astype(np.int64)
+    if len(np.unique(ids)) < len(ids):
+        values, counts = np.unique(ids, return_counts=True)
+        raise ValueError(f"expected each row once in row_ids, got {values[counts > 1][0]} twice")
+    return ids
 
 
 def random_generator(random_state: Any) -> np.random.Generator:

@@ -1,0 +1,256 @@
+"""A fitted mixture as a BoTorch model: its posterior works with BoTorch's acquisition functions. Needs ``dsmgp[botorch]``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from botorch.models.model import Model
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.stochastic_samplers import StochasticSampler
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.regressor import DSMGPRegressor
+
+__all__ = ["DSMGPModel", "MixturePosterior"]
+
+Array = NDArray[np.float64]
+# Step of a finite difference, in units of an input's spread over the training rows.
+STEP = 1e-5
+# Slopes to either side that differ by more than this factor straddle an edge between leaves: the smaller one counts.
+EDGE = 10.0
+
+
+class DSMGPModel(Model):  # type: ignore[misc]
+    """A fitted :class:`~dsmgp.DSMGPRegressor` as BoTorch sees models.
+
+    Parameters
+    ----------
+    regressor : DSMGPRegressor
+        Fitted.
+    posterior_kind : {"moments", "mixture"}
+        ``"moments"``: a Gaussian with the mixture's joint mean and covariance, which has gradients (by
+        differences) and works with all acquisition functions, analytic ones included. ``"mixture"``: joint draws from the
+        mixture itself, for acquisition functions by Monte Carlo; they have no gradients, so optimise these over
+        a list of candidates (``optimize_acqf_discrete``).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from botorch.acquisition import LogExpectedImprovement
+    >>> X = np.random.default_rng(0).uniform(size=(60, 2))
+    >>> y = -((X - 0.3) ** 2).sum(axis=1)
+    >>> model = DSMGPModel(DSMGPRegressor("rbf", random_state=0).fit(X, y))
+    >>> value = LogExpectedImprovement(model, best_f=y.max())
+    >>> value(torch.tensor([[[0.3, 0.3]], [[0.9, 0.9]]])).argmax()
+    tensor(0)
+    """
+
+    def __init__(self, regressor: DSMGPRegressor, posterior_kind: str = "moments") -> None:
+        super().__init__()
+        if posterior_kind not in ("moments", "mixture"):
+            raise ValueError(
+                f"expected posterior_kind to be 'moments' or 'mixture', got {posterior_kind!r}"
+            )
+        regressor._fitted  # noqa: B018  # refused before a fit
+        self.regressor, self.posterior_kind = regressor, posterior_kind
+
+    @property
+    def num_outputs(self) -> int:
+        return int(self.regressor._rows[1].shape[1])
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return torch.Size([])
+
+    @property
+    def train_inputs(self) -> tuple[Tensor]:
+        return (torch.from_numpy(self.regressor._rows[0]),)
+
+    @property
+    def train_targets(self) -> Tensor:
+        return torch.from_numpy(self.regressor._rows[1])
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: Callable[[Posterior], Posterior] | None = None,
+        **_: Any,
+    ) -> Posterior:
+        """The joint law at the q rows of every batch, X of shape (..., q, d)."""
+        if isinstance(observation_noise, Tensor):
+            raise NotImplementedError("observation_noise as a tensor: the noise is the model's own")
+        self.eval()
+        noise = bool(observation_noise)
+        chosen = list(range(self.num_outputs)) if output_indices is None else output_indices
+        found: Posterior
+        if self.posterior_kind == "mixture":
+            found = MixturePosterior(self.regressor, X, noise, chosen)
+        else:
+            mean, covariance = _Moments.apply(X, self.regressor, noise)
+            found = GPyTorchPosterior(_gaussian(mean, covariance, chosen))
+        return found if posterior_transform is None else posterior_transform(found)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> DSMGPModel:
+        """A new model that has seen further rows, (n, d) and (n, n_outputs); tree, hyperparameters and gate are kept."""
+        n_dims, n_outputs = self.regressor.n_features_in_, self.num_outputs
+        outputs = _numpy(Y).reshape(-1, n_outputs)
+        again = copy.copy(self.regressor)  # what was fitted is never changed in place
+        again.partial_fit(
+            _rows(self.regressor, X.reshape(-1, n_dims)),
+            outputs[:, 0] if self.regressor._squeeze else outputs,
+            adapt=False,
+        )
+        return DSMGPModel(again, self.posterior_kind)
+
+
+class MixturePosterior(Posterior):  # type: ignore[misc]
+    """Joint draws from the mixture at the q rows of every batch; no gradients."""
+
+    def __init__(
+        self, regressor: DSMGPRegressor, X: Tensor, include_noise: bool, outputs: list[int]
+    ) -> None:
+        self.regressor, self.X, self.include_noise = regressor, X.detach(), include_noise
+        self.outputs = outputs
+
+    @property
+    def device(self) -> torch.device:
+        return self.X.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.X.dtype
+
+    @property
+    def _shape(self) -> torch.Size:
+        return torch.Size([*self.X.shape[:-1], len(self.outputs)])
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        return self._shape
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        return (0, -2)
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008
+        return sample_shape + self._shape
+
+    @property
+    def mean(self) -> Tensor:
+        return self._moment("mean")
+
+    @property
+    def variance(self) -> Tensor:
+        return self._moment("var")
+
+    def _moment(self, name: str) -> Tensor:
+        rows = self.X.reshape(-1, self.X.shape[-1])
+        law = self.regressor.predict_dist(_rows(self.regressor, rows), self.include_noise)
+        values = getattr(law, name).reshape(len(rows), -1)[:, self.outputs]
+        return torch.from_numpy(values).to(self.X).reshape(self._shape)
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
+        """Draws of shape (*sample_shape, ..., q, n_outputs), random as torch's generator says."""
+        shape = torch.Size([1]) if sample_shape is None else sample_shape
+        rng = np.random.default_rng(int(torch.randint(2**62, (1,))))
+        batches = self.X.reshape(-1, *self.X.shape[-2:])
+        drawn = [
+            self.regressor._model.draws(_numpy(batch), shape.numel(), rng, self.include_noise)
+            for batch in batches
+        ]  # each (q, n_outputs, n_samples)
+        table = np.moveaxis(np.stack(drawn)[:, :, self.outputs], -1, 0)
+        return torch.from_numpy(table.copy()).to(self.X).reshape(self._extended_shape(shape))
+
+
+@GetSampler.register(MixturePosterior)  # type: ignore[untyped-decorator]
+def _sampler(
+    posterior: MixturePosterior, sample_shape: torch.Size, *, seed: int | None = None
+) -> StochasticSampler:
+    return StochasticSampler(sample_shape=sample_shape, seed=seed)
+
+
+class _Moments(torch.autograd.Function):
+    """Joint means (..., q, m) and covariances (..., m, q, q), with gradients by central differences."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, X: Tensor, regressor: DSMGPRegressor, include_noise: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.regressor, ctx.include_noise = regressor, include_noise
+        ctx.save_for_backward(X)
+        mean, covariance = _moments(regressor, _numpy(X), include_noise)
+        return torch.from_numpy(mean).to(X), torch.from_numpy(covariance).to(X)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        (X,) = ctx.saved_tensors
+        by_mean, by_covariance = (_numpy(gradient) for gradient in gradients)
+        rows = _numpy(X)
+        spread = ctx.regressor._rows[0].std(axis=0)
+        steps = STEP * np.where(spread > 0, spread, 1.0)
+
+        def value(moved: Array) -> Array:
+            """What is differentiated, one number for each batch."""
+            mean, covariance = _moments(ctx.regressor, moved, ctx.include_noise)
+            return np.asarray(
+                (by_mean * mean).sum((-1, -2)) + (by_covariance * covariance).sum((-1, -2, -3))
+            )
+
+        here, found = value(rows), np.zeros_like(rows)
+        for row in range(rows.shape[-2]):
+            for column, step in enumerate(steps):
+                up, down = rows.copy(), rows.copy()
+                up[..., row, column] += step
+                down[..., row, column] -= step
+                found[..., row, column] = _slope(
+                    (value(up) - here) / step, (here - value(down)) / step
+                )
+        return torch.from_numpy(found).to(X), None, None
+
+
+def _slope(ahead: Array, behind: Array) -> Array:
+    """Their average, unless one of them is across an edge."""
+    small = np.where(np.abs(ahead) < np.abs(behind), ahead, behind)
+    large = np.where(np.abs(ahead) < np.abs(behind), behind, ahead)
+    edge = (np.abs(large) > EDGE * np.abs(small)) & (np.abs(large) > 1e-6)
+    return np.where(edge, small, 0.5 * (ahead + behind))
+
+
+def _moments(regressor: DSMGPRegressor, X: Array, include_noise: bool) -> tuple[Array, Array]:
+    *batch, q, d = X.shape
+    model, n_outputs = regressor._model, regressor._rows[1].shape[1]
+    flat = X.reshape(-1, d)
+    if q == 1:
+        mean, std = model.moments(flat, include_noise)
+        return mean.reshape(*batch, 1, n_outputs), (std**2).reshape(*batch, n_outputs, 1, 1)
+    found = [model.covariance(rows, include_noise) for rows in flat.reshape(-1, q, d)]
+    means, covariances = (np.stack(part) for part in zip(*found, strict=True))
+    return means.reshape(*batch, q, n_outputs), covariances.reshape(*batch, n_outputs, q, q)
+
+
+def _gaussian(mean: Tensor, covariance: Tensor, outputs: list[int]) -> Any:
+    """One output: a Gaussian over rows. Several: independent ones, as moments say nothing across outputs here."""
+    each = [MultivariateNormal(mean[..., k], covariance[..., k, :, :]) for k in outputs]
+    return each[0] if len(each) == 1 else MultitaskMultivariateNormal.from_independent_mvns(each)
+
+
+def _numpy(X: Tensor) -> Array:
+    return np.ascontiguousarray(X.detach().cpu().double().numpy())
+
+
+def _rows(regressor: DSMGPRegressor, X: Tensor) -> Any:
+    rows = _numpy(X)
+    if not hasattr(regressor, "feature_names_in_"):
+        return rows
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(regressor.feature_names_in_))

@@ -1,0 +1,1 @@
+"""The command line: ``dsmgp fit | predict | evaluate | report | info | demo | reproduce``. Needs ``dsmgp[cli]``."""

@@ -1,0 +1,182 @@
+"""``dsmgp fit``: from a table to a model file."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, as_table, command, print_json, refuse, say
+
+__all__ = ["fit"]
+
+
+class OnInterrupt(StrEnum):
+    abort = "abort"
+    save = "save"
+
+
+class Categories(StrEnum):
+    onehot = "onehot"
+    refuse = "refuse"
+
+
+class Missing(StrEnum):
+    refuse = "refuse"
+    impute = "impute"
+
+
+class Effort(StrEnum):
+    low = "low"
+    medium = "medium"
+    high = "high"
+
+
+class Weights(StrEnum):
+    gated = "gated"
+    posterior = "posterior"
+    uniform = "uniform"
+
+
+@command
+def fit(
+    data: Annotated[str, typer.Argument(help="CSV, TSV, Parquet or Feather file; - for standard input.")],
+    target: Annotated[list[str], typer.Option("--target", "-t", help="Column to predict; may be repeated.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write, such as model.dsmgp.")],
+    feature: Annotated[list[str], typer.Option(help="Column to predict from; all others if left out. May be repeated.")] = [],  # noqa: B006
+    drop: Annotated[list[str], typer.Option(help="Column to leave out; may be repeated.")] = [],  # noqa: B006
+    categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.onehot,
+    missing: Annotated[Missing, typer.Option(help="What to do with missing values.")] = Missing.refuse,
+    kernel: Annotated[str, typer.Option(help="auto, rbf, matern12, matern32, matern52 or rq.")] = "auto",
+    mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "zero",
+    effort: Annotated[Effort, typer.Option(help="What the fit may cost.")] = Effort.medium,
+    weights: Annotated[Weights, typer.Option(help="How leaves are weighed.")] = Weights.gated,
+    leaf_size: Annotated[list[int], typer.Option(help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
+    max_iter: Annotated[int | None, typer.Option(help="Most iterations of the optimiser.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    memory_limit: Annotated[str | None, typer.Option(help="What matrices may take, such as 4GB.")] = None,
+    seed: Annotated[int, typer.Option(help="Seeds everything random.")] = 0,
+    include_factors: Annotated[bool, typer.Option("--include-factors", help="A larger file that loads faster.")] = False,
+    on_interrupt: Annotated[OnInterrupt, typer.Option(help="On Ctrl-C: write nothing, or the best found so far.")] = OnInterrupt.abort,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model file that is there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:  # fmt: skip
+    """Fit a model to a table, and write it to a file.
+
+    Example: dsmgp fit train.csv --target price --out price.dsmgp
+    """
+    if out.exists() and not force:
+        refuse(f"{out} is there already; give another name, or --force to replace it")
+    if not out.parent.is_dir():
+        refuse(f"the folder {out.parent} does not exist; create it first")
+    from dsmgp.recipe import Recipe
+    from dsmgp.tables import read_table
+
+    table = read_table(data)
+    recipe = Recipe.learn(table, target, feature, drop, categories.value, missing.value)
+    X, Y = recipe.inputs(table), recipe.outputs(table)
+    if not quiet:
+        for remark in recipe.remarks:
+            say(remark)
+
+    from dsmgp import DSMGPRegressor
+
+    model = DSMGPRegressor(
+        kernel=kernel,
+        mean=mean,
+        effort=effort.value,
+        weights=weights.value,
+        leaf_size=list(leaf_size) or "auto",
+        max_iter=max_iter,
+        device=device,
+        memory_limit=memory_limit,
+        random_state=seed,
+    )
+    start = time.perf_counter()
+    with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
+        model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)
+    seconds = time.perf_counter() - start
+    model._table = recipe.as_dict()
+    model.save(out, include_factors=include_factors)
+    stopped = bool(listener.stopping)
+    _report(model, recipe, out, seconds, stopped, as_json)
+    if stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _framed(X: Any, names: list[str]) -> Any:
+    """With names, so that a notebook that loads the model sees them."""
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=names, copy=False)
+
+
+@contextmanager
+def _watched(quiet: bool, save: bool) -> Iterator[Any]:
+    """A bar where one can be drawn; with ``save`` the first Ctrl-C asks the fit to end, and the second ends it."""
+    from dsmgp import bars
+    from dsmgp.progress import Listener, listening
+
+    shown = bars.bar() if not quiet and sys.stderr.isatty() else listening(Listener())
+    with shown as listener:
+        if not save:
+            yield listener
+            return
+
+        def end(signum: int, frame: Any) -> None:
+            if listener.stopping:
+                raise KeyboardInterrupt
+            listener.stop()
+            say("interrupted: finishing with the best found so far (Ctrl-C again to give up)")
+
+        before = signal.signal(signal.SIGINT, end)
+        try:
+            yield listener
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _report(
+    model: Any, recipe: Any, out: Path, seconds: float, stopped: bool, as_json: bool
+) -> None:
+    n_rows = len(model._rows[0])
+    if as_json:
+        print_json(
+            {
+                "model": str(out),
+                "rows": n_rows,
+                "inputs": recipe.input_names,
+                "targets": recipe.targets,
+                "kernel": model._model.families[0].kernel,
+                "loo_nlpd": model.loo_score_,
+                "loo_nlpd_new_inputs": model.loo_score_new_inputs_,
+                "seconds": seconds,
+                "interrupted": stopped,
+                "remarks": recipe.remarks,
+            }
+        )
+        return
+    n_inputs = len(recipe.input_names)
+    as_table(
+        f"{out} written",
+        [
+            ("rows", f"{n_rows:,}"),
+            (
+                "inputs",
+                f"{n_inputs}: {', '.join(recipe.input_names[:8])}{', ...' * (n_inputs > 8)}",
+            ),
+            ("targets", ", ".join(recipe.targets)),
+            ("kernel", model._model.families[0].kernel),
+            ("leave-one-out NLPD", f"{model.loo_score_:.4g}"),
+            ("seconds", f"{seconds:.1f}" + (", interrupted" if stopped else "")),
+        ],
+    )

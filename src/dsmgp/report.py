@@ -1,0 +1,375 @@
+"""A page about a fitted model and how it does on rows: one HTML file with its pictures inside. Needs ``dsmgp[plots]``."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from dsmgp import __version__, plots
+from dsmgp.mixture import Mixture
+from dsmgp.regressor import DSMGPRegressor
+from dsmgp.relevance import relevance
+from dsmgp.scores import score_table
+from dsmgp.tree import leaves
+
+__all__ = ["report_html", "write_report"]
+
+Array = NDArray[np.float64]
+# Inputs whose partial dependence is drawn, and whose splits are; rows of the table of least sure predictions.
+MAX_DRAWN, MAX_UNSURE = 6, 10
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.55 system-ui, sans-serif; color: #1b1f24; background: #fff; max-width: 62rem;
+       margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; border-bottom: 1px solid #d8dee4; padding-bottom: .3rem; }
+p, li { max-width: 44rem; }
+.lead { color: #57606a; margin: 0 0 1.5rem; }
+nav { font-size: .92rem; } nav a { margin-right: .9rem; color: #0b5394; }
+table { border-collapse: collapse; font-size: .93rem; margin: .6rem 0 1rem; }
+th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #eaeef2; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+figure { margin: .8rem 0; } figcaption { color: #57606a; font-size: .9rem; max-width: 44rem; }
+img { max-width: 100%; height: auto; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .5rem 1.5rem; }
+.wide { overflow-x: auto; }
+pre { background: #f6f8fa; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }
+"""
+
+
+def write_report(
+    path: str | Path,
+    model: DSMGPRegressor,
+    X: ArrayLike,
+    y: ArrayLike,
+    targets: Sequence[str] = ("y",),
+    title: str = "",
+) -> None:
+    """Write :func:`report_html` to a file, whole or not at all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> model = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, X[:, 0])
+    >>> page = getfixture("tmp_path") / "report.html"
+    >>> write_report(page, model, X, X[:, 0])
+    >>> page.read_text().startswith("<!doctype html>")
+    True
+    """
+    content, target = report_html(model, X, y, targets, title), Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def report_html(
+    model: DSMGPRegressor,
+    X: ArrayLike,
+    y: ArrayLike,
+    targets: Sequence[str] = ("y",),
+    title: str = "",
+) -> str:
+    """A page that works offline: data, model in words, scores, calibration, relevance, where it is unsure, splits, settings.
+
+    Parameters
+    ----------
+    model : DSMGPRegressor
+        Fitted.
+    X, y : array-like
+        Rows on which it is judged, best ones that it was not fitted to.
+    targets : sequence of str
+        Names of the outputs.
+    title : str
+        Heading of the page.
+    """
+    return _Page(model, X, y, targets, title).html()
+
+
+class _Page:
+    """What the sections of a page share."""
+
+    def __init__(
+        self,
+        model: DSMGPRegressor,
+        X: ArrayLike,
+        y: ArrayLike,
+        targets: Sequence[str],
+        title: str,
+    ) -> None:
+        self.model, self.X, self.targets = model, X, list(targets)
+        self.rows = np.asarray(X, dtype=np.float64)
+        observed = np.asarray(y, dtype=np.float64).reshape(len(self.rows), -1)
+        if observed.shape[1] != len(self.targets):
+            raise ValueError(
+                f"expected a name for each of {observed.shape[1]} outputs, got {self.targets}"
+            )
+        self.observed = observed
+        self.y = observed[:, 0] if model._squeeze else observed
+        self.law: Mixture = model.predict_dist(X)
+        self.names = plots._names(model)
+        self.title = title or f"Report on {', '.join(self.targets)}"
+        self.scores = score_table(self.y, self.law, model._rows[1].mean(axis=0))
+
+    def html(self) -> str:
+        sections: list[tuple[str, str, Callable[[], str]]] = [
+            ("data", "Data", self.data),
+            ("words", "The model in words", self.words),
+            ("scores", "Scores", self.score_section),
+            ("calibration", "Calibration", self.calibration),
+            ("relevance", "What matters", self.relevance),
+            ("unsure", "Where predictions are unsure", self.unsure),
+            ("splits", "Where the model cuts", self.splits),
+            ("settings", "Settings", self.settings),
+        ]
+        with mpl.rc_context(
+            {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
+        ):
+            body = "".join(
+                f'<section id="{key}"><h2>{heading}</h2>{make()}</section>'
+                for key, heading, make in sections
+            )
+        links = "".join(f'<a href="#{key}">{heading}</a>' for key, heading, _ in sections)
+        n = len(self.rows)
+        return (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{_e(self.title)}</title><style>{STYLE}</style></head><body>"
+            f"<h1>{_e(self.title)}</h1>"
+            f'<p class="lead">{n:,} rows, predicted by a deep structured mixture of Gaussian processes '
+            f"(dsmgp {_e(__version__)}).</p><nav>{links}</nav>{body}</body></html>\n"
+        )
+
+    def data(self) -> str:
+        train, outputs = self.model._rows
+        lines = [
+            [name, *(_n(f(column)) for column in (train[:, k], self.rows[:, k]) for f in (np.min, np.median, np.max))]
+            for k, name in enumerate(self.names)
+        ]  # fmt: skip
+        lines += [
+            [name, *(_n(f(column)) for column in (outputs[:, k], self.observed[:, k]) for f in (np.min, np.median, np.max))]
+            for k, name in enumerate(self.targets)
+        ]  # fmt: skip
+        outside = (self.rows < train.min(axis=0)) | (self.rows > train.max(axis=0))
+        share = float(outside.any(axis=1).mean())
+        remark = (
+            "All of them lie within the range of the training rows."
+            if not share
+            else f"{share:.1%} of them lie outside the range of the training rows in some input: there the model "
+            "extrapolates, and says so by wide intervals."
+        )
+        heads = ["column", "least", "median", "most", "least here", "median here", "most here"]
+        return (
+            f"<p>The model was fitted to {len(train):,} rows with {len(self.names)} inputs. It is judged here on "
+            f"{len(self.rows):,} rows. {remark}</p>" + _table(heads, lines)
+        )
+
+    def words(self) -> str:
+        model, fitted = self.model, self.model._model
+        sizes = np.array([leaf.n_rows for leaf in leaves(fitted.tree)])
+        kernels = list(dict.fromkeys(family.kernel for family in fitted.families))
+        weighed = {
+            "gated": "by how sure each leaf is at a row, as fitted by leave-one-out",
+            "posterior": "by the posterior probability of their partition",
+            "uniform": "equally",
+        }[fitted.weights]
+        return (
+            f"<p>The inputs are cut in several ways into {len(sizes):,} regions of {sizes.min():,} to "
+            f"{sizes.max():,} rows. In each region a Gaussian process ({_e(', '.join(kernels))}) learns the "
+            f"function. A prediction is a mixture of those whose region holds the row, weighed {weighed}. "
+            f"On training rows left out one at a time its negative log predictive density is "
+            f"{model.loo_score_:.4g}; at inputs it has not seen, {model.loo_score_new_inputs_:.4g}.</p>"
+            f"<pre>{_e(model.summary())}</pre>"
+        )
+
+    def score_section(self) -> str:
+        s, spread = self.scores, self.observed.std(axis=0).mean()
+        lines = [
+            ["mean absolute error", _n(s["mae"]), "how far predictions are off, on average"],
+            ["root mean square error", _n(s["rmse"]), f"the same, large errors weighing more; the outputs' own standard deviation is {_n(spread)}"],
+            ["R squared", _n(s["r2"]), "share of the variance that is explained; 1 is perfect"],
+            ["NLPD", _n(s["nlpd"]), "negative log density of what was observed; lower is better, and only comparable on the same rows"],
+            ["CRPS", _n(s["crps"]), "an error of the whole predicted distribution, in the units of the outputs"],
+            ["in 50% intervals", f"{s['coverage_50']:.1%}", "should be about 50%"],
+            ["in 90% intervals", f"{s['coverage_90']:.1%}", "should be about 90%"],
+            ["width of 90% intervals", _n(s["interval_width_90"]), "on average"],
+        ]  # fmt: skip
+        pictures = [
+            self.picture(
+                partial(plots.plot_residuals, self.model, self.X, self.observed, output=k),
+                f"Residuals of {name}",
+                "Observed less predicted. About nine in ten points should lie in the shaded band, with no pattern left.",
+            )
+            for k, name in enumerate(self.targets)
+        ]  # fmt: skip
+        return _table(["score", "value", "what it says"], lines) + _pair(pictures)
+
+    def calibration(self) -> str:
+        s = self.scores["coverage_90"]
+        room = 1.96 * np.sqrt(0.09 / len(self.rows))
+        verdict = (
+            "as it should be"
+            if abs(s - 0.9) <= room
+            else "intervals are too narrow"
+            if s < 0.9
+            else "intervals are wider than they need be"
+        )
+        return f"<p>90% intervals hold {s:.1%} of the rows: {verdict}.</p>" + _pair(
+            [
+                self.picture(
+                    partial(plots.plot_calibration, self.model, self.X, self.y),
+                    "Coverage",
+                    "Share of rows inside central intervals against the probability they should hold. On the diagonal is calibrated.",
+                ),
+                self.picture(
+                    partial(plots.plot_pit, self.model, self.X, self.y),
+                    "Where observations lie in their predicted law",
+                    "Flat is calibrated. A hump: intervals too wide. A bowl: too narrow. A slope: a bias.",
+                ),
+            ]
+        )
+
+    def relevance(self) -> str:
+        pictures = []
+        try:
+            order = np.argsort(-relevance(self.model._model))[:MAX_DRAWN]
+            height = max(2.2, 0.28 * min(len(self.names), 20) + 0.8)
+            pictures.append(
+                self.picture(
+                    partial(plots.plot_relevance, self.model),
+                    "Relevance of inputs",
+                    "How fast the function varies along each input, per standard deviation of that input, over the fastest.",
+                    height,
+                )
+            )
+        except ValueError:  # a kernel without length-scales
+            order = np.arange(min(len(self.names), MAX_DRAWN))
+        for k in order.tolist():
+            for output, target in enumerate(self.targets):
+                pictures.append(
+                    self.picture(
+                        partial(plots.plot_dependence, self.model, self.rows, k, output=output),
+                        f"{target} along {self.names[k]}",
+                        "Prediction with this input set, averaged over the rows, and the interval of an observation around it.",
+                    )
+                )
+        return _pair(pictures)
+
+    def unsure(self) -> str:
+        std = self.law.std.reshape(len(self.rows), -1)
+        total = (std / self.observed.std(axis=0).clip(min=np.finfo(float).tiny)).mean(axis=1)
+        worst = np.argsort(-total)[:MAX_UNSURE]
+        low, high = (end.reshape(len(self.rows), -1) for end in self.law.interval(0.9))
+        mean = self.law.mean.reshape(len(self.rows), -1)
+        heads = ["row"]
+        for name in self.targets:
+            heads += [f"{name} predicted", "90% from", "to", "observed"]
+        lines = []
+        for row in worst.tolist():
+            line = [str(row + 1)]
+            for k in range(len(self.targets)):
+                line += [_n(v[row, k]) for v in (mean, low, high, self.observed)]
+            lines.append(line + [_n(v) for v in self.rows[row, :MAX_DRAWN]])
+        heads += self.names[:MAX_DRAWN]
+        ratio = float(np.quantile(total, 0.95) / max(np.median(total), 1e-300))
+        return (
+            f"<p>The least sure twentieth of the rows have a standard deviation {ratio:.2g} times that of the "
+            "row in the middle. These are the least sure of all:</p>" + _table(heads, lines)
+        )
+
+    def splits(self) -> str:
+        fitted = self.model._model
+        found = [(float(p.sum()), k) for k in range(len(self.names)) for _, p in [fitted.splits(k)]]
+        cut = [k for weight, k in sorted(found, reverse=True) if weight > 1e-3][:MAX_DRAWN]
+        text = (
+            "<p>Cuts are where the model may change its mind about the function. Their posterior probability says "
+            "which of them the data support: a sharp peak is a likely break.</p>"
+            if cut
+            else "<p>The posterior prefers partitions without cuts: the data show no break.</p>"
+        )
+        pictures = [
+            self.picture(
+                partial(plots.plot_splits, self.model, k),
+                f"Cuts along {self.names[k]}",
+                "Expected number of cuts, by position.",
+            )
+            for k in cut
+        ]
+        pictures.append(
+            self.picture(
+                partial(plots.plot_tree, self.model),
+                "The tree",
+                "Sums choose between partitions, products cut, leaves hold the Gaussian processes.",
+            )
+        )
+        return text + _pair(pictures)
+
+    def settings(self) -> str:
+        lines = [[name, str(value)] for name, value in self.model.get_params(deep=False).items()]
+        return _table(["setting", "value"], lines)
+
+    def picture(
+        self, draw: Callable[..., Axes], title: str, caption: str, height: float = 3.1
+    ) -> str:
+        """A figure with its picture inside the page."""
+        figure = Figure(figsize=(5.2, height), layout="constrained")
+        ax = figure.add_subplot()
+        draw(ax=ax)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=150)
+        data = base64.b64encode(file.getvalue()).decode()
+        return (
+            f'<figure><img alt="{_e(title)}" src="data:image/png;base64,{data}" width="780" '
+            f'height="{round(150 * height)}"><figcaption><b>{_e(title)}.</b> {_e(caption)}</figcaption></figure>'
+        )
+
+
+def _pair(pictures: Sequence[str]) -> str:
+    return f'<div class="pair">{"".join(pictures)}</div>'
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} class="number">{_e(v)}</{tag}>' if _is_number(v) else f"<{tag}>{_e(v)}</{tag}>"
+            for v in values
+        )
+
+    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.rstrip("%").replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _n(value: Any) -> str:
+    return f"{float(value):.5g}"
+
+
+def _e(text: str) -> str:
+    return html.escape(str(text))

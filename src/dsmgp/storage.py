@@ -1,0 +1,478 @@
+"""Fitted models as files: what an estimator is made of, written to an archive, and read back with every part checked.
+
+Each part has a function that writes it and one that reads it, side by side. A part that a later version adds becomes
+an array that may be missing, so older files stay readable; only where an old part changes its meaning does
+:data:`dsmgp.archive.FORMAT` grow.
+
+Written are the training rows as they were given, never what can be computed again from them: leaves are conditioned
+anew when a file is read, unless their factors were asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
+from dsmgp.conditioned import Conditioned
+from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.experts import Experts
+from dsmgp.flat_tree import flatten_tree, grow_flat
+from dsmgp.gate import Gate
+from dsmgp.learn import Learned
+from dsmgp.machine import memory
+from dsmgp.model import WEIGHTS, Model
+from dsmgp.parameters import checked
+from dsmgp.process import Family
+from dsmgp.ragged import Ragged
+from dsmgp.settings import Settings
+from dsmgp.stored_families import (
+    Own,
+    prefixed,
+    read_families,
+    read_module,
+    read_naturals,
+    refuse_unused,
+    write_families,
+    write_module,
+    write_naturals,
+)
+from dsmgp.tree import Leaf, Node, Product, Sum, leaves
+from dsmgp.units import InputUnits, OutputUnits
+from dsmgp.updates import Changing, Rows
+
+__all__ = ["Saved", "read_model", "write_model"]
+
+Array = NDArray[np.float64]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass
+class Saved:
+    """What a file holds of a fitted estimator.
+
+    Attributes
+    ----------
+    parameters : dict
+        Of the constructor.
+    state : Changing
+        The model with the rows it has seen, as they were given; settled.
+    learned : list of Learned
+    kernel_scores : dict of str to float, or None
+    n_evaluations : int
+    squeeze : bool
+        Whether y came with one dimension.
+    feature_names, target_names : list of str, or None
+    table : dict, or None
+        How the columns of a table become inputs, for models fitted by the command line.
+    """
+
+    parameters: dict[str, Any]
+    state: Changing
+    learned: list[Learned]
+    kernel_scores: dict[str, float] | None
+    n_evaluations: int
+    squeeze: bool
+    feature_names: list[str] | None = None
+    target_names: list[str] | None = None
+    table: dict[str, Any] | None = None
+
+
+def write_model(
+    path: str | Path, saved: Saved, include_factors: bool = False, own_modules: bool = False
+) -> None:
+    """Write a fitted model as one file."""
+    own, state, model = Own(own_modules), saved.state, saved.state.model
+    assert isinstance(model.experts, Conditioned), "not settled"
+    assert state.scores is not None
+    arrays: Arrays = {}
+    header = {
+        "dsmgp": version("dsmgp"),
+        "torch": torch.__version__,
+        "parameters": _write_parameters(saved.parameters, own, arrays),
+        "squeeze": saved.squeeze,
+        "feature_names": saved.feature_names,
+        "target_names": saved.target_names,
+        "table": saved.table,
+        "scores": {
+            "loo": state.scores[0],
+            "loo_new_inputs": state.scores[1],
+            "kernels": saved.kernel_scores,
+            "n_evaluations": saved.n_evaluations,
+        },
+        "changes": {
+            "local_scale": bool(state.local_scale),
+            "n_fitted": int(state.n_fitted),
+            "n_changed": int(state.n_changed),
+            "following": int(state.rows.following),
+        },
+        "weights": model.weights,
+        "families": write_families(model.families, own, arrays),
+        "gate": _write_gate(model.gate, arrays),
+        "learned": _write_learned(saved.learned, arrays),
+    }
+    arrays |= {
+        "X": state.rows.X,
+        "Y": state.rows.Y,
+        "leaf.most_rows": np.asarray(state.sizes, dtype=np.int64),
+        "inputs.centre": model.inputs.centre,
+        "inputs.scale": model.inputs.scale,
+        "outputs.centre": model.outputs.centre,
+        "outputs.loading": model.outputs.loading,
+        "leaf.family": np.asarray(model.family, dtype=np.int32),
+        "leaf.scale": model.scales,
+    }
+    if state.rows.noise is not None:
+        arrays["noise"] = state.rows.noise
+    if state.rows.following != len(state.rows):  # some have gone
+        arrays["ids"] = state.rows.ids
+    arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
+    write_naturals(model, arrays)
+    if include_factors:
+        _write_factors(model.experts, arrays)
+    write_archive(path, header, arrays)
+
+
+def read_model(
+    estimator: Any, path: str | Path, kernel: Any = None, mean: Any = None
+) -> tuple[Any, Saved]:
+    """An estimator of a class with the parameters of the file, and what the file holds."""
+    archive = read_archive(path)
+    own = Own(True, {"kernel": kernel, "mean": mean})
+    with _told_of(Path(path).name):
+        X = archive.array("X", np.float64, None, None)
+        Y = archive.array("Y", np.float64, len(X), None)
+        if X.shape[1] == 0 or Y.shape[1] == 0 or len(X) == 0:
+            raise ModelFileError("it holds no rows")
+        parameters = _read_parameters(archive, own, X.shape[1])
+        known = estimator().get_params(deep=False)
+        made = estimator(**{k: v for k, v in parameters.items() if k in known})
+        rows = _read_rows(archive, X, Y)
+        model = _read_model(archive, checked(made), rows, own)
+        refuse_unused(own)
+        squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
+        if squeeze and Y.shape[1] != 1:
+            raise ModelFileError("it has several outputs in one dimension")
+        scores = _read_scores(archive)
+        return made, Saved(
+            parameters=parameters,
+            state=_read_state(archive, model, rows, (scores["loo"], scores["loo_new_inputs"])),
+            learned=_read_learned(archive),
+            kernel_scores=scores["kernels"],
+            n_evaluations=scores["n_evaluations"],
+            squeeze=squeeze,
+            feature_names=archive.entry(
+                "feature_names", lambda v: v is None or _are_names(v, X.shape[1])
+            ),
+            target_names=archive.entry(
+                "target_names", lambda v: v is None or _are_names(v, Y.shape[1])
+            ),
+            table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
+        )
+
+
+@contextmanager
+def _told_of(name: str) -> Any:
+    """Whatever is found to be wrong with the content of a file is said of that file, in one kind of error."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f"{name} cannot be read: {error}") from error.__cause__
+    except LookupError as error:
+        raise ModelFileError(f"{name} cannot be read: it lacks {error}") from error
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ModelFileError(f"{name} cannot be read: {error}") from error
+
+
+# Parameters of the constructor
+
+
+def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> dict[str, Any]:
+    written: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if isinstance(value, torch.nn.Module):
+            written[name] = {"module": write_module(value, name, name, own, arrays)}
+        elif isinstance(value, (Sum, Product, Leaf)):
+            written[name] = {"tree": name}
+            flat = flatten_tree(value)
+            arrays |= prefixed(name, {k: flat[k] for k in ("numbers", "values")})
+        elif isinstance(value, np.generic):
+            written[name] = value.item()
+        elif name != "random_state" and not isinstance(value, str) and np.iterable(value):
+            written[name] = np.asarray(value).tolist()
+        elif isinstance(value, (str, int, float, bool, type(None))):
+            written[name] = value
+        else:  # a generator of random numbers, or where work is done: not part of what was learned
+            written[name] = None
+    return written
+
+
+def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
+    written = archive.entry("parameters", lambda v: isinstance(v, dict))
+    read: dict[str, Any] = {}
+    for name, value in written.items():
+        if isinstance(value, dict) and "module" in value:
+            read[name] = read_module(archive, value["module"], name, name, own, None)
+        elif isinstance(value, dict):
+            read[name] = _read_tree(archive, name, None, n_dims)
+        else:
+            read[name] = value
+    return read
+
+
+# Rows, and how many of them have come and gone
+
+
+def _read_rows(archive: Archive, X: Array, Y: Array) -> Rows:
+    noise = archive.array("noise", np.float64, *Y.shape) if "noise" in archive else None
+    if noise is not None and (noise < 0).any():
+        raise ModelFileError("its noise is negative")
+    ids = np.arange(len(X))
+    if "ids" in archive:
+        ids = archive.array("ids", np.int64, len(X))
+    following = _count(archive, "following")
+    if ids[0] < 0 or (np.diff(ids) <= 0).any() or following <= ids[-1]:
+        raise ModelFileError("its rows are not numbered in their order")
+    return Rows(X, Y, noise, ids, following)
+
+
+def _read_state(
+    archive: Archive, model: Model, rows: Rows, scores: tuple[float, float]
+) -> Changing:
+    sizes = archive.array("leaf.most_rows", np.int64, len(model.family))
+    return Changing(
+        model,
+        rows,
+        bool(archive.header["changes"]["local_scale"]),
+        sizes,
+        max(1, _count(archive, "n_fitted")),
+        scores,
+        _count(archive, "n_changed"),
+    )
+
+
+def _count(archive: Archive, name: str) -> int:
+    found = archive.entry("changes", lambda v: isinstance(v, dict))[name]
+    if type(found) is not int or found < 0:
+        raise ModelFileError(f"its {name} is no count")
+    return found
+
+
+# The model
+
+
+def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> Model:
+    X, Y = rows.X, rows.Y
+    n_dims, n_outputs = X.shape[1], Y.shape[1]
+    tree = _read_tree(archive, "tree", X, n_dims)
+    n_leaves = len(leaves(tree))
+    families = read_families(archive, own, n_dims, n_outputs)
+    family = archive.array("leaf.family", np.int32, n_leaves).astype(np.int64)
+    if family.min() < 0 or family.max() >= len(families):
+        raise ModelFileError("its leaves are of families that are not there")
+    scales = archive.array("leaf.scale", np.float64, n_leaves, n_outputs)
+    if not (scales > 0).all():
+        raise ModelFileError("its leaves have scales that are not positive")
+    inputs = InputUnits(
+        archive.array("inputs.centre", np.float64, n_dims),
+        archive.array("inputs.scale", np.float64, n_dims),
+    )
+    outputs = OutputUnits(
+        archive.array("outputs.centre", np.float64, n_outputs),
+        archive.array("outputs.loading", np.float64, n_outputs, n_outputs),
+    )
+    if not (inputs.scale > 0).all() or not math.isfinite(outputs.log_det):
+        raise ModelFileError("its units make no sense")
+    weights = archive.entry("weights", lambda v: v in WEIGHTS)
+    gate = _read_gate(archive)
+    if (gate is not None) != (weights == "gated"):
+        raise ModelFileError("its weights do not go with its gate")
+    naturals = read_naturals(archive, families, family, n_dims)
+    experts = _experts(tree, families, family, settings, rows, inputs, outputs)
+    if "factor.alpha" in archive:
+        conditioned = _read_factors(archive, experts, naturals, 0.5 * _memory(settings))
+    else:
+        conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
+    return Model(tree, families, family, conditioned, inputs, outputs, weights, scales, gate)
+
+
+def _memory(settings: Settings) -> float:
+    """Bytes that matrices may take, as in a fit."""
+    return settings.memory_limit or 0.25 * memory(settings.device)
+
+
+def _experts(
+    tree: Node,
+    families: Sequence[Family],
+    family: NDArray[Any],
+    settings: Settings,
+    rows: Rows,
+    inputs: InputUnits,
+    outputs: OutputUnits,
+) -> Experts:
+    own = [each.laws(rows.X.shape[1]) for each in families]
+    laws = [[own[f][output] for f in family.tolist()] for output in range(rows.Y.shape[1])]
+    kind = (settings.device, settings.dtype)
+    known = None
+    if rows.noise is not None:
+        known = as_tensor(outputs.noise_to_experts(rows.noise), kind)
+    return Experts(
+        leaves(tree),
+        as_tensor(inputs.to_experts(rows.X), kind),
+        as_tensor(outputs.to_experts(rows.Y), kind),
+        laws,
+        memory=0.25 * _memory(settings),
+        known=known,
+    )
+
+
+def _read_tree(archive: Archive, prefix: str, X: Array | None, n_dims: int) -> Node:
+    flat = {
+        "numbers": archive.array(f"{prefix}.numbers", np.int32, None, 3),
+        "values": archive.array(f"{prefix}.values", np.float64, None),
+    }
+    if f"{prefix}.rows" in archive:
+        flat["rows"] = archive.array(f"{prefix}.rows", np.int64, None)
+        flat["row_ends"] = archive.array(f"{prefix}.row_ends", np.int64, None)
+    return grow_flat(flat, X, n_dims)
+
+
+def _write_gate(gate: Gate | None, arrays: Arrays) -> dict[str, float] | None:
+    if gate is None:
+        return None
+    arrays["gate.shape_weights"] = gate.shape_weights
+    arrays["gate.shape_variances"] = gate.shape_variances
+    return {
+        "variance_exponent": float(gate.variance_exponent),
+        "scale_exponent": float(gate.scale_exponent),
+    }
+
+
+def _read_gate(archive: Archive) -> Gate | None:
+    written = archive.entry("gate", lambda v: v is None or isinstance(v, dict))
+    if written is None:
+        return None
+    weights = archive.array("gate.shape_weights", np.float64, None)
+    variances = archive.array("gate.shape_variances", np.float64, len(weights))
+    exponents = [written["variance_exponent"], written["scale_exponent"]]
+    if not all(isinstance(e, float) and math.isfinite(e) for e in exponents):
+        raise ModelFileError("its gate has exponents that are no numbers")
+    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
+        raise ModelFileError("its gate makes no sense")
+    return Gate(exponents[0], exponents[1], weights, variances)
+
+
+# Factors, where they were asked for
+
+
+def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
+    rows, experts = conditioned.leaf_rows, conditioned.experts
+    arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
+    arrays["factor.log_evidence"] = conditioned.log_evidence
+    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
+    arrays["factor.alpha"] = np.stack([as_numpy(a).astype(kind) for a in conditioned.alpha])
+    for output in range(experts.n_outputs):
+        # One triangle of each leaf, row after row.
+        triangles = [
+            as_numpy(conditioned.factor(output, k))[np.tril_indices(n)].astype(kind)
+            for k, n in enumerate(rows.sizes.tolist())
+            if n
+        ]
+        arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
+
+
+def _read_factors(
+    archive: Archive, experts: Experts, naturals: Sequence[Tensor], memory: float
+) -> Conditioned:
+    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
+    n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
+    rows = Ragged(
+        archive.array("factor.rows", np.int64, n_pairs),
+        archive.array("factor.row_ends", np.int64, n_leaves + 1),
+    )
+    own = experts.leaf_rows
+    in_order = rows.flat[np.lexsort((rows.flat, own.owner))]
+    if not np.array_equal(rows.ends, own.ends) or not np.array_equal(
+        in_order, own.flat[np.lexsort((own.flat, own.owner))]
+    ):
+        raise ModelFileError("its factors are of other rows than its leaves")
+    sizes = rows.sizes
+    ends = np.concatenate([[0], np.cumsum(sizes * (sizes + 1) // 2)])
+    alpha = archive.array("factor.alpha", kind, experts.n_outputs, n_pairs)
+    factors = []
+    for output in range(experts.n_outputs):
+        flat = archive.array(f"factor.lower.{output}", kind, int(ends[-1]))
+        by_leaf = []
+        for k, n in enumerate(sizes.tolist()):
+            whole = np.zeros((n, n), dtype=kind)
+            whole[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
+            if not (whole.diagonal() > 0).all():
+                raise ModelFileError("its factors make no sense")
+            by_leaf.append(torch.from_numpy(whole).to(experts.X.device))
+        factors.append(by_leaf)
+    evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
+    on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
+    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)
+
+
+# How it was found
+
+
+def _write_learned(learned: Sequence[Learned], arrays: Arrays) -> list[dict[str, Any]]:
+    for k, one in enumerate(learned):
+        arrays[f"learned.{k}.theta"] = np.asarray(one.theta, dtype=np.float64)
+        arrays[f"learned.{k}.path"] = np.asarray(one.path, dtype=np.float64)
+    return [
+        {
+            "objective": float(one.objective),
+            "n_iterations": int(one.n_iterations),
+            "n_evaluations": int(one.n_evaluations),
+        }
+        for one in learned
+    ]
+
+
+def _read_learned(archive: Archive) -> list[Learned]:
+    return [
+        Learned(
+            archive.array(f"learned.{k}.theta", np.float64, None),
+            float(one["objective"]),
+            int(one["n_iterations"]),
+            int(one["n_evaluations"]),
+            # Where a leaf could not be factorised the path has minus infinity.
+            archive.array(f"learned.{k}.path", np.float64, None, finite=False).tolist(),
+        )
+        for k, one in enumerate(archive.entry("learned", lambda v: isinstance(v, list)))
+    ]
+
+
+def _read_scores(archive: Archive) -> dict[str, Any]:
+    scores = archive.entry("scores", lambda v: isinstance(v, dict))
+    kernels = scores["kernels"]
+    return {
+        "loo": float(scores["loo"]),
+        "loo_new_inputs": float(scores["loo_new_inputs"]),
+        "kernels": None if kernels is None else {str(k): float(v) for k, v in kernels.items()},
+        "n_evaluations": int(scores["n_evaluations"]),
+    }
+
+
+def _are_names(value: Any, n: int) -> bool:
+    return isinstance(value, list) and len(value) == n and all(isinstance(v, str) for v in value)

@@ -1,0 +1,152 @@
+"""Tables in files and on standard input: CSV, TSV, Parquet, Feather and Arrow. Needs ``dsmgp[cli]``."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+from pyarrow import csv, feather, parquet
+
+__all__ = ["TableError", "read_table", "write_table"]
+
+#: Endings of file names, and what they stand for.
+ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".feather": "feather",
+    ".arrow": "feather",
+    ".ipc": "feather",
+}
+FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
+
+
+class TableError(ValueError):
+    """A table that cannot be read, or used as it is; the message has the remedy."""
+
+
+def read_table(source: str | Path, kind: str | None = None) -> pa.Table:
+    """A table from a file, or from standard input where the name is ``-``.
+
+    ``kind`` is one of csv, tsv, parquet and feather; told from the name's ending, or from the content, if it is left out.
+
+    Examples
+    --------
+    >>> path = getfixture("tmp_path") / "rows.csv"
+    >>> _ = path.write_text("x,y\\n1,2\\n3,4\\n")
+    >>> read_table(path).column_names
+    ['x', 'y']
+    """
+    name = "standard input" if str(source) == "-" else str(source)
+    try:
+        content = _content(source)
+        found = kind or _kind(Path(name)) or _sniffed(content)
+        table = _parsed(content, found)
+    except FileNotFoundError:
+        raise TableError(f"{name} does not exist; check the path") from None
+    except IsADirectoryError:
+        raise TableError(f"{name} is a folder; give the name of a file") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        # A gzipped file and the like say what is wrong with them in their first line.
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TableError(f"{name} cannot be read as a table: {first}") from error
+    twice = [c for c in dict.fromkeys(table.column_names) if table.column_names.count(c) > 1]
+    if twice:
+        raise TableError(f"{name} has more than one column {twice[0]!r}; rename one of them")
+    if table.num_columns == 0 or table.num_rows == 0:
+        raise TableError(f"{name} has no rows")
+    return table
+
+
+def write_table(table: pa.Table, target: str | Path, kind: str | None = None) -> None:
+    """A table to a file, whole or not at all, or to standard output as CSV where the name is ``-``."""
+    if str(target) == "-":
+        _write(table, sys.stdout.buffer, kind or "csv")
+        sys.stdout.buffer.flush()
+        return
+    path = Path(target)
+    found = kind or _kind(path)
+    if found is None:
+        raise TableError(
+            f"{path} has no ending that is known; expected one of {', '.join(ENDINGS)}"
+        )
+    if not path.parent.is_dir():
+        raise TableError(f"the folder {path.parent} does not exist; create it first")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _write(table, file, found)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise TableError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _content(source: str | Path) -> pa.Buffer:
+    if str(source) == "-":
+        return pa.py_buffer(sys.stdin.buffer.read())
+    if Path(source).is_dir():
+        raise IsADirectoryError
+    # Compressed files are told by their ending (.gz, .zst, .bz2).
+    with pa.input_stream(str(source)) as stream:
+        return pa.py_buffer(stream.read())
+
+
+def _kind(path: Path) -> str | None:
+    for ending in reversed(path.suffixes):  # rows.csv.gz
+        if ending.lower() in ENDINGS:
+            return ENDINGS[ending.lower()]
+    return None
+
+
+def _sniffed(content: pa.Buffer) -> str:
+    """From the first bytes, or from what the first line has more of."""
+    start = content[:4096].to_pybytes() if len(content) else b""
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    if start.startswith((b"ARROW1", b"\xff\xff\xff\xff", b"FEA1")):
+        return "feather"
+    line = start.splitlines()[0] if start else b""
+    return "tsv" if line.count(b"\t") > line.count(b",") else "csv"
+
+
+def _parsed(content: pa.Buffer, kind: str) -> pa.Table:
+    if len(content) == 0:
+        raise TableError("there is nothing in it")
+    match kind:
+        case "parquet":
+            return parquet.read_table(pa.BufferReader(content))
+        case "feather":
+            if content[:4].to_pybytes() == b"\xff\xff\xff\xff":  # a stream, as in a pipe
+                return pa.ipc.open_stream(content).read_all()
+            return feather.read_table(pa.BufferReader(content))
+    delimiter = "\t" if kind == "tsv" else ","
+    return csv.read_csv(
+        pa.BufferReader(content),
+        parse_options=csv.ParseOptions(delimiter=delimiter),
+        convert_options=csv.ConvertOptions(strings_can_be_null=True),
+    )
+
+
+def _write(table: pa.Table, file: BinaryIO | io.BufferedWriter | Any, kind: str) -> None:
+    match kind:
+        case "parquet":
+            parquet.write_table(table, file)
+        case "feather":
+            feather.write_feather(table, file)
+        case _:
+            options = csv.WriteOptions(
+                delimiter="\t" if kind == "tsv" else ",", quoting_style="needed"
+            )
+            csv.write_csv(table, file, options)

@@ -1,0 +1,164 @@
+"""BoTorch's acquisition functions on the mixture's posterior, and leaves as GPyTorch's exact GPs."""
+
+import numpy as np
+import pytest
+import torch
+from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.test_functions import Hartmann
+
+from dsmgp import DSMGPRegressor
+from dsmgp.botorch import DSMGPModel, MixturePosterior
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(120, 2))
+    y = np.sin(6 * X[:, 0]) - (X[:, 1] - 0.4) ** 2 + 0.05 * rng.normal(size=120)
+    return DSMGPRegressor("rbf", leaf_size=50, max_iter=15, random_state=0).fit(X, y)
+
+
+def test_the_posterior_has_the_models_moments(fitted):
+    model = DSMGPModel(fitted)
+    X = torch.rand(4, 3, 2, dtype=torch.float64)
+    for noise in (False, True):
+        found = model.posterior(X, observation_noise=noise)
+        assert found.mean.shape == (4, 3, 1)
+        for b in range(4):
+            mean, cov = fitted.predict(X[b].numpy(), return_cov=True, include_noise=noise)
+            np.testing.assert_allclose(found.mean[b, :, 0], mean)
+            np.testing.assert_allclose(found.distribution.covariance_matrix[b], cov, atol=1e-12)
+    one = model.posterior(X[:, :1])
+    mean, std = fitted.predict(X[:, 0].numpy(), return_std=True, include_noise=False)
+    np.testing.assert_allclose(one.mean[:, 0, 0], mean)
+    np.testing.assert_allclose(one.variance[:, 0, 0], std**2)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_gradients_are_those_of_the_moments(fitted, q):
+    model = DSMGPModel(fitted)
+    X = torch.rand(3 - q, q, 2, dtype=torch.float64, requires_grad=True)
+
+    def value(X):
+        found = model.posterior(X)
+        return (found.mean.sum(dim=(-1, -2)) + found.distribution.covariance_matrix.sum((-1, -2))).sum()  # fmt: skip
+
+    (gradient,) = torch.autograd.grad(value(X), X)
+    step = 1e-4
+    for index in np.ndindex(*X.shape):
+        moved = torch.zeros_like(X)
+        moved[index] = step
+        with torch.no_grad():
+            slope = (value(X + moved) - value(X - moved)) / (2 * step)
+        assert gradient[index] == pytest.approx(float(slope), rel=1e-2, abs=1e-3)
+
+
+def test_draws_of_the_mixture_have_its_moments(fitted):
+    model = DSMGPModel(fitted, posterior_kind="mixture")
+    X = torch.rand(2, 3, 2, dtype=torch.float64)
+    found = model.posterior(X)
+    assert isinstance(found, MixturePosterior)
+    torch.manual_seed(0)
+    draws = found.rsample(torch.Size([4000]))
+    assert draws.shape == (4000, 2, 3, 1)
+    np.testing.assert_allclose(draws.mean(0), found.mean, atol=0.02)
+    np.testing.assert_allclose(draws.var(0), found.variance, rtol=0.15, atol=1e-4)
+    torch.manual_seed(0)
+    assert torch.equal(found.rsample(torch.Size([4000])), draws)
+
+
+def test_acquisition_functions_by_monte_carlo_work_on_the_mixture(fitted):
+    model = DSMGPModel(fitted, posterior_kind="mixture")
+    value = qLogExpectedImprovement(model, best_f=0.5)
+    candidates = torch.rand(20, 2, dtype=torch.float64)
+    best, gain = optimize_acqf_discrete(value, q=2, choices=candidates)
+    assert best.shape == (2, 2)
+    assert torch.isfinite(gain).all()
+    moments = qLogExpectedImprovement(
+        DSMGPModel(fitted), best_f=0.5, sampler=SobolQMCNormalSampler(torch.Size([256]), seed=0)
+    )
+    singles = candidates[:, None, :]
+    assert torch.corrcoef(torch.stack([value(singles), moments(singles)]))[0, 1] > 0.9
+
+
+def test_several_outputs_are_independent_gaussians():
+    X = np.random.default_rng(0).uniform(size=(60, 1))
+    Y = np.column_stack([np.sin(6 * X[:, 0]), X[:, 0] ** 2])
+    fitted = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, Y)
+    model = DSMGPModel(fitted)
+    assert model.num_outputs == 2
+    found = model.posterior(torch.rand(5, 2, 1, dtype=torch.float64))
+    assert found.mean.shape == (5, 2, 2)
+    assert model.posterior(torch.rand(5, 2, 1), output_indices=[1]).mean.shape == (5, 2, 1)
+
+
+def test_further_rows_are_taken_in(fitted):
+    model = DSMGPModel(fitted)
+    X = torch.tensor([[1.5, 0.5]], dtype=torch.float64)
+    more = model.condition_on_observations(X.repeat(3, 1), torch.full((3, 1), 7.0))
+    assert len(more.train_targets) == 123
+    assert more.posterior(X).mean.item() > model.posterior(X).mean.item() + 1
+    assert more.posterior(X).variance.item() < model.posterior(X).variance.item()
+
+
+def test_wrong_requests_are_refused(fitted):
+    with pytest.raises(ValueError, match="'moments' or 'mixture'"):
+        DSMGPModel(fitted, posterior_kind="samples")
+    with pytest.raises(AttributeError, match="not fitted"):
+        DSMGPModel(DSMGPRegressor())
+
+
+def test_optimising_hartmann_beats_random_search():
+    """2,000 rows to begin with, then a few that expected improvement asks for."""
+    function = Hartmann(dim=6, negate=True)
+    rng = np.random.default_rng(0)
+    n_more = 6
+    X = rng.uniform(size=(2000, 6))
+    y = function(torch.from_numpy(X)).numpy()
+    regressor = DSMGPRegressor("matern52", effort="low", random_state=0).fit(X, y)
+    model, best = DSMGPModel(regressor), float(y.max())
+    torch.manual_seed(0)
+    for _ in range(n_more):
+        start = model.train_inputs[0][model.train_targets[:, 0].argsort()[-3:], None]
+        new, _ = optimize_acqf(
+            LogExpectedImprovement(model, best_f=best),
+            bounds=torch.tensor([[0.0] * 6, [1.0] * 6], dtype=torch.float64),
+            q=1, num_restarts=3, batch_initial_conditions=start, options={"maxiter": 15},
+        )  # fmt: skip
+        seen = function(new)
+        best = max(best, float(seen.max()))
+        model = model.condition_on_observations(new, seen.reshape(-1, 1))
+    random = float(function(torch.from_numpy(rng.uniform(size=(2000 + n_more, 6)))).max())
+    assert best > random + 0.1
+    assert best > 3.0  # of 3.32
+
+
+# Leaves as exact GPs
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"kernel": "rbf"}, {"kernel": "rq", "mean": "linear"}, {"kernel": "auto", "mean": "constant"}],
+)
+def test_a_leaf_in_gpytorch_says_what_it_says_here(wavy, settings):
+    X, y = wavy
+    model = DSMGPRegressor(leaf_size=60, max_iter=5, random_state=0, **settings).fit(X, y)
+    fitted = model._model
+    Z = fitted.experts_see(X[:7] + 0.1)
+    for leaf in (0, len(fitted.family) - 1):
+        exact = model.to_gpytorch(leaf=leaf)
+        with torch.no_grad():
+            law = exact(Z)
+        mean, covariance = fitted.experts.joint(leaf, Z)
+        np.testing.assert_allclose(law.mean, mean[:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(law.covariance_matrix, covariance[0], rtol=1e-4, atol=1e-5)
+        assert exact.likelihood.noise.item() == pytest.approx(float(fitted.experts.noise[leaf, 0]))
+
+
+def test_leaves_that_are_not_there_are_refused(fitted):
+    with pytest.raises(ValueError, match="expected a leaf from 0 to"):
+        fitted.to_gpytorch(leaf=10_000)
+    with pytest.raises(ValueError, match="expected an output from 0 to 0"):
+        fitted.to_gpytorch(output=1)

@@ -1,0 +1,222 @@
+"""The command line, run as its users do: files in, files out, one line where something is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dsmgp
+from dsmgp.cli.app import app
+
+
+def run(*arguments, code=0, **more):
+    done = CliRunner().invoke(app, [str(a) for a in arguments], **more)
+    assert done.exit_code == code, done.output + repr(done.exception)
+    return done
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    n = 160
+    frame = pd.DataFrame(
+        {
+            "size": rng.uniform(0, 4, n).round(3),
+            "colour": rng.choice(["red", "blue"], n),
+            "sold": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 100, n), "D"),
+        }
+    )
+    frame["price"] = (
+        np.sin(2 * frame["size"]) + (frame["colour"] == "red") + 0.1 * rng.normal(size=n)
+    )
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    rows[:120].to_csv(folder / "train.csv", index=False)
+    rows[120:].to_parquet(folder / "test.parquet")
+    quick = ("--effort", "low", "--kernel", "matern52", "--max-iter", "10")
+    run("fit", folder / "train.csv", "-t", "price", "-o", folder / "price.dsmgp", *quick)
+    return folder
+
+
+def test_fit_writes_a_model_that_python_reads(folder, rows):
+    model = dsmgp.load(folder / "price.dsmgp")
+    assert list(model.feature_names_in_) == ["size", "colour=blue", "colour=red", "sold"]
+    X = pd.DataFrame(
+        {
+            "size": rows["size"],
+            "colour=blue": rows["colour"] == "blue",
+            "colour=red": rows["colour"] == "red",
+            "sold": (rows["sold"] - pd.Timestamp("1970-01-01")).dt.days,
+        }
+    ).astype(float)
+    assert model.score(X[120:], rows["price"][120:]) > 0.9
+
+
+def test_predictions_are_those_of_python(folder, rows):
+    out = folder / "predicted.parquet"
+    run("predict", folder / "price.dsmgp", folder / "test.parquet", "--out", out,
+        "--interval", 0.8, "--interval", 0.95, "--quantiles", "0.1,0.5", "--keep", "size")  # fmt: skip
+    found = pd.read_parquet(out)
+    assert list(found) == [
+        "size", "price_mean", "price_std", "price_low_80", "price_high_80", "price_low_95",
+        "price_high_95", "price_q10", "price_q50",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(found["size"], rows["size"][120:])
+    np.testing.assert_allclose(found["price_low_80"], found["price_q10"])
+    inside = (rows["price"][120:].to_numpy() > found["price_low_95"]) & (
+        rows["price"][120:].to_numpy() < found["price_high_95"]
+    )
+    assert inside.mean() > 0.8
+
+
+def test_tables_may_come_through_pipes(folder):
+    command = [sys.executable, "-m", "dsmgp.cli", "predict", folder / "price.dsmgp", "-"]
+    given = (folder / "test.parquet").read_bytes()
+    done = subprocess.run(command, input=given, capture_output=True, check=True)
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == '"price_mean","price_std","price_low_90","price_high_90"'
+    assert len(lines) == 41
+
+
+def test_scores_are_those_of_python(folder):
+    done = run("evaluate", folder / "price.dsmgp", folder / "test.parquet", "--json")
+    scores = json.loads(done.stdout)
+    assert scores["rows"] == 40
+    assert 0.05 < scores["mae"] < scores["rmse"] < 0.3
+    assert 0.7 <= scores["coverage_90"] <= 1.0
+    words = run("evaluate", folder / "price.dsmgp", folder / "test.parquet").stdout
+    assert "root mean square error" in words
+    assert f"{scores['rmse']:.4g}" in words
+
+
+def test_info_says_what_a_file_holds(folder):
+    about = json.loads(run("info", folder / "price.dsmgp", "--json").stdout)
+    assert about["rows"] == 120
+    assert about["targets"] == ["price"]
+    assert about["settings"]["effort"] == "low"
+    assert "leaves" in run("info", folder / "price.dsmgp").stdout
+
+
+def test_models_that_python_saved_can_be_used(wavy, tmp_path):
+    X, y = wavy
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = dsmgp.DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(frame, y)
+    model.save(tmp_path / "model.dsmgp")
+    frame.assign(y=y).to_csv(tmp_path / "rows.csv", index=False)
+    run("predict", tmp_path / "model.dsmgp", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["y_mean"], model.predict(frame))
+
+
+def test_several_targets_have_columns_each(rows, tmp_path):
+    rows.assign(double=2 * rows["price"])[:80].to_csv(tmp_path / "rows.csv", index=False)
+    run("fit", tmp_path / "rows.csv", "-t", "price", "-t", "double", "--drop", "sold", "-o",
+        tmp_path / "m.dsmgp", "--effort", "low", "--kernel", "rbf", "--max-iter", 2)  # fmt: skip
+    run("predict", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")
+    assert {"price_mean", "double_mean", "double_low_90"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fit", "train.csv", "-t", "price", "-o", "price.dsmgp"), "is there already"),
+        (("fit", "train.csv", "-t", "price", "-o", "no/m.dsmgp"), "create it first"),
+        (("fit", "gone.csv", "-t", "price", "-o", "m.dsmgp"), "gone.csv does not exist"),
+        (("fit", "train.csv", "-t", "prize", "-o", "m.dsmgp"), "no column 'prize'"),
+        (("fit", "train.csv", "-t", "price", "-o", "m.dsmgp", "--kernel", "x"), "expected kernel"),
+        (("predict", "train.csv", "train.csv"), "not a dsmgp model file"),
+        (("predict", "price.dsmgp", "train.csv", "--interval", "2"), "between 0 and 1"),
+        (("predict", "price.dsmgp", "train.csv", "--quantiles", "a"), "expected --quantiles"),
+        (("predict", "price.dsmgp", "train.csv", "--keep", "a"), "no column 'a' to keep"),
+        (("evaluate", "price.dsmgp", "gone.csv"), "does not exist"),
+        (("info", "gone.dsmgp"), "does not exist"),
+        (("reproduce", "table-9"), "no experiment 'table-9'; expected all or one of"),
+        (("report", "price.dsmgp", "train.csv", "--out", "no/r.html"), "create it first"),
+    ],
+)
+def test_errors_are_one_line_and_leave_nothing(folder, monkeypatch, arguments, message):
+    monkeypatch.chdir(folder)
+    before = sorted(os.listdir())
+    done = run(*arguments, code=2)
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in done.stderr
+    assert message in done.stderr
+    assert sorted(os.listdir()) == before
+
+
+def test_debug_shows_the_error_itself(folder):
+    done = CliRunner().invoke(app, ["info", str(folder / "gone.dsmgp"), "--debug"])
+    assert isinstance(done.exception, dsmgp.ModelFileError)
+
+
+def test_a_bug_is_one_line_too(folder, monkeypatch):
+    monkeypatch.setattr("dsmgp.archive.read_archive", lambda path: 1 / 0)
+    done = run("info", folder / "price.dsmgp", code=1)
+    assert done.stderr.startswith("error: ZeroDivisionError")
+    assert "--debug" in done.stderr
+
+
+def test_every_command_has_help_with_an_example():
+    names = {command.callback.__name__ for command in app.registered_commands}
+    assert names == {"fit", "predict", "evaluate", "report", "info", "demo", "reproduce"}
+    for name in names:
+        assert f"Example: dsmgp {name}" in run(name, "--help").stdout
+
+
+def test_the_version_is_printed():
+    assert run("--version").stdout == f"dsmgp {dsmgp.__version__}\n"
+
+
+def test_completion_can_be_installed():
+    assert "--install-completion" in run("--help").output
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_an_interrupt_saves_the_best_so_far_when_asked(tmp_path, save):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(600, 4))
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    frame.assign(y=np.sin(9 * X[:, 0]) + 0.1 * rng.normal(size=600)).to_csv(
+        tmp_path / "rows.csv", index=False
+    )
+    # Slow on purpose, so that the interrupt falls into the search.
+    command = [
+        sys.executable, "-c",
+        "import sys, time\n"
+        "from dsmgp import learn\n"
+        "tick = learn.tick\n"
+        "def slow(f):\n"
+        "    print('learning', file=sys.stderr, flush=True); time.sleep(0.2); tick(f)\n"
+        "learn.tick = slow\n"
+        "from dsmgp.cli.app import main; main()",
+        "fit", tmp_path / "rows.csv", "-t", "y", "-o", tmp_path / "m.dsmgp", "--effort", "low",
+        "--on-interrupt", "save" if save else "abort",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        seen = 0
+        for line in process.stderr:
+            seen += line.startswith("learning")
+            if seen == 3:
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    if save:
+        assert "finishing with the best found so far" in said
+        model = dsmgp.load(tmp_path / "m.dsmgp")
+        assert model.n_evaluations_ < 30
+        assert np.isfinite(model.predict(frame[:5])).all()
+    else:
+        assert "interrupted; nothing was written" in said
+        assert not (tmp_path / "m.dsmgp").exists()

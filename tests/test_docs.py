@@ -1,0 +1,128 @@
+"""The documentation: its examples run, it names every option, and the site builds without a warning."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import dsmgp
+from dsmgp import plots, scores
+from dsmgp.cli.app import app
+
+mpl.use("Agg")
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(p for p in DOCS.glob("*.md") if "```python" in p.read_text())
+SCRIPTS = sorted((DOCS / "tutorials").glob("*.py"))
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """With the tables that the page on the command line speaks of."""
+    rng = np.random.default_rng(0)
+    n = 150
+    frame = pd.DataFrame(
+        {
+            "size": rng.uniform(20, 200, n).round(1),
+            "rooms": rng.integers(1, 7, n),
+            "colour": rng.choice(["red", "blue"], n),
+            "sold": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D"),
+        }
+    )
+    frame["price"] = 3 * frame["size"] + 20 * frame["rooms"] + 5 * rng.normal(size=n)
+    frame[:110].to_csv(tmp_path / "train.csv", index=False)
+    frame[110:].to_csv(tmp_path / "test.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_on_the_page_runs(folder):
+    lines = [
+        line[8:] for block in blocks(DOCS / "cli.md", "console") for line in block.splitlines()
+    ]
+    assert len(lines) >= 8
+    for line in lines:
+        arguments = [part.strip('"') for part in line.split()]
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, f"{line}: {done.output}"
+
+
+def test_every_option_is_on_the_page():
+    text = (DOCS / "cli.md").read_text()
+    import typer.main
+
+    command = typer.main.get_command(app)
+    for name, sub in command.commands.items():
+        assert re.search(rf"\b{name}\b", text)
+        for parameter in sub.params:
+            for option in parameter.opts:
+                if option.startswith("--") and option != "--help":
+                    assert f"`{option}" in text or f" {option} " in text, f"{name} {option}"
+
+
+def test_every_public_name_is_in_the_api():
+    text = (DOCS / "api.md").read_text()
+    homes = {"DSMGPRegressor": "regressor", "load": "regressor", "Mixture": "mixture"}
+    for name in dsmgp.__all__:
+        if name != "__version__":
+            home = homes.get(name, inspect.getmodule(getattr(dsmgp, name)).__name__.split(".")[-1])
+            assert f"::: dsmgp.{home}.{name}" in text
+    pictures = (DOCS / "pictures.md").read_text()
+    assert all(name in pictures for name in plots.__all__)
+    assert scores.__name__ in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_examples_on_the_pages_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in blocks(page, "python"):
+        if "--8<--" not in block:
+            exec(compile(block, str(page), "exec"), names)
+    mpl.pyplot.close("all")
+
+
+def test_the_readme_shows_the_quickstart():
+    text = (ROOT / "README.md").read_text()
+    for ending in ("py", "txt"):
+        assert (DOCS / "tutorials" / f"quickstart.{ending}").read_text() in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+def test_tutorials_print_what_the_pages_say(script, tmp_path):
+    """Digits may differ between machines; everything else is the same."""
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+
+    def without_digits(text):
+        return re.sub(r"-?\d+(\.\d+)?", "#", text)
+
+    assert without_digits(done.stdout) == without_digits(script.with_suffix(".txt").read_text())
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "api" / "index.html").exists()
+    assert "WARNING" not in done.stderr
+    tutorial = (tmp_path / "site" / "tutorials" / "noise" / "index.html").read_text()
+    assert "GaussianProcessRegressor" in tutorial
+    assert "NLPD of one exact GP" in tutorial
+    assert ":class:" not in (tmp_path / "site" / "api" / "index.html").read_text()

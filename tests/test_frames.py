@@ -1,0 +1,82 @@
+"""Frames in, frames out; and how an estimator shows itself in a notebook."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dsmgp import DSMGPRegressor, load
+
+
+def rows_of(wavy, library):
+    X, y = wavy
+    frame = library.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    target = pd.Series(y, name="height") if library is pd else pl.Series("height", y)
+    return frame, target
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_predictions_are_of_the_kind_that_rows_came_in(wavy, library):
+    X, y = rows_of(wavy, library)
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, y)
+    plain = model.predict(X)
+    assert isinstance(plain, np.ndarray)
+    model.set_output(predict="input")
+    mean, std = model.predict(X, return_std=True)
+    assert isinstance(mean, library.Series)
+    assert isinstance(std, library.Series)
+    assert mean.name == "height"
+    np.testing.assert_array_equal(mean.to_numpy(), plain)
+    with pytest.warns(UserWarning, match="feature names"):
+        assert isinstance(model.predict(wavy[0]), np.ndarray)
+    other = {pd: "polars", pl: "pandas"}[library]
+    assert type(model.set_output(predict=other).predict(X)).__module__.startswith(other)
+    assert isinstance(clone(model).fit(X, y).predict(X), {pd: pl, pl: pd}[library].Series)
+    model.set_output(predict="default")
+    assert isinstance(model.predict(X), np.ndarray)
+
+
+def test_the_index_is_kept_and_several_outputs_make_a_frame(wavy):
+    X, y = rows_of(wavy, pd)
+    X.index = [f"row {k}" for k in range(len(X))]
+    Y = pd.DataFrame({"up": y.to_numpy(), "down": -y.to_numpy()}, index=X.index)
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0).set_output(predict="input")
+    found = model.fit(X, Y).predict(X[5:9])
+    assert list(found.columns) == ["up", "down"]
+    assert list(found.index) == ["row 5", "row 6", "row 7", "row 8"]
+    assert list(model.fit(X, Y.to_numpy()).predict(X).columns) == ["y0", "y1"]
+
+
+def test_names_of_targets_are_kept_in_files(wavy, tmp_path):
+    X, y = rows_of(wavy, pd)
+    DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, y).save(tmp_path / "m.dsmgp")
+    assert load(tmp_path / "m.dsmgp").set_output(predict="input").predict(X).name == "height"
+
+
+def test_pipelines_may_set_the_output_of_their_steps(wavy):
+    X, y = rows_of(wavy, pd)
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0).set_output(predict="input")
+    pipeline = make_pipeline(StandardScaler(), model).set_output(transform="pandas").fit(X, y)
+    assert isinstance(pipeline.predict(X), pd.Series)
+
+
+def test_unknown_kinds_are_refused():
+    with pytest.raises(ValueError, match="'default', 'input', 'pandas', 'polars', got 'arrow'"):
+        DSMGPRegressor().set_output(predict="arrow")
+
+
+def test_notebooks_see_what_was_learned(wavy):
+    X, y = wavy
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0)
+    assert "What was learned" not in model._repr_html_()
+    model.fit(pd.DataFrame(X, columns=["a<b", "c"]), y)
+    for text in (model._repr_html_(), model._repr_mimebundle_()["text/html"]):
+        assert text.count("What was learned") == 1
+        assert "a&lt;b" in text
+        assert "sk-top-container" in text  # scikit-learn's own diagram
+    with config_context(display="text"):
+        assert "text/html" not in model._repr_mimebundle_()

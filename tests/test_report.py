@@ -1,0 +1,109 @@
+"""The report: everything on one page, which works without a network, in a real browser."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from matplotlib.image import imread
+
+from dsmgp import DSMGPRegressor
+from dsmgp.report import report_html, write_report
+from dsmgp.scores import coverage, rmse
+
+HEADINGS = [
+    "Data", "The model in words", "Scores", "Calibration", "What matters",
+    "Where predictions are unsure", "Where the model cuts", "Settings",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(150, 2)), columns=["size", "a<b & 'c'"])
+    y = np.sin(6 * X["size"]) + (X["size"] > 0.5) + 0.1 * rng.normal(size=150)
+    model = DSMGPRegressor("rbf", leaf_size=40, max_iter=10, random_state=0).fit(X[:100], y[:100])
+    return model, X[100:], y[100:].to_numpy()
+
+
+@pytest.fixture(scope="module")
+def page(judged, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, *judged, targets=["price"], title="Prices <of> houses")
+    return path
+
+
+class Tags(HTMLParser):
+    """Open tags are closed in their order; attributes that would fetch something."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.sources, self.headings = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        self.sources += [v for k, v in attributes if k in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+
+def test_the_page_is_whole_and_fetches_nothing(page):
+    text = page.read_text()
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert tags.headings == HEADINGS
+    assert all(source.startswith(("data:image/png;base64,", "#")) for source in tags.sources)
+    assert not re.search(r"https?://|@import|<script|url\(", text)
+    assert "Prices &lt;of&gt; houses" in text
+    assert "a&lt;b &amp; &#x27;c&#x27;" in text
+
+
+def test_the_page_tells_the_scores(judged, page):
+    model, X, y = judged
+    text = page.read_text()
+    assert f"{rmse(y, model.predict(X)):.5g}" in text
+    assert f"{coverage(y, model.predict_dist(X)):.1%}" in text
+
+
+def test_several_outputs_and_kernels_without_length_scales(judged):
+    _, X, y = judged
+    Y = np.column_stack([y, -y])
+    kernel = ScaleKernel(RBFKernel()) + LinearKernel()
+    model = DSMGPRegressor(kernel, leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
+    text = report_html(model, X, Y, targets=["up", "down"])
+    assert "down along size" in text
+    assert "Relevance of inputs" not in text
+    with pytest.raises(ValueError, match="a name for each of 2 outputs"):
+        report_html(model, X, Y)
+
+
+def test_a_real_chromium_shows_it(page, tmp_path):
+    pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
+    picture = tmp_path / "page.png"
+    script = Path(__file__).parent / "chromium.py"
+    done = subprocess.run(
+        [sys.executable, script, page, picture], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["title"] == "Prices <of> houses"
+    assert seen["headings"] == HEADINGS
+    assert seen["images"] == seen["shown"] >= 6
+    assert seen["console"] == []
+    assert seen["outside"] == []
+    assert seen["links"]
+    assert seen["width"] <= seen["viewport"]
+    assert imread(picture)[:, :, :3].std() > 0.05  # something was drawn

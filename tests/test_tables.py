@@ -1,0 +1,131 @@
+"""Tables: every format reads the same, and what cannot be used is refused by column and row."""
+
+import io
+import os
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dsmgp.recipe import Recipe
+from dsmgp.tables import TableError, read_table, write_table
+
+TABLE = pa.table({"x": [1.5, 2.5, 4.0], "n": [1, 2, 3], "colour": ["a", "b", "a"]})
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "feather", "arrow", "csv.gz"])
+def test_every_format_comes_back(tmp_path, ending):
+    path = tmp_path / f"rows.{ending}"
+    if ending == "csv.gz":
+        plain = tmp_path / "rows.csv"
+        write_table(TABLE, plain)
+        with pa.output_stream(str(path), compression="gzip") as stream:
+            stream.write(plain.read_bytes())
+    else:
+        write_table(TABLE, path)
+    assert read_table(path).to_pydict() == TABLE.to_pydict()
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet", "feather"])
+def test_standard_input_is_told_by_its_content(tmp_path, monkeypatch, kind):
+    write_table(TABLE, tmp_path / "rows", kind)
+    given = io.TextIOWrapper(io.BytesIO((tmp_path / "rows").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", given)
+    assert read_table("-").to_pydict() == TABLE.to_pydict()
+
+
+def test_a_stream_of_arrow_is_read(tmp_path):
+    path = str(tmp_path / "rows.arrow")
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    assert read_table(tmp_path / "rows.arrow").to_pydict() == TABLE.to_pydict()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("gone.csv", None, "does not exist"),
+        ("empty.csv", "", "nothing in it"),
+        ("header.csv", "x,y\n", "has no rows"),
+        ("ragged.csv", "x,y\n1,2\n3\n", "Expected 2 columns, got 1"),
+        ("twice.csv", "x,x\n1,2\n", "more than one column 'x'"),
+        ("no.parquet", "x,y\n1,2\n", "cannot be read as a table"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(TableError, match=message):
+        read_table(tmp_path / name)
+
+
+def test_a_folder_and_unknown_endings_are_refused(tmp_path):
+    with pytest.raises(TableError, match="is a folder"):
+        read_table(tmp_path)
+    with pytest.raises(TableError, match="no ending that is known"):
+        write_table(TABLE, tmp_path / "rows.xyz")
+    with pytest.raises(TableError, match="create it first"):
+        write_table(TABLE, tmp_path / "no" / "rows.csv")
+    assert os.listdir(tmp_path) == []
+
+
+def table(**columns):
+    return pa.table(columns)
+
+
+def test_columns_become_numbers_and_do_so_again():
+    days = pa.array([0, 1, 2], type=pa.int32()).cast(pa.date32())
+    times = pa.array(["1970-01-01 12:00:00"] * 3).cast(pa.timestamp("s"))
+    train = table(day=days, time=times, flag=[True, False, True], c=["u", "v", "u"], y=[1, 2, 3])
+    recipe = Recipe.learn(train, ["y"])
+    assert recipe.input_names == ["day", "time", "flag", "c=u", "c=v"]
+    wanted = [[0, 0.5, 1, 1, 0], [1, 0.5, 0, 0, 1], [2, 0.5, 1, 1, 0]]
+    np.testing.assert_array_equal(recipe.inputs(train), wanted)
+    again = Recipe.from_dict(recipe.as_dict())
+    np.testing.assert_array_equal(again.inputs(train.select(["c", "flag", "time", "day"])), wanted)
+    np.testing.assert_array_equal(again.outputs(train), [[1], [2], [3]])
+
+
+def test_levels_that_look_like_numbers_stay_levels():
+    recipe = Recipe.learn(table(c=["1", "b", "2"], y=[1.0, 2.0, 3.0]), ["y"])
+    np.testing.assert_array_equal(recipe.inputs(table(c=[2, 1])), [[0, 1, 0], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"x": [1.0, None], "y": [1.0, 2.0]}, {}, r"column 'x' has no value in row 2; .*impute"),
+        ({"x": [np.nan, 1.0], "y": [1.0, 2.0]}, {}, r"column 'x' has no value in row 1;"),
+        ({"x": [1.0, 2.0], "y": [None, 2.0]}, {"missing": "impute"}, r"'y' has no value in row 1.*never"),
+        ({"x": ["a", "b"], "y": [1.0, 2.0]}, {"categories": "refuse"}, r"column 'x' holds text \('a' in row 1\)"),
+        ({"x": [str(k) + "_" for k in range(60)], "y": [1.0] * 60}, {}, r"60 different texts.*--drop 'x'"),
+        ({"x": [1.0, 2.0], "y": ["a", "b"]}, {}, r"target 'y' holds text"),
+        ({"x": [1.0, 2.0], "z": [1.0, 2.0]}, {}, r"no column 'y'; the table has 'x', 'z'"),
+        ({"y": [1.0, 2.0]}, {}, r"no column is left"),
+        ({"x": [[1.0], [2.0]], "y": [1.0, 2.0]}, {}, r"type list<.*cannot be used"),
+        ({"x": pa.nulls(2), "y": [1.0, 2.0]}, {"missing": "impute"}, r"'x' is empty"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_used_are_refused_by_name(columns, options, message):
+    with pytest.raises(TableError, match=message):
+        Recipe.learn(pa.table(columns), ["y"], **options)
+
+
+def test_what_is_filled_in_is_said_and_filled_in_again():
+    train = table(x=[1.0, None, 3.0, 8.0], c=["u", "v", None, "u"], y=[1.0, 2.0, 3.0, 4.0])
+    recipe = Recipe.learn(train, ["y"], missing="impute")
+    assert any("'x': 1 missing, filled in with the median, 3" in r for r in recipe.remarks)
+    assert any("'c': 1 missing, filled in with the most frequent level, 'u'" in r for r in recipe.remarks)  # fmt: skip
+    np.testing.assert_array_equal(recipe.inputs(train)[:, 0], [1, 3, 3, 8])
+    again = Recipe.from_dict(recipe.as_dict())
+    new = pa.table({"x": pa.array([None], pa.float64()), "c": pa.array([None], pa.string())})
+    np.testing.assert_array_equal(again.inputs(new), [[3, 1, 0]])
+
+
+def test_new_levels_and_other_kinds_are_refused_by_row():
+    recipe = Recipe.learn(table(x=[1.0, 2.0], c=["u", "v"], y=[1.0, 2.0]), ["y"])
+    with pytest.raises(TableError, match=r"'c' has 'w' in row 2, a level that was not there"):
+        recipe.inputs(table(x=[1.0, 2.0], c=["u", "w"]))
+    with pytest.raises(TableError, match=r"'x' holds text \('a' in row 1\), and held numbers when"):
+        recipe.inputs(table(x=["a", "b"], c=["u", "v"]))
