@@ -80,4 +80,5 @@ def main(page_path, picture):
     application.exec()
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

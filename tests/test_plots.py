@@ -39,10 +39,12 @@ def test_the_predictive_picture_shows_mean_interval_and_rows(step):
 
 def test_split_probabilities_add_up_and_find_the_step(step):
     model, _, _ = step
-    positions, probabilities = model._model.splits(0)
+    positions, probabilities = model.split_posterior(0)
     assert (np.diff(positions) >= 0).all()
     assert probabilities.sum() == pytest.approx(1.0)  # each of the 30 products cuts once
     assert abs(positions[np.argmax(probabilities)] - 0.1) < 0.1
+    with pytest.raises(ValueError, match="expected an input from 0 to 0, got 1"):
+        model.split_posterior(1)
     ax = plot_splits(model)
     assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1.0)
     plt.close("all")

@@ -118,6 +118,7 @@ def test_pickle_and_joblib_work_before_and_after(wavy, tmp_path, module):
             np.testing.assert_array_equal(module.load(file).predict(X), model.predict(X))
 
 
+@pytest.mark.slow
 def test_another_process_reads_it(wavy, tmp_path):
     model, X = fitted(wavy, "defaults")
     path = tmp_path / "model.dsmgp"

@@ -22,7 +22,7 @@ model = DSMGPRegressor(
     random_state=0,
 ).fit(day[:, None], y)
 
-position, probability = model._model.splits(0)
+position, probability = model.split_posterior(0)
 for left, right in ((80, 120), (190, 230)):
     near = (position >= left) & (position < right)
     best = position[near][np.argmax(probability[near])]

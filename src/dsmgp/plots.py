@@ -224,7 +224,7 @@ def plot_tree(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
         size = 60 if kind is not Leaf else 25
         ax.scatter(at[:, 0], -at[:, 1], marker=marker, s=size, color=colour, label=label, zorder=2)
     ax.set_axis_off()
-    ax.legend(loc="lower center", ncols=3, frameon=False, bbox_to_anchor=(0.5, -0.06))
+    ax.legend(loc="lower center", ncols=3, frameon=False, bbox_to_anchor=(0.5, -0.14))
     hidden = n_nodes - len(shown)
     ax.set_title(
         f"{n_nodes:,} nodes, {n_leaves:,} leaves" + (f" ({hidden:,} not shown)" if hidden else ""),

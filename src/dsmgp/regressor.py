@@ -518,6 +518,25 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         scores = (self.loo_score_, self.loo_score_new_inputs_)
         return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
 
+    def split_posterior(self, dimension: int = 0) -> tuple[Array, Array]:
+        """Where the tree cuts an input, in order, and the posterior probability of each cut.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor("rbf", leaf_size=30, random_state=0).fit(X, X[:, 0] > 0.5)
+        >>> positions, probabilities = model.split_posterior(0)
+        >>> len(positions) == len(probabilities)
+        True
+        """
+        check_is_fitted(self)
+        if not 0 <= dimension < self.n_features_in_:
+            raise ValueError(
+                f"expected an input from 0 to {self.n_features_in_ - 1}, got {dimension!r}"
+            )
+        return self._model.splits(dimension)
+
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
         """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
 
