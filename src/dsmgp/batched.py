@@ -120,9 +120,11 @@ class BatchedEngine:
 
     def take_less(self) -> bool:
         """Half as much at once from now on, as far as groups allow it; no if that is little already."""
-        if self.elements_at_once < 2 * LEAST_ELEMENTS:
+        largest = max((self.elements(k) for k in range(len(self.groups))), default=0)
+        used = min(self.elements_at_once, largest)
+        if used < 2 * LEAST_ELEMENTS:
             return False
-        self.elements_at_once /= 2
+        self.elements_at_once = used / 2
         return True
 
     def elements(self, group: int) -> int:

@@ -34,6 +34,8 @@ Index = NDArray[np.int64]
 
 # Multiplications of a prediction that is over before threads would have begun, and pairs of leaf and row: see LocalExecutor.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
+# Bytes of factors below which it is not these that a GPU is short of memory for.
+LEAST_HELD = 2**24
 
 
 class FactorisationWarning(UserWarning):
@@ -220,13 +222,14 @@ class Conditioned:
 
     def _keep_less(self) -> bool:
         """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small already."""
-        self.memory /= 2
-        return self.experts.take_less()
+        held = min(self.memory, sum(self.factors.sizes))
+        self.memory = held / 2
+        return self.experts.take_less() or held > LEAST_HELD
 
     def _ask_less(self) -> bool:
         """The same for predictions, whose groups of leaves stay as they are."""
-        self.factors.keep_less()
-        return isinstance(self.engine, BatchedEngine) and self.engine.take_less()
+        let_go = self.factors.keep_less()
+        return (isinstance(self.engine, BatchedEngine) and self.engine.take_less()) or let_go
 
     def _see_all(self, engine: Engine, twins: Twins | None) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""

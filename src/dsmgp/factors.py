@@ -164,13 +164,15 @@ class Factors:
                 self._passing.popitem(last=False)
         return found
 
-    def keep_less(self) -> None:
-        """Let go of half of what is held."""
+    def keep_less(self) -> bool:
+        """Let go of half of what is held; no if that is nothing."""
         with self._lock:
+            held = bool(self._passing or self._held)
             self._passing.clear()
             for group in sorted(self._stay)[len(self._stay) // 2 :]:
                 self._stay.remove(group)
                 self._held.pop(group, None)
+        return held
 
     @property
     def n_bytes(self) -> int:
