@@ -59,8 +59,8 @@ def test_when_memory_runs_out_batches_get_smaller_and_the_result_stays(rows, sma
     with pytest.warns(RuntimeWarning, match="ran out of memory.*smaller batches"):
         found = fitted(rows)
     again, spread = found.predict(rows[2], return_std=True)
-    np.testing.assert_allclose(again, mean, rtol=1e-9)
-    np.testing.assert_allclose(spread, std, rtol=1e-9)
+    np.testing.assert_allclose(again, mean, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(spread, std, rtol=1e-7, atol=1e-9)
 
 
 def test_a_prediction_that_runs_out_of_memory_lets_go_of_factors(rows, monkeypatch):
@@ -80,8 +80,8 @@ def test_a_prediction_that_runs_out_of_memory_lets_go_of_factors(rows, monkeypat
     monkeypatch.setattr(batched_module, "LEAST_ELEMENTS", 2**8)
     with pytest.warns(RuntimeWarning, match="ran out of memory"):
         again, spread = found.predict(rows[2], return_std=True)
-    np.testing.assert_allclose(again, mean, rtol=1e-12)
-    np.testing.assert_allclose(spread, std, rtol=1e-12)
+    np.testing.assert_allclose(again, mean, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(spread, std, rtol=1e-7, atol=1e-9)
     assert found._model.experts.factors.n_bytes < held
 
 
