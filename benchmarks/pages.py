@@ -19,6 +19,7 @@ from statistics import mean
 
 import accuracy
 import engine
+import finetune
 import memory
 import scaling
 import sharing
@@ -28,7 +29,7 @@ import structures
 import updates
 from harness import HERE, table
 
-MODULES = (accuracy, engine, memory, scaling, sharing, sparse, speed, structures, updates)
+MODULES = (accuracy, engine, finetune, memory, scaling, sharing, sparse, speed, structures, updates)
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 

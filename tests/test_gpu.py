@@ -145,3 +145,18 @@ def test_rows_come_and_go_on_a_gpu(rows):
     part.forget(np.arange(2000, 2500), adapt=False).partial_fit(X[2000:], y[2000:], adapt=False)
     for got, expected in zip(part.predict(test, return_std=True), whole.predict(test, return_std=True), strict=True):  # fmt: skip
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8)
+
+
+@needs_gpu
+@pytest.mark.parametrize("parameters", ["noise", "all"])
+def test_fine_tuning_ends_where_it_does_on_a_cpu(rows, parameters):
+    models = [
+        fitted(rows, device=device, weights="posterior").finetune(
+            parameters=parameters, similarity="jaccard", max_iter=10
+        )
+        for device in ("cpu", "cuda")
+    ]
+    laws = [model.predict(rows[2], return_std=True) for model in models]
+    np.testing.assert_allclose(models[1].leaf_noise_, models[0].leaf_noise_, rtol=1e-3)
+    for on_cpu, on_gpu in zip(*laws, strict=True):
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-3, atol=1e-4)

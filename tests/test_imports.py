@@ -24,6 +24,8 @@ LAYERS = [
         "effort",
         "settings",
         "sharing",
+        "similarity",
+        "lbfgs",
     ],
     ["lapack", "chains", "execution", "factors"],
     [
@@ -38,10 +40,10 @@ LAYERS = [
         "stationary",
         "general",
     ],
-    ["inference", "mixture", "process", "gate"],
+    ["inference", "mixture", "process", "thetas", "gate"],
     ["engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
-    ["learn", "loo", "joint", "scores", "train"],
-    ["choose", "model", "weigh"],
+    ["learn", "loo", "joint", "scores", "train", "tied"],
+    ["choose", "model", "weigh", "finetune"],
     ["fit", "parameters", "rows", "summary", "updates"],
     [
         "frames",

@@ -58,6 +58,8 @@ class Model:
         What each leaf's variance is multiplied by.
     gate : Gate or None
         With gated weights.
+    thetas : list of ndarray of shape (n_leaves, n_parameters), or None
+        By output, each leaf's own theta where leaves were fine-tuned; else that of its family stands.
     """
 
     tree: Node
@@ -69,6 +71,7 @@ class Model:
     weights: str
     scales: Array
     gate: Gate | None = None
+    thetas: list[Array] | None = None
 
     def with_experts(self, experts: Conditioned | Online) -> Model:
         """The same on other rows: what does not depend on them is not computed again."""
@@ -139,6 +142,21 @@ class Model:
         for rows in self._parts(len(X)):
             mean[rows], std[rows] = self._moments(self._components(X[rows]), include_noise)
         return mean, std
+
+    def noise(self, X: Array) -> Array:
+        """Variance of the noise at each row, (n, n_outputs): that of its leaves, with their scales, as they are weighed there.
+
+        It is what the variance of y has beyond that of f.
+        """
+        found = np.empty((len(X), self.outputs.n_outputs))
+        of_leaf = self.experts.noise * self.scales * self.shape.mean_variance
+        for rows in self._parts(len(X)):
+            components = self._components(X[rows])
+            log_constant = components.of_leaves(self._log_constants, -np.inf)
+            weights = self._weights(components, log_constant)[:, :, None]
+            noise = (weights * components.of_leaves(of_leaf, 0.0)).sum(axis=1)
+            found[rows] = self.outputs.variance_to_user(noise)
+        return found
 
     def _parts(self, n_rows: int) -> list[slice]:
         """Rows that are answered at once: what leaves say of more would take too much room."""

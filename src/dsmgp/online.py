@@ -62,6 +62,10 @@ class Online:
         return self.base.experts
 
     @property
+    def naturals(self) -> list[Tensor]:
+        return self.base.naturals
+
+    @property
     def noise(self) -> Array:
         return self.base.noise
 

@@ -7,6 +7,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsmgp.drawn import Drawn
+from dsmgp.effort import EFFORTS
 from dsmgp.exact_leaf import exact_leaf
+from dsmgp.finetune import finetune
 from dsmgp.fit import fit
 from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
@@ -118,6 +121,9 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
     kernel_, noise_ : gpytorch kernel and float
         As learned, in the units the experts see. Several outputs: a list of each; where outputs were rotated
         they belong to the components, and ``output_loading_`` says how these make up the outputs.
+    leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
+        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts see, without the
+        leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
         ``y = centre + output_loading_ @ z``, with z what the experts see.
     log_marginal_likelihood_ : float
@@ -315,8 +321,9 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
                 continue
             rng = random_generator(self.random_state)
             if state.fit_is_due:
+                lost = "" if state.model.thetas is None else ", without what was fine-tuned"
                 state = self._fit(state.rows, settings, rng)
-                done.append(f"fitted again on {len(state.rows)} rows")
+                done.append(f"fitted again on {len(state.rows)} rows{lost}")
             else:
                 state, n_cut = state.reviewed(settings, rng)
                 done.append(f"scales and gate fitted again, {n_cut} leaves cut")
@@ -333,6 +340,83 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         self._fitted  # noqa: B018  # hasattr answers no before fit
         self._change_to(self._changing.settled)
         return self._changing
+
+    def finetune(
+        self,
+        max_iter: int = 40,
+        similarity: Any = "overlap",
+        parameters: str | Sequence[str] = "noise",
+        rounds: int = 2,
+        weights: str | None = None,
+    ) -> DSMGPRegressor:
+        """Give every leaf hyperparameters of its own, tied to those of the leaves that are like it (the paper's eq. 12).
+
+        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after the last
+        fine-tuning. Scales of the leaves, gate and leave-one-out scores are then made again. ``kernel_`` and
+        ``noise_`` stay those that fit has learned for all.
+
+        Parameters
+        ----------
+        max_iter : int, default=40
+            Most iterations of each leaf's search in a round.
+        similarity : {"overlap", "jaccard"}, matrix or callable, default="overlap"
+            S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper.
+            ``"jaccard"``: rows that both hold of those that either holds, so that large leaves count less for the small
+            ones inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a column
+            for each leaf in the order of ``dsmgp.tree.leaves(tree_)``, entries in [0, 1] and ones on its
+            diagonal; a callable makes one from the list of leaves.
+        parameters : "noise", "all" or sequence of str, default="noise"
+            Which to tune, such as ``["lengthscale", "outputscale", "noise", "mean"]``. Noise alone takes one
+            eigendecomposition per leaf; others take the evidence of every pair of similar leaves again and again.
+        rounds : int, default=2
+            How often responsibilities r are taken anew. With prior weights they stay the same, and one is made.
+        weights : {"prior", "posterior"}, optional
+            r: prior path weights of the leaves (unless told), or their posterior responsibilities, which
+            often leave all but one partition's leaves without a say.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 2, size=(400, 1))
+        >>> y = np.sin(3 * X[:, 0]) + np.where(X[:, 0] < 1, 0.05, 0.5) * rng.normal(size=400)
+        >>> model = DSMGPRegressor("rbf", leaf_size=50, weights="posterior", random_state=0)
+        >>> quiet, noisy = model.fit(X, y).finetune().noise_at([[0.5], [1.5]])
+        >>> bool(quiet < 0.005 < 0.15 < noisy)  # the truth: 0.0025 and 0.25
+        True
+        """
+        check_is_fitted(self)
+        with _unchanged_on_error(self), _progress(self.verbose):
+            state = self._settled()
+            tuned = finetune(
+                state.model,
+                state.rows.X,
+                state.rows.Y,
+                similarity=similarity,
+                parameters=parameters,
+                weights="prior" if weights is None else weights,
+                rounds=check_count("rounds", rounds),
+                max_iter=check_count("max_iter", max_iter),
+                local_scale=state.local_scale,
+                n_gate_rows=EFFORTS[checked(self).effort].n_gate_rows,
+                rng=random_generator(self.random_state),
+            )
+            self._change_to(replace(state, model=tuned.model, scores=tuned.scores))
+            self.n_evaluations_ += tuned.n_evaluations
+        return self
+
+    def noise_at(self, X: ArrayLike) -> Array:
+        """Variance of the noise at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
+
+        That of the leaves which a row reaches, with their scales, weighed as in predictions: what the variance of y has beyond
+        that of f. It varies where leaves have been fine-tuned, or have scales of their own.
+        """
+        X = self._test_rows(X)
+        return self._shaped(self._model.noise(X))
 
     def predict(
         self,
@@ -592,6 +676,10 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
     def noise_(self) -> float | list[float]:
         noises = [process.noise for process in self._fitted.processes]
         return noises[0] if len(noises) == 1 else noises
+
+    @property
+    def leaf_noise_(self) -> Array:
+        return self._shaped(self._settled().model.experts.noise.copy())
 
     @property
     def output_loading_(self) -> Array:

@@ -332,7 +332,7 @@ def _experts(
     kind = (settings.device, settings.dtype)
     known = None
     if rows.noise is not None:
-        known = as_tensor(rows.noise / np.square(np.diag(outputs.loading)), kind)
+        known = as_tensor(outputs.noise_to_experts(rows.noise), kind)
     return Experts(
         leaves(tree),
         as_tensor(inputs.to_experts(rows.X), kind),

@@ -12,6 +12,7 @@ from dsmgp.conditioned import Conditioned
 from dsmgp.model import Model
 from dsmgp.process import Process
 from dsmgp.stationary import Stationary
+from dsmgp.thetas import parameter_names
 from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
 
 __all__ = ["summarise"]
@@ -60,6 +61,7 @@ def summarise(
     if len(model.families) > 1:
         lines.append("kernels used    " + ", ".join(_families(model, sizes)) + "; the first:")
     rotated = not model.outputs.diagonal
+    lines += _tuned(model, rotated)
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
         lines += ["", f"kernel{title}", *_describe(model, process, output, names, rotated)]
@@ -74,6 +76,22 @@ def summarise(
             for k, row in enumerate(model.outputs.loading)
         ]
     return "\n".join(lines)
+
+
+def _tuned(model: Model, rotated: bool) -> Iterator[str]:
+    """Which hyperparameters differ from leaf to leaf, and how much the noise does."""
+    for output, theta in enumerate(model.thetas or []):
+        processes = [family.processes[output] for family in model.families]
+        shared = np.stack([process.theta.numpy() for process in processes])[model.family]
+        moved = (theta != shared).any(axis=0)
+        names = dict.fromkeys(np.array(parameter_names(processes[0]))[moved].tolist())
+        unit = 1.0 if rotated else abs(model.outputs.loading[output, output])
+        std = np.sqrt(model.experts.noise[:, output]) * unit
+        title = "fine-tuned      " + (f"output {output}: " if len(model.thetas or []) > 1 else "")
+        yield (
+            f"{title}{', '.join(names) or 'nothing moved'}; noise std of the leaves {std.min():.4g} to "
+            f"{std.max():.4g} (median {np.median(std):.4g}). Below, what all began with:"
+        )
 
 
 def _families(model: Model, sizes: NDArray[np.int64]) -> Iterator[str]:

@@ -107,7 +107,7 @@ class Trainer:
         """Noise that is known, as the experts see it."""
         if self.noise is None:
             return None
-        known = self.noise / np.square(np.diag(self.outputs.loading))
+        known = self.outputs.noise_to_experts(self.noise)
         return as_tensor(known, (self.settings.device, self.settings.dtype))
 
     def _tensor(self, units: InputUnits | OutputUnits, values: Array) -> Tensor:

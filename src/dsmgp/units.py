@@ -109,6 +109,10 @@ class OutputUnits:
             return (Y - self.centre) / np.diag(self.loading)
         return np.asarray(np.linalg.solve(self.loading, (Y - self.centre).T).T, np.float64)
 
+    def noise_to_experts(self, noise: Array) -> Array:
+        """Noise variances of the outputs, which must not be mixed, as the experts see them."""
+        return np.asarray(noise / np.square(np.diag(self.loading)))
+
     def mean_to_user(self, means: Array) -> Array:
         """Means of z, outputs last, as means of y."""
         return means @ self.loading.T + self.centre

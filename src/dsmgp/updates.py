@@ -174,7 +174,7 @@ class Changing:
                 "noise cannot be given here: the outputs were mixed when the model was fitted without it; "
                 "call fit on all rows with their noise"
             )
-        return noise / np.square(np.diag(outputs.loading))
+        return outputs.noise_to_experts(noise)
 
     # What is due
 
@@ -232,6 +232,7 @@ class Changing:
             family=model.family[origin],
             experts=conditioned,
             scales=model.scales[origin],
+            thetas=None if model.thetas is None else [own[origin] for own in model.thetas],
         )
         n_gate_rows = EFFORTS[settings.effort].n_gate_rows if settings else 0
         scores = weigh(new, rows.Y, labels, self.local_scale, n_gate_rows, rng)
