@@ -28,7 +28,8 @@ from dsmgp.baselines import (
     PoE,
 )
 from dsmgp.baselines.kiss import _Additive, _Facts, _log_evidence
-from dsmgp.baselines.moe import InputGate, _within
+from dsmgp.baselines.moe import InputGate, _hold_out, _members, _within
+from dsmgp.conditioned import Conditioned
 from dsmgp.tree import leaves
 
 NOISE = 0.05
@@ -332,15 +333,49 @@ def test_moe_law_is_the_gated_mixture_of_its_experts(wavy, test_inputs):
     np.testing.assert_allclose(law.pdf(0.4), density, rtol=1e-7)
 
 
-def test_moe_keeps_its_best_sweep(wavy):
+def test_moe_keeps_its_best_sweep(rng):
+    # Two curves that cross: k-means over the inputs cannot tell them apart at first.
+    X = rng.uniform(-2, 2, size=(300, 2))
+    y = np.where(X[:, 1] > 0.3, np.sin(4 * X[:, 0]), -X[:, 0]) + 0.05 * rng.normal(size=300)
+    found = {n: MoE(leaf_size=40, n_sweeps=n, random_state=1).fit(X, y) for n in (0, 1, 4)}
+    assert found[0].path_ == pytest.approx(found[4].path_[:1])
+    assert found[1].path_ == pytest.approx(found[4].path_[:2])
+    assert max(found[4].path_) > found[4].path_[0]  # moving rows was worth it
+    for model in found.values():  # every row has one expert
+        np.testing.assert_array_equal(np.sort(model._conditioned.leaf_rows.flat), np.arange(300))
+
+
+def test_moe_judges_sweeps_by_rows_that_no_expert_has(wavy):
     X, y = wavy
-    model = MoE(leaf_size=20, n_sweeps=4, random_state=1).fit(X, y)
-    start = MoE(leaf_size=20, n_sweeps=0, random_state=1).fit(X, y)
-    assert len(start.path_) == 1
-    assert start.path_[0] == pytest.approx(model.path_[0])
-    assert max(model.path_) > model.path_[0]
-    rows = np.sort(model._conditioned.leaf_rows.flat)
-    np.testing.assert_array_equal(rows, np.arange(len(X)))  # every row has one expert
+    held, kept = _hold_out(len(X), np.random.default_rng(0))
+    np.testing.assert_array_equal(np.sort([*held, *kept]), np.arange(len(X)))
+    expert = np.arange(len(kept)) % 4
+    some = _members(expert, kept, 2)
+    assert sorted(np.concatenate([leaf.rows for leaf in some])) == kept.tolist()
+    model = MoE(**fixed(leaf_size=30, n_reached=99))
+    trainer = model._trainer(X, y[:, None])
+    family = trainer.build(model.kernel)
+    seen = Conditioned(
+        trainer.experts(some, [family]), family.naturals(2), leave_out=trainer.labels
+    )
+    gate = InputGate.of(X[kept], expert)
+    asked, joint = model._joint(seen, trainer, gate, X, held)
+    log_joint = gate.log_joint(X[held])
+    for place, row in enumerate(held):
+        for k, value in zip(asked[place], joint[place], strict=True):
+            m, v = gp(X[some[k].rows], y[some[k].rows], X[[row]])
+            expected = norm.logpdf(y[row], m[0], np.sqrt(v[0] + NOISE))
+            expected += log_joint[place, k] - np.logaddexp.reduce(log_joint[place])
+            assert value == pytest.approx(expected, abs=1e-7)
+    # A row of an expert's own is predicted without itself.
+    row = some[2].rows[3]
+    others = np.setdiff1d(some[2].rows, row)
+    asked, joint = model._joint(seen, trainer, gate, X, np.array([row]))
+    m, v = gp(X[others], y[others], X[[row]])
+    log_joint = gate.log_joint(X[[row]])[0]
+    expected = norm.logpdf(y[row], m[0], np.sqrt(v[0] + NOISE))
+    expected += log_joint[2] - np.logaddexp.reduce(log_joint)
+    assert joint[0][asked[0] == 2][0] == pytest.approx(expected, abs=1e-7)
 
 
 def test_a_full_expert_takes_those_that_gain_most():

@@ -21,7 +21,7 @@ from dsmgp.ragged import Ragged
 from dsmgp.similarity import jaccard, overlap, similarity_of
 from dsmgp.thetas import Thetas, parameter_names
 from dsmgp.tied import NoiseEvidence, PairEvidence
-from dsmgp.tree import Leaf, Region, Sum, leaves
+from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 
 # Similarity
 
@@ -462,6 +462,20 @@ def test_other_models_are_tuned_too(rows, options, parameters):
     np.testing.assert_allclose(same.predict(X[:5]), mean, rtol=1e-4)
 
 
+def test_one_leaf_and_leaves_without_rows_are_no_exception(rows):
+    alone = fitted(rows, structure=Leaf(Region.whole(1))).finetune()
+    assert alone.leaf_noise_ == pytest.approx(alone.noise_, rel=0.1)  # where fit had put it
+    parts = Region.whole(1).split(0, [1.0, 5.0])
+    product = Product([Leaf(part) for part in parts], dimension=0, splits=[1.0, 5.0])
+    for parameters in ("noise", "all"):
+        model = fitted(rows, structure=Sum([Leaf(Region.whole(1)), product]))
+        model.finetune(parameters=parameters)
+        _, quiet, noisy, empty = np.sqrt(model.leaf_noise_)
+        assert noisy > 1.3 * quiet  # the leaf over everything has a say in both
+        assert empty == pytest.approx(np.sqrt(model.noise_))
+        assert np.isfinite(model.predict([[6.0]])).all()
+
+
 def test_outputs_are_tuned_each_on_its_own(rows, rng):
     X, y = rows
     other = np.cos(2 * X[:, 0]) + np.where(X[:, 0] < 1, 0.4, 0.04) * rng.normal(size=len(X))
@@ -470,6 +484,21 @@ def test_outputs_are_tuned_each_on_its_own(rows, rng):
     noise = np.sqrt(model.noise_at([[0.3], [1.7]]))
     assert noise[1, 0] > 3 * noise[0, 0]
     assert noise[0, 1] > 3 * noise[1, 1]
+
+
+@pytest.mark.parametrize("include_factors", [False, True])
+def test_saving_and_loading_keeps_what_was_tuned(rows, tmp_path, include_factors):
+    model = fitted(rows, weights="gated").finetune(max_iter=3)
+    model.save(tmp_path / "tuned.dsmgp", include_factors=include_factors)
+    same = DSMGPRegressor.load(tmp_path / "tuned.dsmgp")
+    np.testing.assert_array_equal(same.leaf_noise_, model.leaf_noise_)
+    assert same.summary() == model.summary()
+    expected = model.predict_dist(rows[0]).logpdf(rows[1])
+    np.testing.assert_allclose(same.predict_dist(rows[0]).logpdf(rows[1]), expected, rtol=1e-9)
+    # Tuning goes on from there, not from where fit ended.
+    np.testing.assert_allclose(
+        same.finetune(max_iter=1).leaf_noise_, model.finetune(max_iter=1).leaf_noise_, rtol=1e-9
+    )
 
 
 # What is refused

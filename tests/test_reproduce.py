@@ -19,7 +19,7 @@ from dsmgp.reproduce import NAMES, paper, reproduce, reproduce_all
 from dsmgp.reproduce.claims import claims
 from dsmgp.reproduce.experiment import Plan
 from dsmgp.reproduce.runner import EXPERIMENTS
-from dsmgp.reproduce.runs import Runs, setting
+from dsmgp.reproduce.runs import Runs, origin, setting
 from dsmgp.reproduce.sizes import posterior_entropy
 from dsmgp.tree import leaves
 
@@ -209,6 +209,8 @@ def test_entropy_is_that_of_all_induced_trees(rng):
 
 def test_results_say_where_they_come_from(tmp_path):
     assert set(setting()) == {"version", "commit", "machine"}
+    rows = [{"commit": "a", "machine": "m"}, {"commit": "b", "machine": "m", "load": 1.5}]
+    assert origin(rows) == "commit a, b; m; load 1.5 to 1.5 while times were taken"
     runs = Runs(tmp_path / "a.json", ["k"])
     assert runs.is_due({"k": 1})
     runs.add([{"k": 1, "value": 2.0}])

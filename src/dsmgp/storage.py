@@ -42,6 +42,7 @@ from dsmgp.stored_families import (
     read_families,
     read_module,
     read_naturals,
+    read_thetas,
     refuse_unused,
     write_families,
     write_module,
@@ -310,7 +311,10 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> M
         conditioned = _read_factors(archive, experts, naturals, 0.5 * _memory(settings))
     else:
         conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
-    return Model(tree, families, family, conditioned, inputs, outputs, weights, scales, gate)
+    thetas = read_thetas(archive, families, family)
+    return Model(
+        tree, families, family, conditioned, inputs, outputs, weights, scales, gate, thetas
+    )
 
 
 def _memory(settings: Settings) -> float:

@@ -33,6 +33,7 @@ __all__ = [
     "read_families",
     "read_module",
     "read_naturals",
+    "read_thetas",
     "refuse_unused",
     "write_families",
     "write_module",
@@ -163,6 +164,8 @@ def write_naturals(model: Model, arrays: Arrays) -> None:
     for output, (own, shared) in enumerate(zip(model.experts.naturals, common, strict=True)):
         if own.shape != shared.shape or not torch.equal(own.cpu(), shared.cpu()):
             arrays[f"leaf.natural.{output}"] = as_numpy(own)
+    for output, theta in enumerate(model.thetas or []):
+        arrays[f"leaf.theta.{output}"] = theta
 
 
 def read_naturals(
@@ -177,6 +180,21 @@ def read_naturals(
     if not all(bool(torch.isfinite(natural).all()) for natural in common):
         raise ModelFileError("its hyperparameters are not finite")
     return common
+
+
+def read_thetas(
+    archive: Archive, families: Sequence[Family], family: NDArray[Any]
+) -> list[NDArray[np.float64]] | None:
+    """Each leaf's theta, from where it is tuned further, if leaves were fine-tuned."""
+    if "leaf.theta.0" not in archive:
+        return None
+    found = [
+        archive.array(f"leaf.theta.{output}", np.float64, len(family), len(process.theta))
+        for output, process in enumerate(families[0].processes)
+    ]
+    if not all(np.isfinite(theta).all() for theta in found):
+        raise ModelFileError("its leaves' hyperparameters are not finite")
+    return found
 
 
 def prefixed(prefix: str, arrays: Arrays) -> Arrays:

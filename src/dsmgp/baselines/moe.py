@@ -10,6 +10,7 @@ import gpytorch
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
+from torch import Tensor
 
 from dsmgp.baselines.committee import Committee
 from dsmgp.baselines.division import holder
@@ -29,6 +30,8 @@ Index = NDArray[np.int64]
 SPREAD_ROWS = 10.0
 # An expert may grow to so many times its share: its cost grows with the cube.
 MOST_SHARES = 4
+# One row in so many judges sweeps, and at most so many rows.
+HELD_SHARE, MOST_HELD = 10, 2000
 # Iterations of learning after each sweep: theta is near its best already.
 SWEEP_ITERATIONS = 10
 
@@ -79,22 +82,13 @@ class InputGate:
         return expert.astype(np.int64), log_gate
 
 
-@dataclass(frozen=True)
-class _State:
-    """Experts after a sweep, and how well they predict rows that are left out."""
-
-    expert: Index
-    gate: InputGate
-    family: Family
-    log_density: float
-
-
 class MoE(Committee):
     """Mixture of GP experts (Tresp 2000; Rasmussen & Ghahramani 2001), fitted by hard EM (cf. Nguyen & Bonilla 2014).
 
     Which rows an expert has is learned with the gate: starting from k-means, every row goes to the expert whose gate
-    and prediction, without that row, explain it best; gate and theta follow, and so on. The sweep with the best
-    leave-one-out density is kept. Inference is approximate: what DSMGP avoids.
+    and prediction, without that row, explain it best; gate and theta follow, and so on. One row in ten is held out
+    to judge: the sweep under which these have the largest density is kept, and they join the expert that their inputs
+    point to. Inference is approximate: what DSMGP avoids.
 
     Parameters
     ----------
@@ -112,8 +106,7 @@ class MoE(Committee):
     gate_ : InputGate
         Over standardised inputs.
     path_ : list of float
-        Mean leave-one-out log density of the training rows after k-means and after every sweep, in the units the
-        experts see.
+        Mean log density of the rows held out, after k-means and after every sweep, in the units the experts see.
 
     Examples
     --------
@@ -157,31 +150,50 @@ class MoE(Committee):
         check_count("n_reached", self.n_reached)
         trainer = self._trainer(X, Y)
         Z = trainer.inputs.to_experts(X)
-        expert = self._start(Z, trainer.rng)
-        family, best = trainer.build(self.kernel), None
+        held, kept = _hold_out(len(X), trainer.rng)
+        expert = self._start(Z[kept], trainer.rng)
+        family, best = trainer.build(self.kernel), (expert, InputGate.of(Z[kept], expert))
+        best_family = family
         self.path_: list[float] = []
         self.n_iter_ = 0
         for sweep in range(self.n_sweeps + 1):
-            some = _members(expert, X.shape[1])
+            some = _members(expert, kept, X.shape[1])
             if trainer.settings.optimizer is not None:
                 learned = trainer.learn(some, family, SWEEP_ITERATIONS if sweep else None)
                 self.n_iter_ += max(one.n_iterations for one in learned)
-            gate = InputGate.of(Z, expert)
+            gate = InputGate.of(Z[kept], expert)
             naturals = family.naturals(X.shape[1])
             memory = 0.5 * trainer.memory
             seen = Conditioned(trainer.experts(some, [family]), naturals, memory, trainer.labels)
-            moved, log_density = self._reassign(seen, trainer, Z, gate, expert)
-            self.path_.append(log_density)
-            if best is None or log_density > best.log_density:
-                best = _State(expert, gate, copy.deepcopy(family), log_density)
+            _, joint = self._joint(seen, trainer, gate, Z, held)
+            self.path_.append(float(np.logaddexp.reduce(joint, axis=1).mean()))
+            if self.path_[-1] == max(self.path_):
+                best, best_family = (expert, gate), copy.deepcopy(family)
             elif sweep > 1:
                 break  # it was better before
+            moved = self._reassign(seen, trainer, gate, Z, kept, expert)
             if np.array_equal(moved, expert):
                 break
             expert = moved
-        assert best is not None
-        self.gate_ = best.gate
-        self._condition(trainer, _members(best.expert, X.shape[1]), best.family)
+        self._finish(trainer, Z, held, kept, *best, best_family)
+
+    def _finish(
+        self,
+        trainer: Trainer,
+        Z: Array,
+        held: Index,
+        kept: Index,
+        expert: Index,
+        gate: InputGate,
+        family: Family,
+    ) -> None:
+        """The sweep that was best, and the rows held out with the experts whose gate is largest there."""
+        everyone = np.empty(len(Z), dtype=np.int64)
+        everyone[kept] = expert
+        everyone[held] = gate.log_joint(Z[held]).argmax(axis=1)
+        self.gate_ = InputGate.of(Z, everyone)
+        some = _members(everyone, np.arange(len(Z)), Z.shape[1])
+        self._condition(trainer, some, family)
 
     def _start(self, Z: Array, rng: np.random.Generator) -> Index:
         n_experts = math.ceil(len(Z) / check_count("leaf_size", self.leaf_size))
@@ -191,47 +203,44 @@ class MoE(Committee):
         clusters = KMeans(n_experts, n_init=1, max_iter=20, init="random", random_state=seed)
         return _numbered(clusters.fit_predict(Z).astype(np.int64))
 
-    def _reassign(
-        self, seen: Conditioned, trainer: Trainer, Z: Array, gate: InputGate, expert: Index
-    ) -> tuple[Index, float]:
-        """Where rows would go, and the mean log density of rows that are left out."""
-        candidates, log_gate = gate.most_likely(Z, self.n_reached)
-        leaf, row = candidates.reshape(-1), np.repeat(np.arange(len(Z)), candidates.shape[1])
-        mean, variance = self._ask(seen, leaf, row, len(Z), seen.experts.X)
+    def _joint(
+        self, seen: Conditioned, trainer: Trainer, gate: InputGate, Z: Array, rows: Index
+    ) -> tuple[Index, Array]:
+        """The experts that are asked at rows, and the log density of expert and outputs together, (n, n_reached)."""
+        candidates, log_gate = gate.most_likely(Z[rows], self.n_reached)
+        leaf, row = candidates.reshape(-1), np.repeat(rows, candidates.shape[1])
+        mean, variance = _ask(seen, leaf, row, seen.experts.X)
         # An expert knows its own rows: what counts is what it says of them when they are left out.
-        own = np.flatnonzero(leaf == expert[row])
-        flat = seen.leaf_rows.flat
-        place = np.empty(len(Z), dtype=np.int64)
-        place[flat] = np.arange(len(flat))
+        place = np.full((len(Z),), -1)
+        place[seen.leaf_rows.flat] = np.arange(len(seen.leaf_rows.flat))
+        owner = np.append(seen.leaf_rows.owner, -1)  # the last for rows that nobody has
+        own = np.flatnonzero(leaf == owner[place[row]])
         assert seen.left_out is not None
         mean[own] = seen.left_out.mean[place[row[own]]]
         variance[own] = seen.left_out.variance[place[row[own]]]
         targets = trainer.outputs.to_experts(trainer.Y)[row]
         each = -0.5 * (np.square(targets - mean) / variance + np.log(variance)) - LOG_SQRT_2PI
-        joint = each.sum(axis=1).reshape(candidates.shape) + log_gate
-        best = joint.argmax(axis=1)
-        wanted = candidates[np.arange(len(Z)), best]
-        gain = joint.max(axis=1)
-        most = MOST_SHARES * self.leaf_size
-        moved = _within(expert, wanted, gain, most)
-        return _numbered(moved), float(np.logaddexp.reduce(joint, axis=1).mean())
+        return candidates, each.sum(axis=1).reshape(candidates.shape) + log_gate
 
-    @staticmethod
-    def _ask(
-        seen: Conditioned, leaf: Index, row: Index, n_rows: int, Z: object
-    ) -> tuple[Array, Array]:
-        """Mean and variance of y by pairs of expert and row."""
-        order = np.argsort(leaf, kind="stable")
-        mean, variance = seen.predict(Routes.of(leaf, row), Z)  # type: ignore[arg-type]
-        found = np.empty_like(mean), np.empty_like(variance)
-        found[0][order], found[1][order] = mean, variance
-        return found[0], found[1] + seen.noise[leaf]
+    def _reassign(
+        self,
+        seen: Conditioned,
+        trainer: Trainer,
+        gate: InputGate,
+        Z: Array,
+        kept: Index,
+        expert: Index,
+    ) -> Index:
+        """Every row to the expert that explains it best, as far as there is room."""
+        candidates, joint = self._joint(seen, trainer, gate, Z, kept)
+        wanted = candidates[np.arange(len(kept)), joint.argmax(axis=1)]
+        return _numbered(_within(expert, wanted, joint.max(axis=1), MOST_SHARES * self.leaf_size))
 
     def _law(self, X: Array) -> Mixture:
         Z = self._inputs.to_experts(X)
         expert, log_gate = self.gate_.most_likely(Z, self.n_reached)
         leaf, row = expert.reshape(-1), np.repeat(np.arange(len(X)), expert.shape[1])
-        mean, variance = self._ask(self._conditioned, leaf, row, len(X), self._seen(X))
+        mean, variance = _ask(self._conditioned, leaf, row, self._seen(X))
         shape = (*expert.shape, self._outputs.n_outputs)
         return Mixture(
             np.exp(log_gate),
@@ -242,10 +251,26 @@ class MoE(Committee):
         )
 
 
-def _members(expert: Index, n_dims: int) -> list[Leaf]:
+def _ask(seen: Conditioned, leaf: Index, row: Index, Z: Tensor) -> tuple[Array, Array]:
+    """Mean and variance of y by pairs of expert and row, in the order of the pairs."""
+    order = np.argsort(leaf, kind="stable")  # in which experts answer
+    mean, variance = np.empty((2, len(leaf), seen.experts.n_outputs))
+    mean[order], variance[order] = seen.predict(Routes.of(leaf, row), Z)
+    return mean, variance + seen.noise[leaf]
+
+
+def _hold_out(n_rows: int, rng: np.random.Generator) -> tuple[Index, Index]:
+    """Rows that judge sweeps, and the others. Rows that choose their expert by their outputs cannot judge."""
+    order = rng.permutation(n_rows)
+    n_held = max(1, min(n_rows // HELD_SHARE, MOST_HELD))
+    return np.sort(order[:n_held]), np.sort(order[n_held:])
+
+
+def _members(expert: Index, rows: Index, n_dims: int) -> list[Leaf]:
+    """The rows of each expert, where ``expert`` says whose each of ``rows`` is."""
     order = np.argsort(expert, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(expert))[:-1])
-    return [holder(np.sort(rows), n_dims) for rows in parts]
+    return [holder(np.sort(rows[part]), n_dims) for part in parts]
 
 
 def _numbered(expert: Index) -> Index:

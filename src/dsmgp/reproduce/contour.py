@@ -95,6 +95,8 @@ def draw(rows: list[Row]) -> Figure:
                     for size in sizes
                 ]
             )
+            if min(found.shape) < 2:
+                continue  # no contours yet: a run that was stopped early
             shown = axes.contourf(np.log2(children), np.log2(sizes), found, levels=10)
             figure.colorbar(shown, ax=axes)
             axes.set_xticks(np.log2(children), [str(k) for k in children])

@@ -14,7 +14,7 @@ import torch
 
 import dsmgp
 
-__all__ = ["Runs", "origin", "setting"]
+__all__ = ["Runs", "load", "origin", "setting"]
 
 
 class Runs:
@@ -68,8 +68,15 @@ def setting() -> dict[str, str]:
     return {"version": dsmgp.__version__, "commit": commit, "machine": machine}
 
 
+def load() -> float:
+    """Work that waits for the machine's cores, the mean of the last minute: above their number times are of little worth."""
+    return round(os.getloadavg()[0], 1)
+
+
 def origin(rows: Sequence[Mapping[str, Any]]) -> str:
     """Commits and machines of some rows, in words."""
     commits = dict.fromkeys(str(row["commit"]) for row in rows if "commit" in row)
     machines = dict.fromkeys(str(row["machine"]) for row in rows if "machine" in row)
-    return f"commit {', '.join(commits)}; {'; '.join(machines)}"
+    busy = [float(row["load"]) for row in rows if "load" in row]
+    loads = f"; load {min(busy):g} to {max(busy):g} while times were taken" if busy else ""
+    return f"commit {', '.join(commits)}; {'; '.join(machines)}{loads}"

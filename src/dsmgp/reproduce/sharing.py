@@ -14,6 +14,7 @@ from dsmgp.experts import Experts
 from dsmgp.grow import grow_paper
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+from dsmgp.reproduce.runs import load
 from dsmgp.stationary import Stationary
 from dsmgp.tree import leaves
 
@@ -72,6 +73,7 @@ def run(job: Job) -> list[Row]:
             "used": plan is not None,
             "work_saved": 0.0 if plan is None else round(plan.saving, 3),
             "difference": float(f"{difference:.1e}"),
+            "load": load(),
         }
     ]
 

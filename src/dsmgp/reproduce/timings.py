@@ -15,6 +15,7 @@ from dsmgp.regressor import DSMGPRegressor
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.data import split
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+from dsmgp.reproduce.runs import load
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf
 
@@ -22,7 +23,7 @@ __all__ = ["EXPERIMENT"]
 
 Array = NDArray[np.float64]
 LEAF_SIZE = 100
-METHODS = ("GP", "gPoE", "rBCM", "DSMGP")
+METHODS = ("GP", "gPoE", "rBCM", "DSMGP", "DSMGP, balanced")
 # Seconds to measure for, and at least so many iterations.
 SECONDS, LEAST = 5.0, 3
 EXACT_ROWS = 10_000
@@ -78,6 +79,7 @@ def run(job: Job) -> list[Row]:
             "seconds": float(f"{np.median(spent):.4g}"),
             "least": float(f"{min(spent):.4g}"),
             "iterations": len(spent),
+            "load": load(),
         }
     ]
 
@@ -85,7 +87,8 @@ def run(job: Job) -> list[Row]:
 def _leaves(method: str, trainer: Trainer) -> list[Leaf]:
     if method == "GP":
         return [holder(np.arange(len(trainer.X)), trainer.X.shape[1])]
-    experts = "paper" if method == "DSMGP" else "random"  # K_S = 1, the paper's surrogate
+    # K_S = 1, the paper's surrogate: by Algorithm 1, and with leaves that all have M rows at most.
+    experts = {"DSMGP": "paper", "DSMGP, balanced": "balanced"}.get(method, "random")
     return divide(experts, trainer.X, LEAF_SIZE, trainer.rng, trainer.inputs.scale)
 
 
@@ -97,7 +100,7 @@ def page(rows: list[Row]) -> str:
             some = [r for r in rows if (r["data"], r["method"]) == (name, method)]
             if some:
                 line[method] = "NA" if some[0]["seconds"] is None else some[0]["seconds"]
-                known = paper.TIMINGS[name].get(method)
+                known = paper.TIMINGS[name].get(method.removesuffix(", balanced"))
                 line[f"paper {method}"] = "NA" if known is None else known
                 if method == "DSMGP":
                     line["largest"] = some[0]["largest"]
@@ -105,7 +108,9 @@ def page(rows: list[Row]) -> str:
             lines.append(line)
     titles = {"data": "data"}
     for method in METHODS:
-        titles |= {method: f"{method} (s)", f"paper {method}": f"paper: {method} (s)"}
+        titles[method] = f"{method} (s)"
+        if method in paper.TIMINGS["airfoil"]:
+            titles[f"paper {method}"] = f"paper: {method} (s)"
     return table(titles | {"largest": "rows of DSMGP's largest leaf"}, lines)
 
 
@@ -115,7 +120,7 @@ def draw(rows: list[Row]) -> Figure:
     names = [name for name in paper.TIMINGS if any(r["data"] == name for r in rows)]
     for k, method in enumerate(METHODS):
         found = {r["data"]: r["seconds"] for r in rows if r["method"] == method}
-        place = np.arange(len(names)) + 0.2 * (k - 1.5)
+        place = np.arange(len(names)) + 0.15 * (k - 2.0)
         ours = [found.get(name) or np.nan for name in names]
         theirs = [paper.TIMINGS[name].get(method, np.nan) for name in names]
         axes.plot(place, ours, "o", color=f"C{k}", label=method)
@@ -137,7 +142,8 @@ EXPERIMENT = Experiment(
     page=page,
     draw=draw,
     says=(
-        "Closed-form gradients in compiled code against a Julia program of 2020 on eight cores (i7-6900k); the machines "
-        "differ, and so do structures: Algorithm 1 leaves larger leaves than M on skewed data."
+        "Closed-form gradients in compiled code against a Julia program of 2020 on eight cores (i7-6900k). On skewed data "
+        "Algorithm 1, as printed, leaves leaves of thousands of rows, whose cubes are the cost; the paper's program cut "
+        "otherwise, and its DSMGP took as long as experts of M rows: balanced partitions are the nearest to that."
     ),
 )
