@@ -173,6 +173,18 @@ def test_noise_known_row_by_row_is_kept(wavy, tmp_path):
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("include_factors", [False, True])
+def test_a_theta_of_every_leaf_is_kept(wavy, tmp_path, include_factors):
+    X, y = wavy
+    model = DSMGPRegressor("rbf", leaf_size=40, sum_children=3, max_iter=3, random_state=0)
+    model.fit(X, y).finetune(max_iter=5)
+    model.save(tmp_path / "model.dsmgp", include_factors=include_factors)
+    again = load(tmp_path / "model.dsmgp")
+    for ours, theirs in zip(everything(again, X[:9]), everything(model, X[:9]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(again.noise_at(X), model.noise_at(X))
+
+
 def test_hyperparameters_of_each_leaf_are_kept(wavy, tmp_path):
     """Leaves may have been given theirs since the fit."""
     model, X = fitted(wavy, "uniform")

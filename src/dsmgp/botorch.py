@@ -44,11 +44,12 @@ class DSMGPModel(Model):  # type: ignore[misc]
     --------
     >>> import numpy as np
     >>> from botorch.acquisition import LogExpectedImprovement
-    >>> X = np.random.default_rng(0).uniform(size=(60, 2))
-    >>> y = -((X - 0.3) ** 2).sum(axis=1)
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(size=(60, 2))
+    >>> y = -((X - 0.3) ** 2).sum(axis=1) + 0.05 * rng.normal(size=60)
     >>> model = DSMGPModel(DSMGPRegressor("rbf", random_state=0).fit(X, y))
     >>> value = LogExpectedImprovement(model, best_f=y.max())
-    >>> value(torch.tensor([[[0.3, 0.3]], [[0.9, 0.9]]])).argmax()
+    >>> value(torch.tensor([[[0.3, 0.3]], [[0.9, 0.9]]], dtype=torch.float64)).argmax()
     tensor(0)
     """
 
