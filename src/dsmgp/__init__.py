@@ -5,11 +5,12 @@
 
 from typing import TYPE_CHECKING
 
-__all__ = ["DSMGPRegressor", "FactorisationWarning", "Mixture", "__version__"]
+__all__ = ["ChangePoints", "DSMGPRegressor", "FactorisationWarning", "Mixture", "__version__"]
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from dsmgp.breaks import ChangePoints
     from dsmgp.conditioned import FactorisationWarning
     from dsmgp.mixture import Mixture
     from dsmgp.regressor import DSMGPRegressor
@@ -20,7 +21,7 @@ else:
     from importlib import import_module
 
     _HOMES = {
-        "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned", "Mixture": "mixture",
+        "ChangePoints": "breaks", "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned", "Mixture": "mixture",
     }  # fmt: skip
 
     def __getattr__(name):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dsmgp.breaks import ChangePoints
 from dsmgp.effort import EFFORTS
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.model import WEIGHTS
@@ -19,7 +20,7 @@ from dsmgp.validation import check_choice, check_count
 
 __all__ = ["checked"]
 
-STRUCTURES = ("balanced", "paper")
+STRUCTURES = ("balanced", "paper", "changepoint")
 OBJECTIVES = ("surrogate", "full")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -27,8 +28,13 @@ UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 def checked(asked: Any) -> Settings:
     """The parameters of an estimator, checked, with names turned into what they stand for."""
-    if not isinstance(asked.structure, (Sum, Product, Leaf)):
-        check_choice("structure", asked.structure, STRUCTURES, "or a tree of dsmgp.tree nodes")
+    if not isinstance(asked.structure, (Sum, Product, Leaf, ChangePoints)):
+        check_choice(
+            "structure",
+            asked.structure,
+            STRUCTURES,
+            "ChangePoints(...) or a tree of dsmgp.tree nodes",
+        )
     check_choice("weights", asked.weights, WEIGHTS)
     check_choice("objective", asked.objective, OBJECTIVES)
     check_choice("effort", asked.effort, EFFORTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import gpytorch
@@ -13,15 +14,22 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsmgp.breaking import BreakingModel
+from dsmgp.breaks import ChangePoints, has_breaks
 from dsmgp.fit import fit
+from dsmgp.fit_breaks import fit_breaks
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
+from dsmgp.settings import Settings
+from dsmgp.splits import ChangePoint, Splits
 from dsmgp.summary import summarise
-from dsmgp.tree import Node, Sum, n_induced_trees
+from dsmgp.summary_breaks import summarise_breaks
+from dsmgp.tree import Node, Sum
 from dsmgp.validation import (
     check_count,
     check_finite,
+    input_number,
     random_generator,
     refuse_text,
 )
@@ -51,10 +59,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Where the search for the noise variance starts, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the units the experts see: those of the standardised outputs,
         or of the outputs themselves with ``standardize=False``.
-    structure : {"balanced", "paper"} or a tree, default="balanced"
+    structure : {"balanced", "paper", "changepoint"}, ChangePoints or a tree, default="balanced"
         Compact leaves of like size, the paper's Algorithm 1, or a tree of
         :class:`~dsmgp.tree.Sum`, :class:`~dsmgp.tree.Product` and :class:`~dsmgp.tree.Leaf` built by hand,
-        in the units of X.
+        in the units of X. ``"changepoint"``: rows in order along one input, cut at any number of places; all
+        segmentations are averaged exactly. :class:`~dsmgp.breaks.ChangePoints` says along which input, how often,
+        and whether there are outliers. Weights are then always the posterior's.
     leaf_size : int, sequence of int or "auto", default="auto"
         M, the most rows in a leaf. A list gives one size per partition (balanced only).
         ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
@@ -144,7 +154,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         kernel: str | gpytorch.kernels.Kernel = "auto",
         mean: str | gpytorch.means.Mean = "zero",
         noise_variance: float | None = None,
-        structure: str | Node = "balanced",
+        structure: str | ChangePoints | Node = "balanced",
         leaf_size: int | Sequence[int] | str = "auto",
         sum_children: int | str = "auto",
         product_children: int | None = None,
@@ -201,7 +211,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             settings = checked(self)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
-            fitted = fit(X, y.reshape(len(y), -1), settings, rng)
+            names = getattr(self, "feature_names_in_", None)
+            settings = _numbered(settings, X.shape[1], names)
+            run = fit_breaks if has_breaks(settings.structure) else fit
+            fitted = run(X, y.reshape(len(y), -1), settings, rng)
             self._model = fitted.model
             self._learned = fitted.learned
             self.n_evaluations_ = fitted.n_evaluations
@@ -273,12 +286,67 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         draws = self._model.draws(X, n_samples, rng, include_noise)
         return draws[:, 0, :] if self._squeeze else draws
 
+    def split_posterior(self, dimension: int | str = 0) -> Splits:
+        """Where the model breaks along an input: the posterior over positions of changes, or of cuts.
+
+        With ``structure="changepoint"`` it is the exact posterior probability of a change in every gap between two
+        rows. With other structures it is that of the cuts among the partitions that were drawn: where the
+        data favour some of them, they mark breaks; where no partition is favoured, they mark nothing.
+
+        Parameters
+        ----------
+        dimension : int or str
+            The input, by number or name.
+
+        Returns
+        -------
+        Splits
+            Gaps (``low``, ``high``), the expected number of changes in each (``probability``), ``density(x)``,
+            ``within(low, high)``, ``expected``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=60)
+        >>> model = DSMGPRegressor("rbf", structure="changepoint").fit(X, y)
+        >>> bool(model.split_posterior().within(0.45, 0.55) > 0.9)
+        True
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        return self._model.split_posterior(input_number(dimension, self.n_features_in_, names))
+
+    def changepoints(
+        self, level: float = 0.5, dimension: int | str | None = None
+    ) -> list[ChangePoint]:
+        """Changes that are at least so probable, in order of position.
+
+        Parameters
+        ----------
+        level : float
+            Posterior probability that a change must have.
+        dimension : int or str, optional
+            The input; the one that orders the rows with ``structure="changepoint"``, else the first.
+
+        Returns
+        -------
+        list of ChangePoint
+            ``position``, ``low`` and ``high`` (the shortest run of gaps that holds ``level``), ``probability``.
+        """
+        check_is_fitted(self)
+        if dimension is None:
+            dimension = getattr(self._model, "dimension", 0)
+        return self.split_posterior(dimension).change_points(level)
+
     def summary(self) -> str:
         """What was learned, in the user's units: relevance of inputs, noise, tree, evidence."""
         check_is_fitted(self, "_model")
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
+        if isinstance(self._model, BreakingModel):
+            return summarise_breaks(self._model, list(names), self.kernel_scores_)
         scores = (self.loo_score_, self.loo_score_new_inputs_)
         return summarise(self._model, list(names), scores, self.kernel_scores_)
 
@@ -316,7 +384,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def n_induced_trees_(self) -> int:
-        return n_induced_trees(self._fitted.tree)
+        return self._fitted.n_induced_trees
 
     @property
     def _fitted(self) -> Model:
@@ -377,6 +445,15 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         check_finite(checked, "X", getattr(self, "feature_names_in_", None))
         return checked
+
+
+def _numbered(settings: Settings, n_inputs: int, names: Sequence[str] | None) -> Settings:
+    """The input that orders rows by its number."""
+    asked = settings.structure
+    if not isinstance(asked, ChangePoints):
+        return settings
+    dimension = input_number(asked.dimension, n_inputs, names)
+    return replace(settings, structure=replace(asked, dimension=dimension))
 
 
 @contextmanager

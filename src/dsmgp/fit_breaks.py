@@ -1,0 +1,221 @@
+"""From rows to a model whose leaves may break: theta, outliers, and the posterior over segments."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dsmgp.breaking import BreakingModel, Contamination
+from dsmgp.breaks import BreakingLeaf, ChangePoints
+from dsmgp.fit import Fitted
+from dsmgp.lapack import one_thread
+from dsmgp.learn import Learned
+from dsmgp.learn_breaks import BreakingObjective, start_hazard
+from dsmgp.ordered_leaf import OrderedLeaf
+from dsmgp.outliers import Outliers
+from dsmgp.process import Family
+from dsmgp.routes import place
+from dsmgp.settings import Settings
+from dsmgp.train import Trainer
+from dsmgp.tree import Node, Region, leaves
+
+__all__ = ["fit_breaks"]
+
+Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
+
+#: Most rows in a segment unless told, by effort.
+LONGEST = {"low": 250, "medium": 500, "high": 1000}
+# Kernels that "auto" tries, by their evidence. The first is what outliers are first looked for with.
+CANDIDATES = ("matern32", "rbf", "matern12")
+# L-BFGS ends when a step improves the objective per row by less than this, relatively.
+TOLERANCE = 1e-6
+ROUNDS = 4
+ROUND_ITERATIONS = 6
+# A segment is taken for cut short where it has this share of the longest length or more.
+CUT_SHORT = 0.97
+
+
+def fit_breaks(X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> Fitted:
+    """Fit a mixture over segmentations to rows in the user's units."""
+    with one_thread():  # many small matrices: threads would wait for one another
+        return _Fit(X, Y, settings, rng).run()
+
+
+class _Fit:
+    """One fit: what all its steps share."""
+
+    def __init__(self, X: Array, Y: Array, settings: Settings, rng: np.random.Generator) -> None:
+        self.settings, self.rng = settings, rng
+        self.trainer = Trainer(X, Y, settings, rng)
+        self.tree = place(_tree(settings.structure, X.shape[1]), X)
+        sizes = settings.leaf_sizes
+        longest = max(sizes) if sizes else LONGEST[settings.effort]
+        self._check(X, longest)
+        Z = torch.from_numpy(np.ascontiguousarray(self.trainer.inputs.to_experts(X)))
+        self.Y = self.trainer.outputs.to_experts(Y)
+        self.leaves = [OrderedLeaf(leaf, X, Z, self.Y, longest) for leaf in leaves(self.tree)]
+        self.n_evaluations = 0
+
+    def run(self) -> Fitted:
+        settings = self.settings
+        automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
+        kernels = CANDIDATES if automatic else (settings.kernel,)
+        if settings.optimizer is None:
+            kernels = kernels[:1]
+        best: tuple[float, BreakingModel, Learned] | None = None
+        scores: dict[str, float] = {}
+        for kernel in kernels:
+            model, learned = self._fit(self.trainer.build(kernel))
+            score = -model.log_evidence / len(self.Y)
+            scores[str(kernel)] = score
+            logger.info("kernel %s: log evidence %.6g", kernel, model.log_evidence)
+            if best is None or score < best[0]:
+                best = score, model, learned
+        assert best is not None
+        _, model, learned = best
+        self._warn_of_long(model)
+        known = [] if settings.optimizer is None else [learned]
+        return Fitted(
+            model=model,  # type: ignore[arg-type]  # it has the same verbs
+            learned=known,
+            kernel_scores=scores if automatic else {},
+            n_evaluations=self.n_evaluations,
+            loo_score=float("nan"),
+            loo_score_new_inputs=float("nan"),
+        )
+
+    def _fit(self, family: Family) -> tuple[BreakingModel, Learned]:
+        """Theta and, where they are asked for, outliers; of two beginnings the better."""
+        asked = [leaf.changes.outliers for leaf in self.leaves if leaf.changes is not None]
+        if not any(asked):
+            objective = self._objective(family, np.ones_like(self.Y))
+            learned = self._learn(objective, self.settings.max_iter)
+            return self._model(family, objective, None), learned
+        found = []
+        for outliers in Outliers.beginnings(self.leaves, self.Y[:, 0]):
+            own = copy.deepcopy(family)
+            objective = self._objective(own, np.ones_like(self.Y))
+            model, learned = self._robust(own, objective, outliers)
+            logger.info("outliers: bound %.6g, share %.3g", model.log_evidence, outliers.share)
+            found.append((model.log_evidence, model, learned))
+        _, model, learned = max(found, key=lambda each: each[0])
+        return model, learned
+
+    def _robust(
+        self, family: Family, objective: BreakingObjective, outliers: Outliers
+    ) -> tuple[BreakingModel, Learned]:
+        """Theta given which rows are outliers, and outliers given theta, in turn: each raises the bound."""
+        learned = Learned(objective.theta, -np.inf)
+        for number in range(ROUNDS):
+            last = number + 1 == ROUNDS
+            objective.noise_factor = outliers.noise_factor[:, None]
+            limit = self.settings.max_iter if last else ROUND_ITERATIONS
+            learned = self._learn(objective, limit)
+            model = self._model(family, objective, outliers)
+            if not last:
+                outliers.update(self.Y[:, 0], *_in_sample(model, len(self.Y)), family.processes[0])
+        return model, learned
+
+    def _objective(self, family: Family, factor: Array) -> BreakingObjective:
+        hazards = [start_hazard(leaf) for leaf in self.leaves]
+        return BreakingObjective(self.tree, self.leaves, family.processes, hazards, factor)
+
+    def _learn(self, objective: BreakingObjective, max_iter: int | None) -> Learned:
+        settings = self.settings
+        if settings.optimizer is None:
+            return Learned(objective.theta, -np.inf)
+        found = objective.learn(
+            settings.optimizer, self.rng, max_iter, TOLERANCE, settings.n_restarts
+        )
+        self.n_evaluations += found.n_evaluations
+        return found
+
+    def _model(
+        self, family: Family, objective: BreakingObjective, outliers: Outliers | None
+    ) -> BreakingModel:
+        model = BreakingModel(
+            tree=self.tree,
+            family=family,
+            leaves=self.leaves,
+            experts=objective.condition(0.5 * self.trainer.memory),
+            hazards=list(objective.hazards),
+            inputs=self.trainer.inputs,
+            outputs=self.trainer.outputs,
+            n_rows=len(self.Y),
+        )
+        if outliers is not None:
+            model.bound_gap = outliers.bound_gap()
+            model.contamination = Contamination(outliers.share, outliers.ratio)
+            model.outlier_probability = outliers.probability.copy()
+        return model
+
+    def _check(self, X: Array, longest: int) -> None:
+        """Refuse what cannot be done, before anything is computed."""
+        changes = [leaf.changes for leaf in leaves(self.tree) if isinstance(leaf, BreakingLeaf)]
+        for each in changes:
+            if isinstance(each.dimension, str) or each.dimension >= X.shape[1]:
+                raise ValueError(
+                    f"expected the dimension that orders rows to be one of 0..{X.shape[1] - 1}, "
+                    f"got {each.dimension!r}"
+                )
+        if any(each.outliers for each in changes) and self.trainer.Y.shape[1] > 1:
+            raise ValueError(
+                f"outliers=True takes one output, got {self.trainer.Y.shape[1]}; fit outputs one by one"
+            )
+        if self.settings.weights == "uniform":
+            raise ValueError(
+                "weights='uniform' has no meaning where leaves break: segmentations are weighed by their "
+                "posterior; leave weights out"
+            )
+        rows = max(leaf.n_rows for leaf in leaves(self.tree))
+        once = all(each.n_changes == 1 for each in changes)
+        need = 8.0 * (4 * rows**2 if once else 4 * rows * min(longest, rows))
+        limit = self.settings.memory_limit or 4 * self.trainer.memory
+        if need > limit:
+            raise ValueError(
+                f"{rows} rows in segments of up to {min(longest, rows)} need {need / 1e6:.3g} MB, more than the "
+                f"{limit / 1e6:.3g} MB allowed; lower leaf_size or raise memory_limit"
+            )
+
+    def _warn_of_long(self, model: BreakingModel) -> None:
+        """Changes that are there only because segments must end look like others."""
+        for own, expert in zip(self.leaves, model.experts, strict=True):
+            if own.longest >= len(own.rows):
+                continue
+            segments = expert.segments
+            long = segments.end - segments.start >= CUT_SHORT * own.longest
+            expected = float(segments.probability[long].sum())
+            if expected > 0.5:
+                warnings.warn(
+                    f"about {expected:.0f} segments are as long as leaf_size={own.longest} allows, and end because "
+                    "they must; raise leaf_size",
+                    stacklevel=4,
+                )
+
+
+def _tree(structure: str | ChangePoints | Node, n_dims: int) -> Node:
+    """A structure as a tree; dimensions given by name were turned into numbers before."""
+    if isinstance(structure, str):
+        structure = ChangePoints()
+    if isinstance(structure, ChangePoints):
+        return BreakingLeaf(Region.whole(n_dims), changes=structure)
+    return structure
+
+
+def _in_sample(model: BreakingModel, n_rows: int) -> tuple[Array, Array]:
+    """Mean and variance of f at the training rows, in the units of the experts; one output."""
+    mean, variance = np.zeros(n_rows), np.zeros(n_rows)
+    for own, expert in zip(model.leaves, model.experts, strict=True):
+        path = np.exp(model.posterior.log_reach[own.leaf])
+        who, weight, means, variances = expert.entries(own.X, own.order.position)
+        first = np.bincount(who, weight * means[:, 0], len(own.rows))
+        second = np.bincount(who, weight * (variances + means**2)[:, 0], len(own.rows))
+        mean[own.rows] += path * first
+        variance[own.rows] += path * second
+    return mean, variance - mean**2
