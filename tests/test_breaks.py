@@ -9,6 +9,7 @@ from segmentations import BruteForce, overall, segmentations
 from dsmgp import ChangePoints, DSMGPRegressor
 from dsmgp.breaks import BreakingLeaf
 from dsmgp.fit_breaks import _Fit
+from dsmgp.ordered_leaf import OrderedLeaf
 from dsmgp.process import build_process
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
@@ -296,8 +297,14 @@ def test_a_sliding_factor_equals_one_per_start(name, rng):
         ),
     ],
 )
-@pytest.mark.parametrize("mean", ["zero", "linear"])
-def test_the_gradient_of_the_evidence_equals_finite_differences(structure, mean, rng):
+@pytest.mark.parametrize(("mean", "pays"), [("zero", True), ("linear", True), ("linear", False)])
+def test_the_gradient_of_the_evidence_equals_finite_differences(
+    structure, mean, pays, rng, monkeypatch
+):
+    allowed = OrderedLeaf.may_change_often
+    monkeypatch.setattr(
+        OrderedLeaf, "_differences_pay", lambda leaf, *_: pays and allowed.fget(leaf)
+    )
     x = np.sort(rng.uniform(0, 5, size=40))
     Y = np.column_stack([np.sin(x) + 2 * (x > 2), np.cos(x) - (x > 2)])
     Y += 0.2 * rng.normal(size=Y.shape)
@@ -309,5 +316,5 @@ def test_the_gradient_of_the_evidence_equals_finite_differences(structure, mean,
     for i in range(len(theta)):
         step = np.zeros_like(theta)
         step[i] = 1e-5
-        slope = (objective(theta + step)[0] - objective(theta - step)[0]) / 2e-5
+        slope = (objective(theta + step, False)[0] - objective(theta - step, False)[0]) / 2e-5
         assert gradient[i] == pytest.approx(slope, rel=2e-5, abs=2e-5)

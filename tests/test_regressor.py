@@ -282,11 +282,7 @@ def bad_rows():
         "one_row": (X[:1], y[:1], "minimum of 2"),
         "one_dimension": (X[:, 0], y, "2D array"),
         "y_missing": (X, None, "requires y to be passed"),
-        "dates": (
-            pd.DataFrame({"a": pd.date_range("2020", periods=20)}),
-            y,
-            "column 'a' of X holds dates",
-        ),
+        "y_dates": (X, pd.Series(pd.date_range("2020", periods=20)), "y holds dates"),
         "y_series": (X, pd.Series(["q"] * 20), "'q' in y, row 0"),
         "lazy": (pl.DataFrame({"a": y}).lazy(), y, "call .collect()"),
         "arrow": (pa.table({"a": y}), y, "call .to_pandas()"),

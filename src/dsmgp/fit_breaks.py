@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from dsmgp.breaking import BreakingModel, Contamination
 from dsmgp.breaks import BreakingLeaf, ChangePoints
 from dsmgp.fit import Fitted
+from dsmgp.inference import Posterior, infer
 from dsmgp.lapack import one_thread
 from dsmgp.learn import Learned
 from dsmgp.learn_breaks import BreakingObjective, start_hazard
@@ -20,6 +22,7 @@ from dsmgp.ordered_leaf import OrderedLeaf
 from dsmgp.outliers import Outliers
 from dsmgp.process import Family
 from dsmgp.routes import place
+from dsmgp.segmented import Segmented
 from dsmgp.settings import Settings
 from dsmgp.train import Trainer
 from dsmgp.tree import Node, Region, leaves
@@ -35,8 +38,11 @@ LONGEST = {"low": 250, "medium": 500, "high": 1000}
 CANDIDATES = ("matern32", "rbf", "matern12")
 # L-BFGS ends when a step improves the objective per row by less than this, relatively.
 TOLERANCE = 1e-6
-ROUNDS = 4
-ROUND_ITERATIONS = 6
+# Most rows in a segment while theta is learned.
+LEARN_LONGEST = {"low": 80, "medium": 150, "high": 300}
+# Outliers and theta are found in turn: at most so many times, with so many iterations for theta, until the bound per row
+# gains less than this.
+ROUNDS, ROUND_ITERATIONS, BOUND_TOLERANCE = 6, 6, 1e-4
 # A segment is taken for cut short where it has this share of the longest length or more.
 CUT_SHORT = 0.97
 
@@ -59,7 +65,13 @@ class _Fit:
         self._check(X, longest)
         Z = torch.from_numpy(np.ascontiguousarray(self.trainer.inputs.to_experts(X)))
         self.Y = self.trainer.outputs.to_experts(Y)
-        self.leaves = [OrderedLeaf(leaf, X, Z, self.Y, longest) for leaf in leaves(self.tree)]
+        found = leaves(self.tree)
+        self.leaves = [OrderedLeaf(leaf, X, Z, self.Y, longest) for leaf in found]
+        # Theta is learned with shorter segments, at a fraction of the cost. Rows that cannot be parted may need more.
+        short = min(
+            longest, max(LEARN_LONGEST[settings.effort], *(2 * o.most_tied for o in self.leaves), 1)
+        )
+        self.short_leaves = [OrderedLeaf(leaf, X, Z, self.Y, short) for leaf in found]
         self.n_evaluations = 0
 
     def run(self) -> Fitted:
@@ -101,30 +113,37 @@ class _Fit:
         for outliers in Outliers.beginnings(self.leaves, self.Y[:, 0]):
             own = copy.deepcopy(family)
             objective = self._objective(own, np.ones_like(self.Y))
-            model, learned = self._robust(own, objective, outliers)
-            logger.info("outliers: bound %.6g, share %.3g", model.log_evidence, outliers.share)
-            found.append((model.log_evidence, model, learned))
-        _, model, learned = max(found, key=lambda each: each[0])
-        return model, learned
+            bound = self._find_outliers(objective, outliers)
+            logger.info("outliers: bound %.6g, share %.3g", bound, outliers.share)
+            found.append((bound, own, objective, outliers))
+        _, own, objective, outliers = max(found, key=lambda each: each[0])
+        learned = self._learn(objective, self.settings.max_iter)
+        return self._model(own, objective, outliers), learned
 
-    def _robust(
-        self, family: Family, objective: BreakingObjective, outliers: Outliers
-    ) -> tuple[BreakingModel, Learned]:
-        """Theta given which rows are outliers, and outliers given theta, in turn: each raises the bound."""
-        learned = Learned(objective.theta, -np.inf)
-        for number in range(ROUNDS):
-            last = number + 1 == ROUNDS
+    def _find_outliers(self, objective: BreakingObjective, outliers: Outliers) -> float:
+        """Theta given which rows are outliers, and outliers given theta, in turn: each raises the bound, which is returned."""
+        y, bound = self.Y[:, 0], -np.inf
+        for _ in range(ROUNDS):
             objective.noise_factor = outliers.noise_factor[:, None]
-            limit = self.settings.max_iter if last else ROUND_ITERATIONS
-            learned = self._learn(objective, limit)
-            model = self._model(family, objective, outliers)
-            if not last:
-                outliers.update(self.Y[:, 0], *_in_sample(model, len(self.Y)), family.processes[0])
-        return model, learned
+            self._learn(objective, ROUND_ITERATIONS)
+            experts = objective.condition(0.0)
+            posterior = infer(self.tree, [expert.log_evidence for expert in experts])
+            before, bound = bound, posterior.log_evidence + outliers.bound_gap()
+            if bound - before < BOUND_TOLERANCE * len(y):
+                break
+            mean, variance = _in_sample(posterior, self.short_leaves, experts)
+            outliers.update(y, mean, variance, objective.processes[0])
+        objective.noise_factor = outliers.noise_factor[:, None]
+        return bound
+
+    @property
+    def _is_shorter(self) -> bool:
+        pairs = zip(self.short_leaves, self.leaves, strict=True)
+        return any(short.longest < own.longest for short, own in pairs)
 
     def _objective(self, family: Family, factor: Array) -> BreakingObjective:
         hazards = [start_hazard(leaf) for leaf in self.leaves]
-        return BreakingObjective(self.tree, self.leaves, family.processes, hazards, factor)
+        return BreakingObjective(self.tree, self.short_leaves, family.processes, hazards, factor)
 
     def _learn(self, objective: BreakingObjective, max_iter: int | None) -> Learned:
         settings = self.settings
@@ -139,12 +158,20 @@ class _Fit:
     def _model(
         self, family: Family, objective: BreakingObjective, outliers: Outliers | None
     ) -> BreakingModel:
+        whole = BreakingObjective(
+            self.tree, self.leaves, family.processes, objective.hazards, objective.noise_factor
+        )
+        memory = 0.5 * self.trainer.memory
+        experts = whole.condition(memory)
+        if self.settings.optimizer is not None and self._is_shorter:
+            whole.follow(experts)
+            experts = whole.condition(memory)
         model = BreakingModel(
             tree=self.tree,
             family=family,
             leaves=self.leaves,
-            experts=objective.condition(0.5 * self.trainer.memory),
-            hazards=list(objective.hazards),
+            experts=experts,
+            hazards=list(whole.hazards),
             inputs=self.trainer.inputs,
             outputs=self.trainer.outputs,
             n_rows=len(self.Y),
@@ -208,14 +235,16 @@ def _tree(structure: str | ChangePoints | Node, n_dims: int) -> Node:
     return structure
 
 
-def _in_sample(model: BreakingModel, n_rows: int) -> tuple[Array, Array]:
+def _in_sample(
+    posterior: Posterior, own_leaves: Sequence[OrderedLeaf], experts: Sequence[Segmented]
+) -> tuple[Array, Array]:
     """Mean and variance of f at the training rows, in the units of the experts; one output."""
-    mean, variance = np.zeros(n_rows), np.zeros(n_rows)
-    for own, expert in zip(model.leaves, model.experts, strict=True):
-        path = np.exp(model.posterior.log_reach[own.leaf])
+    n_rows = 1 + max(int(own.rows.max(initial=-1)) for own in own_leaves)
+    first, second = np.zeros(n_rows), np.zeros(n_rows)
+    for own, expert in zip(own_leaves, experts, strict=True):
+        path = np.exp(posterior.log_reach[own.leaf])
         who, weight, means, variances = expert.entries(own.X, own.order.position)
-        first = np.bincount(who, weight * means[:, 0], len(own.rows))
-        second = np.bincount(who, weight * (variances + means**2)[:, 0], len(own.rows))
-        mean[own.rows] += path * first
-        variance[own.rows] += path * second
-    return mean, variance - mean**2
+        n = len(own.rows)
+        first[own.rows] += path * np.bincount(who, weight * means[:, 0], n)
+        second[own.rows] += path * np.bincount(who, weight * (variances + means**2)[:, 0], n)
+    return first, second - first**2

@@ -117,7 +117,19 @@ class BreakingObjective:
             for leaf, hazard in zip(self.leaves, self.hazards, strict=True)
         ]
 
-    def __call__(self, vector: Array) -> tuple[float, Array]:
+    def follow(self, experts: Sequence[Segmented]) -> None:
+        """Set each hazard to what the posterior's changes say: a step of expectation maximisation."""
+        for k, (leaf, expert) in enumerate(zip(self.leaves, experts, strict=True)):
+            if self.hazards[k] is None or leaf.changes is None:
+                continue
+            gap = leaf.order.is_gap
+            size = gap.sum() if leaf.changes.gaps == "equal" else leaf.order.length.sum()
+            least = 0.1 / float(size)  # no change seen does not mean that there can be none
+            found = max(expert.segments.n_changes / float(size), least)
+            self.hazards[k] = min(found, 0.99) if leaf.changes.gaps == "equal" else found
+
+    def __call__(self, vector: Array, with_gradient: bool = True) -> tuple[float, Array]:
+        """Value and gradient; zeros for the gradient where it is not asked for."""
         none = -np.inf, np.zeros_like(vector)
         self.theta = vector
         if not np.all(np.isfinite(vector)) or not all(np.isfinite(p.noise) for p in self.processes):
@@ -141,7 +153,9 @@ class BreakingObjective:
         for leaf, segments, noise, hazard, weight, start in zip(
             self.leaves, found, noises, self.hazards, responsibility, self._start, strict=True
         ):
-            gradients = leaf.gradient(segments, laws, noise, self.noise_factor[leaf.rows])
+            gradients = [np.zeros(0)] * len(laws)
+            if with_gradient:
+                gradients = leaf.gradient(segments, laws, noise, self.noise_factor[leaf.rows])
             totals = [
                 weight * new if not len(old) else old + weight * new
                 for old, new in zip(totals, gradients, strict=True)
@@ -156,6 +170,9 @@ class BreakingObjective:
         for process, law, total in zip(self.processes, self._laws, totals, strict=True):
             log_prior, by_prior = process.log_prior()
             value += log_prior
+            if not with_gradient:
+                parts.append(np.zeros(len(by_prior)))
+                continue
             parts.append((process.pull_back(law, torch.from_numpy(total)) + by_prior).numpy())
         gradient = np.concatenate([*parts, np.array(by_hazard)])
         if not np.isfinite(value) or not np.all(np.isfinite(gradient)):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.breaks import BreakingLeaf, ChangePoints
+from dsmgp.execution import LocalExecutor, has_numba
 from dsmgp.order import Order
 from dsmgp.prefixes import BoundLaw, Prefixes
-from dsmgp.segmented import Segmented, chains_of
+from dsmgp.segmented import Chain, Segmented, chains_of
 from dsmgp.segments import (
     Segments,
     any_changes,
@@ -20,6 +22,7 @@ from dsmgp.segments import (
     no_change,
     one_change,
 )
+from dsmgp.stationary import BoundStationary
 from dsmgp.tree import Leaf
 from dsmgp.windows import segment_evidences
 
@@ -28,6 +31,23 @@ __all__ = ["OrderedLeaf"]
 Array = NDArray[np.float64]
 # Segments that together are expected less often than this count nothing in a gradient.
 DROPPED_IN_GRADIENT = 1e-6
+# Relative step of central differences, of numbers that are not much smaller than this.
+STEP = 1e-4
+# What a chain and a start cost beside their matrices, in multiplications.
+PER_CHAIN, PER_START = 1e6, 1e4
+
+
+def natural_of(law: BoundStationary) -> Tensor:
+    """The vector that a law was bound to, (1, n_parameters)."""
+    shape = [] if law.shape is None else [law.shape.reshape(-1, 1)]
+    parts = [
+        law.lengthscale,
+        law.outputscale[:, None],
+        *shape,
+        law.mean_parameters,
+        law.noise[:, None],
+    ]
+    return torch.cat(parts, dim=1)
 
 
 class OrderedLeaf:
@@ -74,6 +94,12 @@ class OrderedLeaf:
         """Whether there is a hazard to know."""
         return self.changes is not None and self.changes.n_changes is None and self.may_change
 
+    @property
+    def most_tied(self) -> int:
+        """Most rows at one position."""
+        bounds = np.flatnonzero(self.order.is_gap)
+        return int(np.diff(np.concatenate([[0], bounds, [len(self.rows)]])).max())
+
     def positions(self, X: Array) -> Array:
         """Of any rows, along the input that orders these."""
         return np.zeros(len(X)) if self.changes is None else X[:, self.dimension]
@@ -109,18 +135,68 @@ class OrderedLeaf:
     def gradient(
         self, segments: Segments, laws: Sequence[BoundLaw], noise: Array, noise_share: Array
     ) -> list[Array]:
-        """Of the log evidence by each law's natural vector: that of each segment, times its probability."""
+        """Of the log evidence by each law's natural vector: that of each segment, times its probability.
+
+        In closed form from the factors of the segments' chains; or, where there are too many, by central differences of all
+        segments' evidences, whose factors slide.
+        """
         kept = segments.kept(DROPPED_IN_GRADIENT)
-        totals: list[Array] = [np.zeros(0)] * len(laws)
-        for chain in chains_of(kept):
+        if self._differences_pay(kept, laws):
+            return [
+                self._by_differences(kept, law, noise, noise_share, k) for k, law in enumerate(laws)
+            ]
+        return self._by_chains(kept, laws, noise, noise_share)
+
+    def _differences_pay(self, kept: Segments, laws: Sequence[BoundLaw]) -> bool:
+        """By multiplications, roughly."""
+        if not self.may_change_often or not has_numba():
+            return False
+        if not all(isinstance(law, BoundStationary) for law in laws):
+            return False
+        lengths = np.array([len(chain.rows) for chain in chains_of(kept)], dtype=np.float64)
+        n_parameters = max(
+            natural_of(law).shape[-1] for law in laws if isinstance(law, BoundStationary)
+        )
+        differences = 2.0 * n_parameters * len(self.rows) * (1.5 * self.longest**2 + PER_START)
+        return bool(np.sum(3.0 * lengths**3 + PER_CHAIN) > differences)
+
+    def _by_differences(
+        self, kept: Segments, law: BoundLaw, noise: Array, noise_share: Array, output: int
+    ) -> Array:
+        assert isinstance(law, BoundStationary)
+        natural, y = natural_of(law), self.Y[:, output]
+        share, gradient = noise_share[:, output], np.empty(natural.shape[-1])
+        at = kept.start, kept.end - kept.start - 1
+        for i in range(len(gradient)):
+            step = STEP * max(abs(float(natural[0, i])), STEP)
+            ends = []
+            for sign in (1.0, -1.0):
+                moved = natural.clone()
+                moved[0, i] += sign * step
+                own = noise[:, output]
+                if i + 1 == len(gradient):  # the noise
+                    own = own + sign * step * share
+                found = segment_evidences(law.law.bind(moved), self.X, y, own, self.longest)
+                ends.append(kept.probability @ found[at])
+            gradient[i] = (ends[0] - ends[1]) / (2.0 * step)
+        return gradient
+
+    def _by_chains(
+        self, kept: Segments, laws: Sequence[BoundLaw], noise: Array, noise_share: Array
+    ) -> list[Array]:
+
+        def of_chain(chain: Chain) -> list[Array]:
             weights = np.zeros(len(chain.rows))
             weights[chain.lengths - 1] = kept.probability[chain.segments]
             X = self.X[chain.rows.copy()]
+            found = []
             for k, law in enumerate(laws):
                 own = Prefixes(law, X, self.Y[chain.rows, k], noise[chain.rows, k])
-                found = own.gradient(weights, noise_share[chain.rows, k])
-                totals[k] = totals[k] + found if len(totals[k]) else found
-        return totals
+                found.append(own.gradient(weights, noise_share[chain.rows, k]))
+            return found
+
+        parts = LocalExecutor().map(of_chain, chains_of(kept))
+        return [np.sum(each, axis=0) for each in zip(*parts, strict=True)]
 
     def condition(
         self, laws: Sequence[BoundLaw], noise: Array, hazard: float | None, memory: float
@@ -131,18 +207,18 @@ class OrderedLeaf:
     def _prefixes(self, laws: Sequence[BoundLaw], noise: Array, reverse: bool) -> Array:
         """Log evidence of the first 0, 1, ..., n rows, or of the last."""
         rows = np.arange(len(self.rows))[:: -1 if reverse else 1].copy()
-        total = np.zeros(len(rows) + 1)
-        for k, law in enumerate(laws):
-            own = Prefixes(law, self.X[rows], self.Y[rows, k], noise[rows, k])
-            total[1:] += own.log_evidence
-        return total
+
+        def of_output(k: int) -> Array:
+            return Prefixes(laws[k], self.X[rows], self.Y[rows, k], noise[rows, k]).log_evidence
+
+        each = LocalExecutor().map(of_output, range(len(laws)))
+        return np.concatenate([[0.0], np.sum(each, axis=0)])
 
     def _check_ties(self) -> None:
         """Refuse rows at one position that are more than a segment may hold."""
         if not self.may_change_often:
             return
-        bounds = np.flatnonzero(self.order.is_gap)
-        most = int(np.diff(np.concatenate([[0], bounds, [len(self.rows)]])).max())
+        most = self.most_tied
         if most > self.longest:
             raise ValueError(
                 f"{most} rows have the same value of the input that orders them, more than the {self.longest} a "

@@ -13,7 +13,7 @@ from dsmgp.breaks import ChangePoints
 from dsmgp.effort import EFFORTS
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.model import WEIGHTS
-from dsmgp.process import KERNELS, MEANS
+from dsmgp.process import KERNELS, MEANS, kernel_parts
 from dsmgp.settings import Settings
 from dsmgp.tree import Leaf, Product, Sum
 from dsmgp.validation import check_choice, check_count
@@ -47,7 +47,12 @@ def checked(asked: Any) -> Settings:
     if asked.optimizer is not None:
         check_choice("optimizer", asked.optimizer, OPTIMIZERS, "or None")
     if isinstance(asked.kernel, str):
-        check_choice("kernel", asked.kernel, ("auto", *KERNELS), "or a gpytorch kernel")
+        if "+" in asked.kernel:
+            kernel_parts(asked.kernel)
+        else:
+            check_choice(
+                "kernel", asked.kernel, ("auto", *KERNELS), "a sum of them or a gpytorch kernel"
+            )
     if isinstance(asked.mean, str):
         check_choice("mean", asked.mean, MEANS, "or a gpytorch mean")
     return Settings(

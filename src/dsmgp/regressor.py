@@ -25,6 +25,7 @@ from dsmgp.settings import Settings
 from dsmgp.splits import ChangePoint, Splits
 from dsmgp.summary import summarise
 from dsmgp.summary_breaks import summarise_breaks
+from dsmgp.timeline import dates_as_numbers, numbers_like
 from dsmgp.tree import Node, Sum
 from dsmgp.validation import (
     check_count,
@@ -49,8 +50,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     kernel : str or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, each with a length-scale per
-        input and an output scale, or any GPyTorch kernel (a bare one gets an output scale), whose
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a length-scale per
+        input and an output scale, a sum of them such as ``"matern32+periodic"``, or any GPyTorch kernel (a bare one gets an output scale), whose
         constraints and priors are kept. ``"auto"`` tries the first four and keeps the one with the best
         leave-one-out score.
     mean : str or gpytorch.means.Mean, default="zero"
@@ -201,6 +202,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
+            Columns of dates (pandas, polars, NumPy) become days since the first of them.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
 
         Returns
@@ -315,7 +317,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
-        return self._model.split_posterior(input_number(dimension, self.n_features_in_, names))
+        number = input_number(dimension, self.n_features_in_, names)
+        return replace(self._model.split_posterior(number), dates=self._dates.get(number))
 
     def changepoints(
         self, level: float = 0.5, dimension: int | str | None = None
@@ -407,6 +410,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
         if y is None:
             raise ValueError("this estimator requires y to be passed, but the target y is None")
+        X, self._dates = dates_as_numbers(X)
         refuse_text(X, "X")
         refuse_text(y, "y")
         # Sums over columns depend, in their last digits, on how rows lie in memory: always the same way.
@@ -439,6 +443,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _test_rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self)
+        X = numbers_like(X, self._dates, getattr(self, "feature_names_in_", None))
         refuse_text(X, "X")
         checked = validate_data(
             self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp.execution import LocalExecutor
 from dsmgp.order import Order
 from dsmgp.prefixes import BoundLaw, Prefixes
 from dsmgp.segments import Segments
@@ -20,6 +21,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 # Weights at a point below this are not worth an entry.
 NOTHING = 1e-15
+# Chains whose answers are held at once.
+CHAINS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,20 @@ class Segmented:
 
     def answers(self, Z: Tensor, at: Array) -> Iterator[Answers]:
         """Chain by chain, for the points that its segments may hold; ``at`` are positions of the rows of Z."""
-        for number, chain in enumerate(self.chains):
+
+        def of_chain(number: int) -> Answers | None:
+            chain = self.chains[number]
             points = self._near(chain, at)
             if not len(points):
-                continue
+                return None
             found = [own.answers(Z[points], chain.lengths) for own in self.factors(number)]
             mean, variance = (np.stack(parts, axis=-1) for parts in zip(*found, strict=True))
-            yield Answers(chain, points, mean, variance)
+            return Answers(chain, points, mean, variance)
+
+        for first in range(0, len(self.chains), CHAINS_AT_ONCE):
+            some = range(len(self.chains))[first : first + CHAINS_AT_ONCE]
+            found = LocalExecutor().map(of_chain, some)
+            yield from (each for each in found if each is not None)
 
     def weights(self, chain: Chain, at: Array) -> Array:
         """Posterior probability that points lie in the segments of a chain, (n_segments, n_points)."""

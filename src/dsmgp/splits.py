@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dsmgp.timeline import Dates
 from dsmgp.tree import Node, Product, nodes
 
 __all__ = ["ChangePoint", "Splits"]
@@ -44,6 +45,8 @@ class Splits:
         Expected number of cuts in the gap; where a gap holds at most one, its probability.
     is_change : bool
         Whether these are changes of the function, with the posterior's probabilities, or cuts of random partitions.
+    dates : Dates or None
+        Where the input is one of dates: numbers are days since ``dates.origin``.
 
     Examples
     --------
@@ -58,6 +61,7 @@ class Splits:
     high: Array
     probability: Array
     is_change: bool = False
+    dates: Dates | None = None
 
     @classmethod
     def of_tree(
@@ -111,7 +115,7 @@ class Splits:
 
     def density(self, x: ArrayLike) -> Array:
         """Expected number of cuts or changes per unit of the input at each x."""
-        at = np.asarray(x, dtype=np.float64)
+        at = self._numbers(x)
         total = np.zeros(at.shape)
         wide = self.high > self.low
         rate = self.probability[wide] / (self.high - self.low)[wide]
@@ -119,8 +123,9 @@ class Splits:
             total += height * ((at >= low) & (at < high))
         return total
 
-    def within(self, low: float, high: float) -> float:
+    def within(self, low: Any, high: Any) -> float:
         """Expected number of cuts or changes between two places."""
+        low, high = self._numbers(low), self._numbers(high)
         width = np.where(self.high > self.low, self.high - self.low, 1.0)
         inside = (np.minimum(self.high, high) - np.maximum(self.low, low)) / width
         point = (self.low >= low) & (self.high <= high)
@@ -175,4 +180,14 @@ class Splits:
             total += more
         left[a : b + 1] = -1.0
         position = 0.5 * (self.low[mode] + self.high[mode])
-        return ChangePoint(float(position), float(low), float(high), min(total, 1.0))
+        places: list[Any] = [float(position), float(low), float(high)]
+        if self.dates is not None:
+            places = [self.dates.to_dates(place) for place in places]
+        return ChangePoint(places[0], places[1], places[2], min(float(total), 1.0))
+
+    def _numbers(self, x: Any) -> Array:
+        """Places as numbers, where they may be dates."""
+        is_date = np.asarray(x).dtype.kind in "MO"
+        if self.dates is not None and is_date:
+            return self.dates.to_numbers(x)
+        return np.asarray(x, dtype=np.float64)
