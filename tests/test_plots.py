@@ -2,13 +2,14 @@
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from dsmgp import DSMGPRegressor, demo
-from dsmgp.plots import plot_predictive, plot_splits
+from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits
 
 
 @pytest.fixture
@@ -52,6 +53,33 @@ def test_only_one_input_can_be_drawn(wavy):
     model = DSMGPRegressor(max_iter=2).fit(X, y)
     with pytest.raises(ValueError, match="one input"):
         plot_predictive(model, X)
+
+
+def test_changes_are_marked_where_they_are(rng):
+    X = np.linspace(0, 1, 60)[:, None]
+    y = (X[:, 0] > 0.4) + 0.05 * rng.normal(size=60)
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=8).fit(X, y)
+    _, ax = plt.subplots()
+    assert plot_changepoints(model, ax=ax) is ax
+    (line,) = ax.get_lines()
+    assert abs(line.get_xdata()[0] - 0.4) < 0.02
+    assert len(ax.collections[0].get_segments()) == 59
+    plt.close("all")
+
+
+def test_dates_are_shown_as_dates(rng):
+    frame = pd.DataFrame({"when": pd.date_range("2021-03-01", periods=80, freq="D")})
+    y = (np.arange(80) > 30) + 0.1 * rng.normal(size=80)
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=5).fit(frame, y)
+    figure, axes = plt.subplots(3)
+    plot_predictive(model, frame, y, ax=axes[0], n_points=40)
+    plot_splits(model, "when", ax=axes[1])
+    plot_changepoints(model, ax=axes[2])
+    figure.canvas.draw()
+    for ax in axes:
+        shown = [text.get_text() for text in ax.get_xticklabels()]
+        assert any(text.startswith("2021-04") for text in shown), shown
+    plt.close("all")
 
 
 @pytest.mark.slow

@@ -42,7 +42,9 @@ TOLERANCE = 1e-6
 LEARN_LONGEST = {"low": 80, "medium": 150, "high": 300}
 # Outliers and theta are found in turn: at most so many times, with so many iterations for theta, until the bound per row
 # gains less than this.
-ROUNDS, ROUND_ITERATIONS, BOUND_TOLERANCE = 6, 6, 1e-4
+ROUNDS, ROUND_ITERATIONS, BOUND_TOLERANCE = 5, 5, 1e-4
+# A row at a change this probable may have been taken for an outlier because of it.
+NEAR_CHANGE = 0.1
 # A segment is taken for cut short where it has this share of the longest length or more.
 CUT_SHORT = 0.97
 
@@ -111,11 +113,11 @@ class _Fit:
             return self._model(family, objective, None), learned
         found = []
         for outliers in Outliers.beginnings(self.leaves, self.Y[:, 0]):
-            own = copy.deepcopy(family)
-            objective = self._objective(own, np.ones_like(self.Y))
+            family = copy.deepcopy(family)  # where the beginning before ended
+            objective = self._objective(family, np.ones_like(self.Y))
             bound = self._find_outliers(objective, outliers)
             logger.info("outliers: bound %.6g, share %.3g", bound, outliers.share)
-            found.append((bound, own, objective, outliers))
+            found.append((bound, family, objective, outliers))
         _, own, objective, outliers = max(found, key=lambda each: each[0])
         learned = self._learn(objective, self.settings.max_iter)
         return self._model(own, objective, outliers), learned
@@ -126,14 +128,43 @@ class _Fit:
         for _ in range(ROUNDS):
             objective.noise_factor = outliers.noise_factor[:, None]
             self._learn(objective, ROUND_ITERATIONS)
-            experts = objective.condition(0.0)
-            posterior = infer(self.tree, [expert.log_evidence for expert in experts])
-            before, bound = bound, posterior.log_evidence + outliers.bound_gap()
+            before, (bound, posterior, experts) = bound, self._bound(objective, outliers)
             if bound - before < BOUND_TOLERANCE * len(y):
                 break
             mean, variance = _in_sample(posterior, self.short_leaves, experts)
             outliers.update(y, mean, variance, objective.processes[0])
+            bound = self._release(objective, outliers)
         objective.noise_factor = outliers.noise_factor[:, None]
+        return bound
+
+    def _bound(
+        self, objective: BreakingObjective, outliers: Outliers
+    ) -> tuple[float, Posterior, list[Segmented]]:
+        """The lower bound of the evidence at the theta of now, and what the leaves say there."""
+        objective.noise_factor = outliers.noise_factor[:, None]
+        experts = objective.condition(0.0)
+        posterior = infer(self.tree, [expert.log_evidence for expert in experts])
+        return posterior.log_evidence + outliers.bound_gap(), posterior, experts
+
+    def _release(self, objective: BreakingObjective, outliers: Outliers) -> float:
+        """Take rows next to a change for no outliers, where that raises the bound, which is returned.
+
+        Once a row at the edge of a segment is suspected, the change beside it may lie on either side of it, and the
+        suspicion feeds itself.
+        """
+        bound, _, experts = self._bound(objective, outliers)
+        near = np.zeros(len(self.Y), dtype=bool)
+        for own, expert in zip(self.short_leaves, experts, strict=True):
+            change = expert.segments.change > NEAR_CHANGE
+            near[own.rows[change[:-1] | change[1:]]] = True
+        suspects = near & (outliers.probability > 0.5)
+        if suspects.any():
+            kept = outliers.probability.copy()
+            outliers.probability = np.where(suspects, 0.0, kept)
+            released, _, _ = self._bound(objective, outliers)
+            if released > bound:
+                return released
+            outliers.probability = kept
         return bound
 
     @property

@@ -40,7 +40,7 @@ class Outliers:
 
     @classmethod
     def beginnings(cls, leaves: Sequence[OrderedLeaf], y: Array) -> list[Outliers]:
-        """No row suspected, and those far from a running median."""
+        """The rows far from a running median suspected, and none."""
         suspected = np.zeros(len(y))
         for leaf in leaves:
             own = y[leaf.rows]
@@ -49,8 +49,8 @@ class Outliers:
             away = own - median_filter(own, WINDOW, mode="nearest")
             spread = 1.4826 * np.median(np.abs(away))
             suspected[leaf.rows] = np.abs(away) > SUSPECT * max(spread, 1e-12)
-        both = [cls(np.zeros(len(y)))]
-        return both + [cls(suspected)] if suspected.any() else both
+        nobody = cls(np.zeros(len(y)))
+        return [cls(suspected), nobody] if suspected.any() else [nobody]
 
     @property
     def noise_factor(self) -> Array:

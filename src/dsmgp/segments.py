@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from dsmgp.execution import has_numba
 from dsmgp.order import Order
 
 __all__ = ["Segments", "any_changes", "hazard_odds", "log_prior_of_one", "no_change", "one_change"]
@@ -138,18 +139,25 @@ def hazard_odds(order: Order, gaps: str, hazard: float) -> tuple[Array, Array, A
     return np.where(gap, change, -np.inf), np.where(gap, stay, 0.0), np.where(gap, slope, 0.0)
 
 
-def any_changes(order: Order, evidences: Array, log_change: Array, log_stay: Array) -> Segments:
+def any_changes(
+    order: Order,
+    evidences: Array,
+    log_change: Array,
+    log_stay: Array,
+    compiled: bool | None = None,
+) -> Segments:
     """A sum over every segmentation whose segments are no longer than ``evidences`` goes.
 
     ``evidences[i, m - 1]`` is the log evidence of the m rows from i on. The prior is that of independent gaps, given
     that no segment is too long.
     """
     longest = evidences.shape[1]
-    pass_ = _Pass(order, log_change, log_stay, longest)
-    # Without evidence: how probable it is that no segment is too long.
-    prior = None if longest >= order.n_rows else _Pass(order, log_change, log_stay, longest)
+    compiled = has_numba() if compiled is None else compiled
+    pass_ = _Pass(order, log_change, log_stay, longest, compiled)
     log_constant, prior_change = 0.0, np.exp(log_change)
-    if prior is not None:
+    if longest < order.n_rows:
+        # Without evidence: how probable it is that no segment is too long.
+        prior = _Pass(order, log_change, log_stay, longest, compiled)
         none = np.where(np.isneginf(evidences), -np.inf, 0.0)
         log_constant, prior_change = prior.run(none), prior.change
     log_total = pass_.run(evidences)
@@ -160,7 +168,10 @@ def any_changes(order: Order, evidences: Array, log_change: Array, log_stay: Arr
 class _Pass:
     """Forward and backward over the boundaries."""
 
-    def __init__(self, order: Order, log_change: Array, log_stay: Array, longest: int) -> None:
+    def __init__(
+        self, order: Order, log_change: Array, log_stay: Array, longest: int, compiled: bool
+    ) -> None:
+        self.compiled = compiled
         self.n, self.longest = order.n_rows, longest
         self.enter = log_change.copy()  # what a segment pays to begin at a boundary
         self.enter[0] = 0.0
@@ -171,31 +182,42 @@ class _Pass:
 
     def run(self, evidences: Array) -> float:
         """Log of the sum over all segmentations."""
-        n, longest, stay = self.n, self.longest, self.log_stay
-        flat = np.ascontiguousarray(evidences).reshape(-1)
+        n, stay = self.n, self.log_stay
         # Of the rows before each boundary, and what goes on from there. Gaps inside a segment from i to j: i + 1 to j - 1.
-        before = np.full(n + 1, -np.inf)
-        before[0] = 0.0
-        going = np.full(n + 1, -np.inf)
-        going[0] = -stay[0]
+        before, going, after, ahead = np.full((4, n + 1), -np.inf)
+        before[0], going[0] = 0.0, -stay[0]
+        after[n], ahead[n] = 0.0, stay[n - 1]
+        if self.compiled:
+            from dsmgp.recursion import backward, forward
+
+            table = np.ascontiguousarray(evidences)
+            forward(table, self.enter, stay, self.open, before, going)
+            backward(table, self.leave, stay, self.open, after, ahead)
+        else:
+            self._forward(evidences, before, going)
+            self._backward(evidences, after, ahead)
+        self.before, self.after, self.total = before, after, float(before[n])
+        self._going, self._ahead = going, ahead
+        self.change = np.exp(before + self.enter + after - self.total)
+        self.change[[0, n]] = 0.0
+        return self.total
+
+    def _forward(self, evidences: Array, before: Array, going: Array) -> None:
+        longest, stay = self.longest, self.log_stay
+        flat = np.ascontiguousarray(evidences).reshape(-1)
         for j in self.open[1:]:
             low = max(0, j - longest)
             first = low * longest + (j - 1 - low)
             terms = flat[first : first + (j - 1 - low) * (longest - 1) + 1 : max(longest - 1, 1)]
             before[j] = _log_sum(going[low:j] + terms) + stay[j - 1]
             going[j] = before[j] + self.enter[j] - stay[j]
-        after = np.full(n + 1, -np.inf)
-        ahead = np.full(n + 1, -np.inf)  # after, and what it takes to get there
-        after[n], ahead[n] = 0.0, stay[n - 1]
+
+    def _backward(self, evidences: Array, after: Array, ahead: Array) -> None:
+        n, stay = self.n, self.log_stay
         for i in self.open[-2::-1]:
-            width = min(longest, n - i)
+            width = min(self.longest, n - i)
             after[i] = _log_sum(evidences[i, :width] + ahead[i + 1 : i + 1 + width]) - stay[i]
             ahead[i] = after[i] + self.leave[i] + stay[max(i - 1, 0)]
-        self.before, self.after, self.total = before, after, float(before[n])
-        self._going, self._ahead = going, ahead
-        self.change = np.exp(before + self.enter + after - self.total)
-        self.change[[0, n]] = 0.0
-        return self.total
 
     def segments(self, evidences: Array) -> tuple[Index, Index, Array]:
         """Segments with a probability that is not next to nothing, and that probability."""

@@ -17,6 +17,8 @@ __all__ = ["ChangePoint", "Splits"]
 Array = NDArray[np.float64]
 # Neighbours of a change that are expected less often than this are not taken for part of it.
 LEAST_SHARE = 1e-3
+# Gaps in which more changes than this are expected hold more than one: one that is spread over gaps may also be two now and then.
+MOST_IN_ONE = 1.3
 
 
 class ChangePoint(NamedTuple):
@@ -136,7 +138,7 @@ class Splits:
         """Places where a change is at least so probable, in order.
 
         A change may be spread over several gaps. The shortest run of gaps that holds ``level`` is taken first; what
-        lies next to it, up to one change in all, is counted as the same change.
+        lies next to it, up to about one change in all, is counted as the same change.
         """
         if not 0.0 < level <= 1.0:
             raise ValueError(f"expected level to be above 0 and at most 1, got {level!r}")
@@ -174,7 +176,7 @@ class Splits:
             before = left[a - 1] if a > 0 else -1.0
             after = left[b + 1] if b + 1 < len(left) else -1.0
             more = max(before, after)
-            if more < LEAST_SHARE or total + more > 1.0 + 1e-9:
+            if more < LEAST_SHARE or total + more > MOST_IN_ONE:
                 break
             a, b = (a - 1, b) if before >= after else (a, b + 1)
             total += more
