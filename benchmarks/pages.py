@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 import accuracy
+import changepoints
 import engine
 import memory
 import scaling
@@ -29,7 +30,17 @@ from harness import HERE, table
 
 PAGES: dict[str, Callable[..., str]] = {
     module.__name__: module.page
-    for module in (accuracy, engine, memory, scaling, sharing, sparse, speed, structures)
+    for module in (
+        accuracy,
+        changepoints,
+        engine,
+        memory,
+        scaling,
+        sharing,
+        sparse,
+        speed,
+        structures,
+    )
 }
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 

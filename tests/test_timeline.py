@@ -25,6 +25,10 @@ def fitted(X, y):
 def test_every_kind_of_date_gives_the_same_model(days):
     frame, y = days
     one = frame[["when"]]
+
+    def fitted(X, y):
+        return DSMGPRegressor("rbf", structure="changepoint", optimizer=None).fit(X, y)
+
     expected = fitted(np.arange(120.0)[:, None], y).predict(np.array([[3.0], [70.5]]))
     asked = pd.DataFrame({"when": pd.to_datetime(["2022-01-04 12:00", "2022-03-13 00:00"])})
     kinds = {
@@ -85,7 +89,7 @@ def test_a_period_is_found_and_goes_on():
     x = np.sort(rng.uniform(0, 20, size=200))
 
     def f(x):
-        return np.sin(2 * np.pi * x / 1.3) + 0.05 * x
+        return np.sin(2 * np.pi * x / 1.3)
 
     y = f(x) + 0.1 * rng.normal(size=200)
     ahead = np.linspace(20.5, 26, 40)

@@ -150,7 +150,7 @@ class Splits:
 
     def _shortest(self, left: Array, level: float) -> tuple[int, int] | None:
         """The shortest run of gaps with this much in them: first and last. Gaps that were taken are not crossed."""
-        best: tuple[float, int, int] | None = None
+        best: tuple[float, float, int, int] | None = None
         first, total = 0, 0.0
         slack = 1e-9  # sums of probabilities that are one are so only nearly
         for last, own in enumerate(left):
@@ -162,9 +162,10 @@ class Splits:
                 total -= left[first]
                 first += 1
             width = self.high[last] - self.low[first]
-            if total >= level - slack and (best is None or width < best[0]):
-                best = width, first, last
-        return None if best is None else best[1:]
+            found = float(width), -total, first, last  # of two as short the more probable
+            if total >= level - slack and (best is None or found < best):
+                best = found
+        return None if best is None else best[2:]
 
     def _taken(self, left: Array, first: int, last: int) -> ChangePoint:
         """The change in a run of gaps, and all that belongs to it taken out."""
