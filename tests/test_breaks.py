@@ -6,11 +6,13 @@ import torch
 from oracle import kernel
 from segmentations import BruteForce, overall, segmentations
 
-from dsmgp import ChangePoints, DSMGPRegressor
+from dsmgp import ChangePoints, DSMGPRegressor, breaking
 from dsmgp.breaks import BreakingLeaf
 from dsmgp.fit_breaks import _Fit
+from dsmgp.order import Order
 from dsmgp.ordered_leaf import OrderedLeaf
 from dsmgp.process import build_process
+from dsmgp.segments import any_changes, hazard_odds
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Product, Region, Sum
@@ -87,6 +89,18 @@ CASES = {
         {},
         segmentations,
         lambda x: hazard_prior(x, rate=0.7),
+    ),
+    "one_shortest": (
+        ChangePoints(n_changes=1, shortest=3),
+        {},
+        lambda x: (w for w in segmentations(x) if len(w) == 3 and min(np.diff(w)) >= 3),
+        lambda x: lambda way: 1.0,
+    ),
+    "many_shortest": (
+        ChangePoints(hazard=0.2, shortest=3),
+        {},
+        lambda x: (w for w in segmentations(x) if min(np.diff(w)) >= 3),
+        lambda x: hazard_prior(x, h=0.2),
     ),
     "many_short": (
         ChangePoints(hazard=0.2),
@@ -228,6 +242,70 @@ def test_a_break_on_one_side_of_a_product(few):
     _, C = model.predict(AT[:, None], return_cov=True)
     assert not C[np.ix_(AT < 2.0, AT >= 2.0)].any()
     assert model.split_posterior().within(1.3, 2.1) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_leaf_without_rows_is_the_prior(few):
+    x, y = few
+    left, right = Region.whole(1).split(0, [100.0])
+    changes = ChangePoints(n_changes=1)
+    tree = Product(
+        [BreakingLeaf(left, changes=changes), BreakingLeaf(right, changes=changes)], 0, [100.0]
+    )
+    model = fixed(tree).fit(x[:, None], y)
+    mean, std = model.predict([[200.0]], return_std=True)
+    assert (mean[0], std[0]) == (0.0, pytest.approx(np.sqrt(SIGNAL + NOISE)))
+    alone = fixed(changes).fit(x[:, None], y)
+    assert model.log_marginal_likelihood_ == pytest.approx(alone.log_marginal_likelihood_)
+    learned = DSMGPRegressor("rbf", structure=tree, max_iter=3).fit(x[:, None], y)
+    draws = learned.sample_y([[1.0], [200.0]], 5)
+    assert np.isfinite(draws).all()
+
+
+def test_rows_that_are_all_at_one_place_do_not_break(few):
+    _, y = few
+    X = np.ones((len(y), 1))
+    for structure in ("changepoint", ChangePoints(n_changes=1)):
+        model = fixed(structure).fit(X, y)
+        assert model.changepoints() == []
+        assert model.n_induced_trees_ == 1
+        mean, _ = model.predict([[1.0], [3.0]], return_std=True)
+        assert mean[0] == pytest.approx(y.sum() * SIGNAL / (len(y) * SIGNAL + NOISE))
+
+
+def test_small_components_are_merged_without_moving_the_moments(few, monkeypatch):
+    x, y = few
+    model = fixed(ChangePoints(hazard=0.2)).fit(x[:, None], y)
+    whole = model.predict_dist(AT[:, None])
+    monkeypatch.setattr(breaking, "MERGED", 0.05)
+    short = model.predict_dist(AT[:, None])
+    assert short.weights.shape[1] < whole.weights.shape[1]
+    np.testing.assert_allclose(short.mean, whole.mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(short.var, whole.var, rtol=1e-10)
+    monkeypatch.setattr(breaking, "AT_ONCE", 20)
+    in_parts = model.predict_dist(AT[:, None])
+    np.testing.assert_allclose(in_parts.cdf(0.5), short.cdf(0.5), rtol=1e-10)
+    np.testing.assert_allclose(
+        model.predict(AT[:, None], return_std=True), (short.mean, short.std), rtol=1e-10
+    )
+
+
+def test_compiled_sums_over_segmentations_are_those_of_numpy(rng):
+    x = np.sort(rng.integers(0, 40, size=60)).astype(float)
+    order = Order(x)
+    for longest in (9, 25, 60):
+        evidences = rng.normal(size=(60, longest)) * 3
+        beyond = np.arange(60)[:, None] + np.arange(longest) >= 60
+        evidences[beyond] = -np.inf
+        log_change, log_stay, _ = hazard_odds(order, "length", 0.3)
+        one, other = (
+            any_changes(order, evidences, log_change, log_stay, compiled)
+            for compiled in (True, False)
+        )
+        assert one.log_evidence == pytest.approx(other.log_evidence)
+        np.testing.assert_allclose(one.change, other.change, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(one.prior_change, other.prior_change, rtol=1e-9, atol=1e-15)
+        inside = (one.start <= 30) & (one.end > 30)
+        assert one.probability[inside].sum() == pytest.approx(1.0, abs=1e-8)
 
 
 def test_a_breaking_leaf_is_a_sum_over_products(few):

@@ -109,6 +109,8 @@ BAD = {
     "unknown_name": ({"structure": ChangePoints("depth")}, "unknown input 'depth'"),
     "no_such_number": ({"structure": ChangePoints(3)}, "0..0"),
     "uniform": ({"structure": "changepoint", "weights": "uniform"}, "weights='uniform'"),
+    "lengths": ({"structure": ChangePoints(shortest=30), "leaf_size": 40}, "twice as long"),
+    "too_few_rows": ({"structure": ChangePoints(n_changes=1, shortest=200)}, "lower shortest"),
     "memory": ({"structure": "changepoint", "memory_limit": "10kb"}, "memory_limit"),
     "dimension_in_a_tree": (
         {"structure": BreakingLeaf(Region.whole(1), changes=ChangePoints(4))},

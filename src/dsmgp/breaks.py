@@ -12,7 +12,7 @@ import numbers
 from dataclasses import dataclass
 
 from dsmgp.tree import Leaf, Node, leaves
-from dsmgp.validation import check_choice
+from dsmgp.validation import check_choice, check_count
 
 __all__ = ["BreakingLeaf", "ChangePoints", "has_breaks"]
 
@@ -40,9 +40,11 @@ class ChangePoints:
     hazard : float, optional
         For any number of changes: the prior probability of a change in a gap, or with ``gaps="length"`` the expected number
         of changes per unit of the input. Learned from there, or kept with ``optimizer=None``.
+    shortest : int, default=1
+        Fewest rows in a segment. With more than one, rows that are off for a short while are no segment.
     outliers : bool, default=False
-        Whether some rows may carry a much larger noise. A few rows off the rest otherwise look like
-        two changes.
+        Whether some rows may carry a much larger noise. A row off the rest otherwise looks like
+        two changes. A run of such rows does so still, unless it is shorter than ``shortest``.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class ChangePoints:
     n_changes: int | None = None
     gaps: str = "equal"
     hazard: float | None = None
+    shortest: int = 1
     outliers: bool = False
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class ChangePoints:
             raise ValueError(
                 f"expected n_changes to be 1 or None for any number, got {self.n_changes!r}"
             )
+        check_count("shortest", self.shortest)
         check_choice("gaps", self.gaps, GAPS)
         if self.outliers not in (True, False):
             raise ValueError(f"expected outliers to be True or False, got {self.outliers!r}")

@@ -71,7 +71,12 @@ class _Fit:
         self.leaves = [OrderedLeaf(leaf, X, Z, self.Y, longest) for leaf in found]
         # Theta is learned with shorter segments, at a fraction of the cost. Rows that cannot be parted may need more.
         short = min(
-            longest, max(LEARN_LONGEST[settings.effort], *(2 * o.most_tied for o in self.leaves), 1)
+            longest,
+            max(
+                LEARN_LONGEST[settings.effort],
+                *(2 * max(o.most_tied, o.shortest) for o in self.leaves),
+                1,
+            ),
         )
         self.short_leaves = [OrderedLeaf(leaf, X, Z, self.Y, short) for leaf in found]
         self.n_evaluations = 0
@@ -89,10 +94,14 @@ class _Fit:
             score = -model.log_evidence / len(self.Y)
             scores[str(kernel)] = score
             logger.info("kernel %s: log evidence %.6g", kernel, model.log_evidence)
-            if best is None or score < best[0]:
+            if best is None or not score >= best[0]:
                 best = score, model, learned
         assert best is not None
         _, model, learned = best
+        if not np.isfinite(model.log_evidence):
+            raise ValueError(
+                "no segmentation has segments of the lengths allowed; lower shortest or raise leaf_size"
+            )
         self._warn_of_long(model)
         known = [] if settings.optimizer is None else [learned]
         return Fitted(
@@ -234,7 +243,7 @@ class _Fit:
         rows = max(leaf.n_rows for leaf in leaves(self.tree))
         once = all(each.n_changes == 1 for each in changes)
         need = 8.0 * (4 * rows**2 if once else 4 * rows * min(longest, rows))
-        limit = self.settings.memory_limit or 4 * self.trainer.memory
+        limit = self.settings.memory_limit or 2 * self.trainer.memory
         if need > limit:
             raise ValueError(
                 f"{rows} rows in segments of up to {min(longest, rows)} need {need / 1e6:.3g} MB, more than the "

@@ -154,10 +154,10 @@ class BreakingObjective:
             self.leaves, found, noises, self.hazards, responsibility, self._start, strict=True
         ):
             gradients = [np.zeros(0)] * len(laws)
-            if with_gradient:
+            if with_gradient and len(leaf.rows):
                 gradients = leaf.gradient(segments, laws, noise, self.noise_factor[leaf.rows])
             totals = [
-                weight * new if not len(old) else old + weight * new
+                old if not len(new) else weight * new if not len(old) else old + weight * new
                 for old, new in zip(totals, gradients, strict=True)
             ]
             if hazard is None or start is None or leaf.changes is None:

@@ -78,7 +78,8 @@ class OrderedLeaf:
         self.order = Order(position[sort])
         self.X, self.Y = Z[self.rows.copy()], Y[self.rows]
         self.longest = min(longest, len(self.rows)) if self.may_change_often else len(self.rows)
-        self._check_ties()
+        self.shortest = 1 if self.changes is None else min(self.changes.shortest, len(self.rows))
+        self._check_lengths()
 
     @property
     def dimension(self) -> int:
@@ -113,11 +114,12 @@ class OrderedLeaf:
                 return no_change(self.order, float(prefix[-1]))
             suffix = self._prefixes(laws, noise, reverse=True)[::-1]
             assert self.changes is not None
-            prior = log_prior_of_one(self.order, self.changes.gaps)
+            prior = log_prior_of_one(self.order, self.changes.gaps, self.shortest)
             return one_change(self.order, prefix, suffix, prior)
         evidences = np.zeros((n, self.longest))
         for k, law in enumerate(laws):
             evidences += segment_evidences(law, self.X, self.Y[:, k], noise[:, k], self.longest)
+        evidences[:, : self.shortest - 1] = -np.inf
         if np.isnan(evidences).any():
             none = np.zeros(n + 1)
             return Segments(np.array([0]), np.array([n]), np.ones(1), none, np.nan, none)
@@ -195,6 +197,8 @@ class OrderedLeaf:
                 found.append(own.gradient(weights, noise_share[chain.rows, k]))
             return found
 
+        if not len(self.rows):
+            return [np.zeros(0)] * len(laws)
         parts = LocalExecutor().map(of_chain, chains_of(kept))
         return [np.sum(each, axis=0) for each in zip(*parts, strict=True)]
 
@@ -214,10 +218,21 @@ class OrderedLeaf:
         each = LocalExecutor().map(of_output, range(len(laws)))
         return np.concatenate([[0.0], np.sum(each, axis=0)])
 
-    def _check_ties(self) -> None:
-        """Refuse rows at one position that are more than a segment may hold."""
+    def _check_lengths(self) -> None:
+        """Refuse lengths of segments that no segmentation can have."""
+        if self.may_change and not self.may_change_often:
+            at = np.flatnonzero(self.order.is_gap)
+            if not ((at >= self.shortest) & (len(self.rows) - at >= self.shortest)).any():
+                raise ValueError(
+                    f"{len(self.rows)} rows cannot be cut into two segments of at least {self.shortest}; lower shortest"
+                )
         if not self.may_change_often:
             return
+        if self.longest < len(self.rows) and self.longest < 2 * self.shortest:
+            raise ValueError(
+                f"expected segments to be allowed at least twice as long as the shortest ({self.shortest} rows), got "
+                f"leaf_size={self.longest}"
+            )
         most = self.most_tied
         if most > self.longest:
             raise ValueError(

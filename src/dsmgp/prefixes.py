@@ -62,8 +62,10 @@ class Prefixes:
 
     def __init__(self, law: BoundLaw, X: Tensor, y: Array, noise: Array) -> None:
         self.law, self.X, self.noise = law, X, noise
-        K = covariance_of(law, X, noise)
-        self.L = _factor(K)
+        if not len(X):  # a leaf without rows
+            self.L, self.beta = np.empty((0, 0)), np.empty(0)
+            return
+        self.L = _factor(covariance_of(law, X, noise))
         self.beta = _solve(self.L, y - prior_mean(law, X))
 
     @property
@@ -135,8 +137,6 @@ class Prefixes:
 
 def _factor(K: Array) -> Array:
     """Lower Cholesky factor, with as little jitter as it takes."""
-    if not len(K):
-        return K
     diagonal = np.diagonal(K).copy()
     for jitter in JITTERS:
         np.fill_diagonal(K, diagonal + jitter * diagonal.mean())

@@ -82,6 +82,8 @@ class Segments:
     def draw(self, rng: np.random.Generator) -> Index:
         """A segmentation by its boundaries, 0 and n among them."""
         bounds, n = [0], self.n_rows
+        if not n:
+            return np.zeros(2, dtype=np.int64)
         while bounds[-1] < n:
             first, after = np.searchsorted(self.start, [bounds[-1], bounds[-1] + 1])
             weights = np.cumsum(self.next_probability[first:after])
@@ -97,10 +99,15 @@ def no_change(order: Order, log_evidence: float) -> Segments:
     return Segments(np.array([0]), np.array([n]), np.ones(1), none, log_evidence, none)
 
 
-def log_prior_of_one(order: Order, gaps: str) -> Array:
-    """Log probability of the only change to lie at each boundary: all gaps alike, or by their length."""
+def log_prior_of_one(order: Order, gaps: str, shortest: int = 1) -> Array:
+    """Log probability of the only change to lie at each boundary: all gaps alike, or by their length.
+
+    None where a side would have fewer rows than ``shortest``.
+    """
     with np.errstate(divide="ignore"):
         weight = np.log(order.is_gap.astype(np.float64) if gaps == "equal" else order.length)
+    at = np.arange(len(weight))
+    weight[(at < shortest) | (order.n_rows - at < shortest)] = -np.inf
     return np.asarray(weight - logsumexp(weight))
 
 
@@ -146,7 +153,7 @@ def any_changes(
     log_stay: Array,
     compiled: bool | None = None,
 ) -> Segments:
-    """A sum over every segmentation whose segments are no longer than ``evidences`` goes.
+    """A sum over every segmentation whose segments are no longer than ``evidences`` goes, and of finite evidence.
 
     ``evidences[i, m - 1]`` is the log evidence of the m rows from i on. The prior is that of independent gaps, given
     that no segment is too long.
@@ -155,8 +162,8 @@ def any_changes(
     compiled = has_numba() if compiled is None else compiled
     pass_ = _Pass(order, log_change, log_stay, longest, compiled)
     log_constant, prior_change = 0.0, np.exp(log_change)
-    if longest < order.n_rows:
-        # Without evidence: how probable it is that no segment is too long.
+    if longest < order.n_rows or np.isneginf(evidences[:, 0]).any():
+        # Without evidence: how probable it is that no segment is too long or too short.
         prior = _Pass(order, log_change, log_stay, longest, compiled)
         none = np.where(np.isneginf(evidences), -np.inf, 0.0)
         log_constant, prior_change = prior.run(none), prior.change
