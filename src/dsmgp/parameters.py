@@ -13,7 +13,7 @@ from dsmgp.breaks import ChangePoints
 from dsmgp.effort import EFFORTS
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.model import WEIGHTS
-from dsmgp.process import KERNELS, MEANS, kernel_parts
+from dsmgp.process import MEANS, NAMED_KERNELS, kernel_parts
 from dsmgp.settings import Settings
 from dsmgp.tree import Leaf, Product, Sum
 from dsmgp.validation import check_choice, check_count
@@ -51,7 +51,10 @@ def checked(asked: Any) -> Settings:
             kernel_parts(asked.kernel)
         else:
             check_choice(
-                "kernel", asked.kernel, ("auto", *KERNELS), "a sum of them or a gpytorch kernel"
+                "kernel",
+                asked.kernel,
+                ("auto", *NAMED_KERNELS),
+                "a sum of them or a gpytorch kernel",
             )
     if isinstance(asked.mean, str):
         check_choice("mean", asked.mean, MEANS, "or a gpytorch mean")

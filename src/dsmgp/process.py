@@ -41,6 +41,7 @@ from dsmgp.stationary import Stationary
 __all__ = [
     "KERNELS",
     "MEANS",
+    "NAMED_KERNELS",
     "NOISE_FLOOR",
     "Family",
     "Process",
@@ -54,6 +55,10 @@ KERNELS: dict[str, Any] = {
     "matern32": lambda **options: MaternKernel(nu=1.5, **options),
     "matern52": lambda **options: MaternKernel(nu=2.5, **options),
     "rq": RQKernel,
+}
+#: All that have a name; those beyond KERNELS have no closed form here.
+NAMED_KERNELS: dict[str, Any] = {
+    **KERNELS,
     "periodic": lambda **options: PeriodicKernel(
         period_length_constraint=_log_positive(),
         period_length_prior=LogNormalPrior(0.0, 2.0),
@@ -241,7 +246,7 @@ def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: f
         # sqrt(n_dims), and so do length-scales that are worth considering (Hvarfner et al. 2024).
         middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + spread.log()
         prior = LogNormalPrior(middle, torch.full_like(middle, math.sqrt(3.0)))
-        base = KERNELS[kernel](
+        base = NAMED_KERNELS[kernel](
             ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
         )
         built = ScaleKernel(
@@ -284,9 +289,9 @@ def kernel_parts(name: str) -> list[str]:
     """The kernels that a name such as "matern32+periodic" adds up."""
     parts = [part.strip() for part in name.split("+")]
     for part in parts:
-        if part not in KERNELS:
+        if part not in NAMED_KERNELS:
             raise ValueError(
-                f"unknown kernel {part!r}: expected one of {', '.join(map(repr, KERNELS))}, a sum of them such as "
+                f"unknown kernel {part!r}: expected one of {', '.join(map(repr, NAMED_KERNELS))}, a sum of them such as "
                 "'matern32+periodic', or a gpytorch kernel"
             )
     return parts
