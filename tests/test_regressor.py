@@ -300,7 +300,7 @@ BAD_PARAMETERS = {
         {"weights": "best"},
         "expected weights to be one of 'gated', 'posterior', 'uniform'",
     ),
-    "structure": ({"structure": "random"}, "'balanced', 'paper' or a tree"),
+    "structure": ({"structure": "random"}, "'balanced', 'paper', 'changepoint' or"),
     "optimizer": ({"optimizer": "sgd"}, "'lbfgs', 'adam', 'rmsprop' or None"),
     "objective": ({"objective": "both"}, "'surrogate', 'full'"),
     "dtype": ({"dtype": "float16"}, "'float64', 'float32'"),

@@ -33,7 +33,7 @@ def checked(asked: Any) -> Settings:
             "structure",
             asked.structure,
             STRUCTURES,
-            "ChangePoints(...) or a tree of dsmgp.tree nodes",
+            "or ChangePoints(...), or a tree of dsmgp.tree nodes",
         )
     check_choice("weights", asked.weights, WEIGHTS)
     check_choice("objective", asked.objective, OBJECTIVES)
@@ -54,7 +54,7 @@ def checked(asked: Any) -> Settings:
                 "kernel",
                 asked.kernel,
                 ("auto", *NAMED_KERNELS),
-                "a sum of them or a gpytorch kernel",
+                "or a sum of them, or a gpytorch kernel",
             )
     if isinstance(asked.mean, str):
         check_choice("mean", asked.mean, MEANS, "or a gpytorch mean")

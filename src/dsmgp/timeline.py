@@ -78,12 +78,12 @@ def _is_date(values: Any) -> bool:
 
 def _date_columns(X: Any) -> Iterator[tuple[int, NDArray[np.datetime64]]]:
     """Number and values of each column of dates, in a frame or an array."""
+    if hasattr(X, "collect_schema") and not hasattr(X, "to_numpy"):
+        return  # a lazy frame: refused later
+    if hasattr(X, "column_names"):
+        return  # an Arrow table: refused later
     columns = getattr(X, "columns", None)
     if columns is not None:
-        if hasattr(X, "collect_schema") and not hasattr(X, "to_numpy"):
-            return  # a lazy frame: refused later
-        if hasattr(X, "column_names"):
-            return  # an Arrow table: refused later
         for number, name in enumerate(columns):
             if _is_date(X[name]):
                 yield number, np.asarray(X[name], dtype="datetime64[us]")
