@@ -1,6 +1,6 @@
 """Where does it break? Positions of changes against ruptures': ``python benchmarks/changepoints.py``.
 
-Generated: 400 rows of a GP that is drawn anew in every segment, five jumps at known rows, with and without outliers (2% of the rows,
+Generated: 400 rows of a GP that is drawn anew in every segment, five jumps at known rows, each of at least four standard deviations of the noise, with and without outliers (2% of the rows,
 ten times the noise); several seeds. Found is what ``changepoints(0.5)`` says; a jump counts as found if a position lies within 3 rows of it, each
 position for one jump only. ruptures: PELT and dynamic programming, the latter told the true number of changes; penalties as
 its documentation has them (2 sigma^2 log n, sigma from differences of neighbours; log n for its kernel cost).
