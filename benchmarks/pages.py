@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 import accuracy
+import changepoints
 import engine
 import finetune
 import memory
@@ -29,7 +30,10 @@ import structures
 import updates
 from harness import HERE, table
 
-MODULES = (accuracy, engine, finetune, memory, scaling, sharing, sparse, speed, structures, updates)
+MODULES = (
+    accuracy, changepoints, engine, finetune, memory, scaling, sharing, sparse, speed, structures,
+    updates,
+)  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 

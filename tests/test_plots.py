@@ -2,13 +2,14 @@
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from dsmgp import DSMGPRegressor, demo, plots
-from dsmgp.plots import plot_predictive, plot_splits
+from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits
 from dsmgp.relevance import relevance
 
 
@@ -39,11 +40,11 @@ def test_the_predictive_picture_shows_mean_interval_and_rows(step):
 
 def test_split_probabilities_add_up_and_find_the_step(step):
     model, _, _ = step
-    positions, probabilities = model.split_posterior(0)
-    assert (np.diff(positions) >= 0).all()
-    assert probabilities.sum() == pytest.approx(1.0)  # each of the 30 products cuts once
-    assert abs(positions[np.argmax(probabilities)] - 0.1) < 0.1
-    with pytest.raises(ValueError, match="expected an input from 0 to 0, got 1"):
+    splits = model.split_posterior(0)
+    assert (np.diff(splits.position) >= 0).all()
+    assert splits.expected == pytest.approx(1.0)  # each of the 30 products cuts once
+    assert abs(splits.position[np.argmax(splits.probability)] - 0.1) < 0.1
+    with pytest.raises(ValueError, match="input"):
         model.split_posterior(1)
     ax = plot_splits(model)
     assert sum(bar.get_height() for bar in ax.patches) == pytest.approx(1.0)
@@ -160,6 +161,33 @@ def test_wrong_inputs_are_named(uneven):
 def test_pictures_before_a_fit_are_refused():
     with pytest.raises(AttributeError, match="not fitted"):
         DSMGPRegressor().plot_tree()
+
+
+def test_changes_are_marked_where_they_are(rng):
+    X = np.linspace(0, 1, 60)[:, None]
+    y = (X[:, 0] > 0.4) + 0.05 * rng.normal(size=60)
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=8).fit(X, y)
+    _, ax = plt.subplots()
+    assert plot_changepoints(model, ax=ax) is ax
+    (line,) = ax.get_lines()
+    assert abs(line.get_xdata()[0] - 0.4) < 0.02
+    assert len(ax.collections[0].get_segments()) == 59
+    plt.close("all")
+
+
+def test_dates_are_shown_as_dates(rng):
+    frame = pd.DataFrame({"when": pd.date_range("2021-03-01", periods=80, freq="D")})
+    y = (np.arange(80) > 30) + 0.1 * rng.normal(size=80)
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=5).fit(frame, y)
+    figure, axes = plt.subplots(3)
+    plot_predictive(model, frame, y, ax=axes[0], n_points=40)
+    plot_splits(model, "when", ax=axes[1])
+    plot_changepoints(model, ax=axes[2])
+    figure.canvas.draw()
+    for ax in axes:
+        shown = [text.get_text() for text in ax.get_xticklabels()]
+        assert any(text.startswith("2021-04") for text in shown), shown
+    plt.close("all")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "ChangePoints",
     "DSMGPRegressor",
     "FactorisationWarning",
     "Mixture",
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dsmgp.archive import ModelFileError
+    from dsmgp.breaks import ChangePoints
     from dsmgp.conditioned import FactorisationWarning
     from dsmgp.mixture import Mixture
     from dsmgp.regressor import DSMGPRegressor, load
@@ -28,8 +30,8 @@ else:
     from importlib import import_module
 
     _HOMES = {
-        "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned", "Mixture": "mixture",
-        "ModelFileError": "archive", "load": "regressor",
+        "ChangePoints": "breaks", "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned",
+        "Mixture": "mixture", "ModelFileError": "archive", "load": "regressor",
     }  # fmt: skip
 
     def __getattr__(name):

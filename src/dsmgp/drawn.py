@@ -23,6 +23,10 @@ class Drawn:
         """Posterior probability of cuts along an input; see :func:`dsmgp.plots.plot_splits`."""
         return self._draw("plot_splits", *arguments, **options)
 
+    def plot_changepoints(self, *arguments: Any, **options: Any) -> Any:
+        """Changes of the function along an input; see :func:`dsmgp.plots.plot_changepoints`."""
+        return self._draw("plot_changepoints", *arguments, **options)
+
     def plot_tree(self, *arguments: Any, **options: Any) -> Any:
         """The structure; see :func:`dsmgp.plots.plot_tree`."""
         return self._draw("plot_tree", *arguments, **options)

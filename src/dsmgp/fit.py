@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dsmgp.breaks import ChangePoints
 from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
@@ -95,7 +96,9 @@ class _Fit:
 
     def run(self) -> Fitted:
         settings, n_dims = self.settings, self.X.shape[1]
-        given = None if isinstance(settings.structure, str) else place(settings.structure, self.X)
+        asked = settings.structure
+        assert not isinstance(asked, ChangePoints)  # which is for fit_breaks
+        given = None if isinstance(asked, str) else place(asked, self.X)
         families = self._families(given)
         with span(*SHARES["growing"], "growing the tree"):
             partitions = [(given, families[0])] if given else self._partitions(families)

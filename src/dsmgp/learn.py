@@ -18,7 +18,7 @@ from dsmgp.process import Process
 from dsmgp.progress import Enough, stopping, tick
 from dsmgp.tree import Node
 
-__all__ = ["OPTIMIZERS", "TOLERANCE", "Learned", "learn"]
+__all__ = ["OPTIMIZERS", "TOLERANCE", "Learned", "learn", "maximise"]
 
 Vector = NDArray[np.float64]
 Objective = Callable[[Vector], tuple[float, Vector]]
@@ -111,7 +111,7 @@ def learn(
             for number, theta in enumerate(starts):
                 # The optimiser's own matrices are tiny: on busy cores threads wait for one another longer than that takes.
                 with nullcontext() if experts.has_large else one_thread():
-                    found = _maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
+                    found = maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
                 report(
                     f"start {number}: objective {found.objective:.6g} "
                     f"after {found.n_evaluations} evaluations"
@@ -127,7 +127,7 @@ def learn(
     return results
 
 
-def _maximise(
+def maximise(
     objective: Objective,
     start: Vector,
     n_rows: int,
@@ -135,6 +135,7 @@ def _maximise(
     max_iter: int | None,
     tolerance: float,
 ) -> Learned:
+    """The best theta that an optimiser sees on its way from a start."""
     steps = OPTIMIZERS[optimizer] if max_iter is None else max_iter
     seen = Learned(start.copy(), -np.inf)
 

@@ -21,7 +21,8 @@ from dsmgp.mixture import Mixture
 from dsmgp.online import Online
 from dsmgp.process import Family, Process
 from dsmgp.routes import Router, Routes
-from dsmgp.tree import Node, Product, Sum, nodes
+from dsmgp.splits import Splits
+from dsmgp.tree import Node, Product, Sum, n_induced_trees, nodes
 from dsmgp.units import InputUnits, OutputUnits
 
 __all__ = ["WEIGHTS", "Model"]
@@ -285,6 +286,16 @@ class Model:
         )
         table = np.array(found, dtype=np.float64).reshape(-1, 2)
         return table[:, 0], np.exp(table[:, 1])
+
+    def split_posterior(self, dimension: int) -> Splits:
+        """The same by the gaps between training rows that the cuts lie in."""
+        seen = self.experts.experts.X[:, dimension].cpu().numpy().astype(np.float64)
+        values = seen * self.inputs.scale[dimension] + self.inputs.centre[dimension]
+        return Splits.of_tree(self.tree, self.posterior.log_reach, dimension, values)
+
+    @property
+    def n_induced_trees(self) -> int:
+        return n_induced_trees(self.tree)
 
     def experts_see(self, X: Array) -> Tensor:
         return as_tensor(self.inputs.to_experts(X), self.experts.experts.X)

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from dsmgp.breaks import ChangePoints
 from dsmgp.effort import EFFORTS
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.model import WEIGHTS
-from dsmgp.process import KERNELS, MEANS
+from dsmgp.process import MEANS, NAMED_KERNELS, kernel_parts
 from dsmgp.settings import Settings
 from dsmgp.tree import Leaf, Product, Sum
 from dsmgp.validation import check_choice, check_count
 
 __all__ = ["checked"]
 
-STRUCTURES = ("balanced", "paper")
+STRUCTURES = ("balanced", "paper", "changepoint")
 OBJECTIVES = ("surrogate", "full")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -27,8 +28,13 @@ UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 def checked(asked: Any) -> Settings:
     """The parameters of an estimator, checked, with names turned into what they stand for."""
-    if not isinstance(asked.structure, (Sum, Product, Leaf)):
-        check_choice("structure", asked.structure, STRUCTURES, "or a tree of dsmgp.tree nodes")
+    if not isinstance(asked.structure, (Sum, Product, Leaf, ChangePoints)):
+        check_choice(
+            "structure",
+            asked.structure,
+            STRUCTURES,
+            "or ChangePoints(...), or a tree of dsmgp.tree nodes",
+        )
     check_choice("weights", asked.weights, WEIGHTS)
     check_choice("objective", asked.objective, OBJECTIVES)
     check_choice("effort", asked.effort, EFFORTS)
@@ -41,7 +47,15 @@ def checked(asked: Any) -> Settings:
     if asked.optimizer is not None:
         check_choice("optimizer", asked.optimizer, OPTIMIZERS, "or None")
     if isinstance(asked.kernel, str):
-        check_choice("kernel", asked.kernel, ("auto", *KERNELS), "or a gpytorch kernel")
+        if "+" in asked.kernel:
+            kernel_parts(asked.kernel)
+        else:
+            check_choice(
+                "kernel",
+                asked.kernel,
+                ("auto", *NAMED_KERNELS),
+                "or a sum of them, or a gpytorch kernel",
+            )
     if isinstance(asked.mean, str):
         check_choice("mean", asked.mean, MEANS, "or a gpytorch mean")
     return Settings(

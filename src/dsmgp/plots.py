@@ -5,12 +5,14 @@ Every one is a method of :class:`~dsmgp.DSMGPRegressor` too: ``model.plot_releva
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp.mixture import Mixture
@@ -21,6 +23,7 @@ from dsmgp.tree import Leaf, Node, Product, Sum
 
 __all__ = [
     "plot_calibration",
+    "plot_changepoints",
     "plot_dependence",
     "plot_learning",
     "plot_pit",
@@ -74,15 +77,15 @@ def plot_predictive(
     >>> ax.get_ylabel()
     'y'
     """
-    x = np.asarray(X, dtype=np.float64).reshape(len(np.asarray(X)), -1)
-    if x.shape[1] != 1 or model.n_features_in_ != 1:
+    if model.n_features_in_ != 1:
         raise ValueError(
             f"expected a model of one input, got {model.n_features_in_}; use plot_dependence"
         )
+    x = model._test_rows(X)  # dates as days
     ax = ax or plt.figure().gca()
     margin = 0.03 * np.ptp(x)
     grid = np.linspace(x.min() - margin, x.max() + margin, n_points)
-    law = model.predict_dist(_like(model, grid[:, None]))
+    law = model._model.mixture(grid[:, None])
     low, high = law.interval(level)
     bottom, top = np.min(low), np.max(high)
     if y is not None:
@@ -97,6 +100,7 @@ def plot_predictive(
     ax.set_xlim(grid[0], grid[-1])
     ax.set_xlabel(_names(model)[0])
     ax.set_ylabel("y")
+    _show_dates(ax, model, 0)
     return ax
 
 
@@ -182,11 +186,45 @@ def plot_splits(
     ax = ax or plt.figure().gca()
     names = _names(model)
     column = _number(dimension, names)
-    positions, probabilities = model._fitted.splits(column)
-    if len(positions):
-        ax.hist(positions, bins=n_bins, weights=probabilities, color=CUTS, alpha=0.85)
+    model._fitted  # noqa: B018  # refused before a fit
+    splits = model.split_posterior(column)
+    if len(splits):
+        ax.hist(splits.position, bins=n_bins, weights=splits.probability, color=CUTS, alpha=0.85)
     ax.set_xlabel(names[column])
     ax.set_ylabel("expected cuts")
+    _show_dates(ax, model, column)
+    return ax
+
+
+def plot_changepoints(
+    model: DSMGPRegressor,
+    level: float = 0.5,
+    dimension: int | str | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Axes:
+    """Changes that are at least so probable: a line at each, with the interval that holds it, over the probabilities of all gaps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=40)
+    >>> model = DSMGPRegressor("rbf", structure="changepoint", max_iter=5).fit(X, y)
+    >>> plot_changepoints(model).get_ylabel()
+    'probability of a change'
+    """
+    ax = ax or plt.figure().gca()
+    if dimension is None:
+        dimension = getattr(model._model, "dimension", 0)
+    splits = replace(model.split_posterior(dimension), dates=None)
+    ax.vlines(splits.position, 0.0, splits.probability, color="0.35", linewidth=0.8)
+    for change in splits.change_points(level):
+        ax.axvspan(change.low, change.high, color=CUTS, alpha=0.25, linewidth=0.0)
+        ax.axvline(change.position, color=CUTS, linewidth=1.0, alpha=change.probability)
+    ax.set_ylim(0.0, max(1.0, float(splits.probability.max(initial=0.0))))
+    ax.set_ylabel("probability of a change")
+    _show_dates(ax, model, dimension)
     return ax
 
 
@@ -489,3 +527,18 @@ def _like(model: DSMGPRegressor, X: Array) -> Any:
 
 def _columns(values: Array) -> Array:
     return values.reshape(len(values), -1)
+
+
+def _show_dates(ax: Axes, model: DSMGPRegressor, dimension: int | str) -> None:
+    """Days since the first row as dates, where the input is one of dates."""
+    dates = model.split_posterior(dimension).dates
+    if dates is None:
+        return
+
+    def written(days: float, _: int) -> str:
+        low, high = sorted(ax.get_xlim())
+        text = str(dates.to_dates(days))
+        return text[:10] if high - low > 3.0 else text[:16].replace("T", " ")
+
+    ax.xaxis.set_major_formatter(FuncFormatter(written))
+    ax.xaxis.set_major_locator(MaxNLocator(6))

@@ -24,6 +24,7 @@ from gpytorch.kernels import (
     AdditiveKernel,
     Kernel,
     MaternKernel,
+    PeriodicKernel,
     ProductKernel,
     RBFKernel,
     RQKernel,
@@ -37,7 +38,16 @@ from torch import Tensor
 from dsmgp.general import General, flatten
 from dsmgp.stationary import Stationary
 
-__all__ = ["KERNELS", "MEANS", "NOISE_FLOOR", "Family", "Process", "build_process"]
+__all__ = [
+    "KERNELS",
+    "MEANS",
+    "NAMED_KERNELS",
+    "NOISE_FLOOR",
+    "Family",
+    "Process",
+    "build_process",
+    "kernel_parts",
+]
 
 KERNELS: dict[str, Any] = {
     "rbf": RBFKernel,
@@ -45,6 +55,15 @@ KERNELS: dict[str, Any] = {
     "matern32": lambda **options: MaternKernel(nu=1.5, **options),
     "matern52": lambda **options: MaternKernel(nu=2.5, **options),
     "rq": RQKernel,
+}
+#: All that have a name; those beyond KERNELS have no closed form here.
+NAMED_KERNELS: dict[str, Any] = {
+    **KERNELS,
+    "periodic": lambda **options: PeriodicKernel(
+        period_length_constraint=_log_positive(),
+        period_length_prior=LogNormalPrior(0.0, 2.0),
+        **options,
+    ),
 }
 MEANS: dict[str, Any] = {
     "zero": lambda n_dims: ZeroMean(),
@@ -219,16 +238,15 @@ def build_process(
 
 def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: float) -> Kernel:
     if isinstance(kernel, str):
-        if kernel not in KERNELS:
-            raise ValueError(
-                f"unknown kernel {kernel!r}: expected one of {', '.join(map(repr, KERNELS))}, "
-                "or a gpytorch kernel"
-            )
+        parts = kernel_parts(kernel)
+        if len(parts) > 1:
+            share = variance / len(parts)
+            return AdditiveKernel(*(_build_kernel(p, n_dims, spread, share) for p in parts))
         # Logarithms are the coordinates in which length-scales are learned best. Distances grow with
         # sqrt(n_dims), and so do length-scales that are worth considering (Hvarfner et al. 2024).
         middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + spread.log()
         prior = LogNormalPrior(middle, torch.full_like(middle, math.sqrt(3.0)))
-        base = KERNELS[kernel](
+        base = NAMED_KERNELS[kernel](
             ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
         )
         built = ScaleKernel(
@@ -265,6 +283,18 @@ def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: f
         copied = ScaleKernel(copied).double()
         copied.outputscale = torch.tensor(variance, dtype=torch.float64)
     return copied
+
+
+def kernel_parts(name: str) -> list[str]:
+    """The kernels that a name such as "matern32+periodic" adds up."""
+    parts = [part.strip() for part in name.split("+")]
+    for part in parts:
+        if part not in NAMED_KERNELS:
+            raise ValueError(
+                f"unknown kernel {part!r}: expected one of {', '.join(map(repr, NAMED_KERNELS))}, a sum of them such as "
+                "'matern32+periodic', or a gpytorch kernel"
+            )
+    return parts
 
 
 def _build_mean(mean: str | Mean, n_dims: int) -> Mean:

@@ -17,26 +17,33 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dsmgp.breaking import BreakingModel
+from dsmgp.breaks import ChangePoints, has_breaks
 from dsmgp.drawn import Drawn
 from dsmgp.effort import EFFORTS
 from dsmgp.exact_leaf import exact_leaf
 from dsmgp.finetune import finetune
 from dsmgp.fit import fit
+from dsmgp.fit_breaks import fit_breaks
 from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.mixture import Mixture
 from dsmgp.model import Model
 from dsmgp.parameters import checked
 from dsmgp.rows import new_rows, training_rows
 from dsmgp.settings import Settings
+from dsmgp.splits import ChangePoint, Splits
 from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.summary import summarise
-from dsmgp.tree import Node, Sum, n_induced_trees
+from dsmgp.summary_breaks import summarise_breaks
+from dsmgp.timeline import dates_as_numbers, numbers_like
+from dsmgp.tree import Node, Sum
 from dsmgp.updates import Changing, Rows
 from dsmgp.validation import (
     check_choice,
     check_count,
     check_noise,
     check_row_ids,
+    input_number,
     random_generator,
 )
 
@@ -56,8 +63,8 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
     Parameters
     ----------
     kernel : str or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, each with a length-scale per
-        input and an output scale, or any GPyTorch kernel (a bare one gets an output scale), whose
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a length-scale per
+        input and an output scale, a sum of them such as ``"matern32+periodic"``, or any GPyTorch kernel (a bare one gets an output scale), whose
         constraints and priors are kept. ``"auto"`` tries the first four and keeps the one with the best
         leave-one-out score.
     mean : str or gpytorch.means.Mean, default="zero"
@@ -66,10 +73,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         Where the search for the noise variance starts, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the units the experts see: those of the standardised outputs,
         or of the outputs themselves with ``standardize=False``.
-    structure : {"balanced", "paper"} or a tree, default="balanced"
+    structure : {"balanced", "paper", "changepoint"}, ChangePoints or a tree, default="balanced"
         Compact leaves of like size, the paper's Algorithm 1, or a tree of
         :class:`~dsmgp.tree.Sum`, :class:`~dsmgp.tree.Product` and :class:`~dsmgp.tree.Leaf` built by hand,
-        in the units of X.
+        in the units of X. ``"changepoint"``: rows in order along one input, cut at any number of places; all
+        segmentations are averaged exactly. :class:`~dsmgp.breaks.ChangePoints` says along which input, how often,
+        and whether there are outliers. Weights are then always the posterior's.
     leaf_size : int, sequence of int or "auto", default="auto"
         M, the most rows in a leaf. A list gives one size per partition (balanced only).
         ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
@@ -167,7 +176,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         kernel: str | gpytorch.kernels.Kernel = "auto",
         mean: str | gpytorch.means.Mean = "zero",
         noise_variance: float | None = None,
-        structure: str | Node = "balanced",
+        structure: str | ChangePoints | Node = "balanced",
         leaf_size: int | Sequence[int] | str = "auto",
         sum_children: int | str = "auto",
         product_children: int | None = None,
@@ -214,6 +223,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
+            Columns of dates (pandas, polars, NumPy) become days since the first of them.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
         noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
             Known variances of the measurements, in the units of y squared. They add to the noise that is
@@ -228,6 +238,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
             names = column_names(y)
             X, y = self._training_rows(X, y)
             rng = random_generator(self.random_state)
+            settings = _numbered(settings, X.shape[1], getattr(self, "feature_names_in_", None))
             Y = y.reshape(len(y), -1)
             # Copies: rows may come and go later, and these must still be what they are now.
             rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
@@ -237,7 +248,15 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         return self
 
     def _fit(self, rows: Rows, settings: Settings, rng: np.random.Generator) -> Changing:
-        fitted = fit(rows.X, rows.Y, settings, rng, rows.noise)
+        if has_breaks(settings.structure):
+            if rows.noise is not None:
+                raise ValueError(
+                    "noise cannot be given where leaves may break (structure='changepoint'); leave it out, or allow "
+                    "for outliers with ChangePoints(outliers=True)"
+                )
+            fitted = fit_breaks(rows.X, rows.Y, settings, rng)
+        else:
+            fitted = fit(rows.X, rows.Y, settings, rng, rows.noise)
         self._learned = fitted.learned
         self.n_evaluations_ = fitted.n_evaluations
         self.kernel_scores_ = fitted.kernel_scores or None
@@ -277,6 +296,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, noise)
+        self._refuse_breaks("partial_fit", "call fit on all rows")
         with _unchanged_on_error(self), _progress(self.verbose):
             X, y = self._training_rows(X, y, reset=False)
             Y = y.reshape(len(y), -1)
@@ -302,6 +322,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         last 1,000 rows.
         """
         check_is_fitted(self)
+        self._refuse_breaks("forget", "call fit on the rows that stay")
         with _unchanged_on_error(self), _progress(self.verbose):
             ids = check_row_ids(row_ids)
             self._changing.rows.places(ids)  # all of them are there, before any goes
@@ -334,6 +355,12 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
     def _change_to(self, state: Changing) -> None:
         self._changing = state
         self._model = state.model
+
+    def _refuse_breaks(self, what: str, remedy: str) -> None:
+        if isinstance(self._model, BreakingModel):
+            raise ValueError(
+                f"{what} is not available where leaves may break (structure='changepoint'); {remedy}"
+            )
 
     def _settled(self) -> Changing:
         """With nothing left to be done about rows that have come or gone."""
@@ -390,6 +417,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         True
         """
         check_is_fitted(self)
+        self._refuse_breaks("finetune", "use another structure")
         with _unchanged_on_error(self), _progress(self.verbose):
             state = self._settled()
             tuned = finetune(
@@ -416,6 +444,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         that of f. It varies where leaves have been fine-tuned, or have scales of their own.
         """
         X = self._test_rows(X)
+        self._refuse_breaks("noise_at", "noise_ is the same everywhere")
         return self._shaped(self._model.noise(X))
 
     def predict(
@@ -509,33 +538,71 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         draws = self._model.draws(X, n_samples, rng, include_noise)
         return draws[:, 0, :] if self._squeeze else draws
 
+    def split_posterior(self, dimension: int | str = 0) -> Splits:
+        """Where the model breaks along an input: the posterior over positions of changes, or of cuts.
+
+        With ``structure="changepoint"`` it is the exact posterior probability of a change in every gap between two
+        rows. With other structures it is that of the cuts among the partitions that were drawn: where the
+        data favour some of them, they mark breaks; where no partition is favoured, they mark nothing.
+
+        Parameters
+        ----------
+        dimension : int or str
+            The input, by number or name.
+
+        Returns
+        -------
+        Splits
+            Gaps (``low``, ``high``), the expected number of changes in each (``probability``), ``density(x)``,
+            ``within(low, high)``, ``expected``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=60)
+        >>> model = DSMGPRegressor("rbf", structure="changepoint").fit(X, y)
+        >>> bool(model.split_posterior().within(0.45, 0.55) > 0.9)
+        True
+        """
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        number = input_number(dimension, self.n_features_in_, names)
+        found = self._settled().model.split_posterior(number)
+        return replace(found, dates=self._dates.get(number))
+
+    def changepoints(
+        self, level: float = 0.5, dimension: int | str | None = None
+    ) -> list[ChangePoint]:
+        """Changes that are at least so probable, in order of position.
+
+        Parameters
+        ----------
+        level : float
+            Posterior probability that a change must have.
+        dimension : int or str, optional
+            The input; the one that orders the rows with ``structure="changepoint"``, else the first.
+
+        Returns
+        -------
+        list of ChangePoint
+            ``position``, ``low`` and ``high`` (the shortest run of gaps that holds ``level``), ``probability``.
+        """
+        check_is_fitted(self)
+        if dimension is None:
+            dimension = getattr(self._model, "dimension", 0)
+        return self.split_posterior(dimension).change_points(level)
+
     def summary(self) -> str:
         """What was learned, in the user's units: relevance of inputs, noise, tree, evidence."""
         check_is_fitted(self, "_model")
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
+        if isinstance(self._model, BreakingModel):
+            return summarise_breaks(self._model, list(names), self.kernel_scores_)
         scores = (self.loo_score_, self.loo_score_new_inputs_)
         return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
-
-    def split_posterior(self, dimension: int = 0) -> tuple[Array, Array]:
-        """Where the tree cuts an input, in order, and the posterior probability of each cut.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> X = np.linspace(0, 1, 60)[:, None]
-        >>> model = DSMGPRegressor("rbf", leaf_size=30, random_state=0).fit(X, X[:, 0] > 0.5)
-        >>> positions, probabilities = model.split_posterior(0)
-        >>> len(positions) == len(probabilities)
-        True
-        """
-        check_is_fitted(self)
-        if not 0 <= dimension < self.n_features_in_:
-            raise ValueError(
-                f"expected an input from 0 to {self.n_features_in_ - 1}, got {dimension!r}"
-            )
-        return self._model.splits(dimension)
 
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
         """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
@@ -562,6 +629,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         1
         """
         check_is_fitted(self)
+        self._refuse_breaks("to_gpytorch", "kernel_ and noise_ are what was learned")
         return exact_leaf(self._settled().model, leaf, output)
 
     def save(
@@ -594,6 +662,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         True
         """
         check_is_fitted(self)
+        self._refuse_breaks("save", "use pickle or joblib, or fit again where it is needed")
         names = getattr(self, "feature_names_in_", None)
         saved = Saved(
             parameters=self.get_params(deep=False),
@@ -605,6 +674,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
             target_names=self._target_names,
             feature_names=None if names is None else [str(name) for name in names],
             table=getattr(self, "_table", None),
+            dates=self._dates,
         )
         write_model(path, saved, include_factors, own_modules)
 
@@ -631,7 +701,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         model._learned, model.n_evaluations_ = saved.learned, saved.n_evaluations
         model.kernel_scores_ = saved.kernel_scores
         model._squeeze, model._target_names = saved.squeeze, saved.target_names
-        model.adapted_ = []
+        model.adapted_, model._dates = [], saved.dates
         model.n_features_in_ = saved.state.rows.X.shape[1]
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
@@ -696,7 +766,7 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     @property
     def n_induced_trees_(self) -> int:
-        return n_induced_trees(self._fitted.tree)
+        return self._fitted.n_induced_trees
 
     @property
     def _fitted(self) -> Model:
@@ -746,10 +816,17 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
         """Rows to fit, or, without ``reset``, to add to those there are."""
+        if reset:
+            X, self._dates = dates_as_numbers(X)
+        else:
+            X = numbers_like(X, self._dates, getattr(self, "feature_names_in_", None))
         return training_rows(self, X, y, reset)
 
     def _test_rows(self, X: ArrayLike) -> Array:
-        return new_rows(self, X)
+        check_is_fitted(self)
+        return new_rows(
+            self, numbers_like(X, self._dates, getattr(self, "feature_names_in_", None))
+        )
 
 
 def load(
@@ -769,6 +846,15 @@ def load(
     array([0.5])
     """
     return DSMGPRegressor.load(path, kernel, mean)
+
+
+def _numbered(settings: Settings, n_inputs: int, names: Sequence[str] | None) -> Settings:
+    """The input that orders rows by its number."""
+    asked = settings.structure
+    if not isinstance(asked, ChangePoints):
+        return settings
+    dimension = input_number(asked.dimension, n_inputs, names)
+    return replace(settings, structure=replace(asked, dimension=dimension))
 
 
 @contextmanager

@@ -298,8 +298,10 @@ class _Page:
         )
 
     def splits(self) -> str:
-        fitted = self.model._model
-        found = [(float(p.sum()), k) for k in range(len(self.names)) for _, p in [fitted.splits(k)]]
+        found = [
+            (float(self.model.split_posterior(k).probability.sum()), k)
+            for k in range(len(self.names))
+        ]
         cut = [k for weight, k in sorted(found, reverse=True) if weight > 1e-3][:MAX_DRAWN]
         text = (
             "<p>Cuts are where the model may change its mind about the function. Their posterior probability says "

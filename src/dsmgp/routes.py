@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -247,7 +247,7 @@ def place(root: Node, X: Array, anew: bool = False) -> Node:
                         f"rows that are not the {rows.size} rows of X in its region; "
                         "leave rows out and they are placed for you"
                     )
-                placed[id(node)] = Leaf(node.region, rows if given is None else given)
+                placed[id(node)] = replace(node, rows=rows if given is None else given)
             case Product():
                 children = [placed[id(child)] for child in node.children]
                 placed[id(node)] = Product(tuple(children), node.dimension, node.splits)

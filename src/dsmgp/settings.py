@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dsmgp.breaks import ChangePoints
 from dsmgp.tree import Node
 
 __all__ = ["Settings"]
@@ -20,7 +21,7 @@ class Settings:
     kernel: Any = "auto"
     mean: Any = "zero"
     noise_variance: float | None = None
-    structure: str | Node = "balanced"
+    structure: str | ChangePoints | Node = "balanced"
     leaf_sizes: Sequence[int] | None = None  # None: "auto", here and below
     sum_children: int | None = None
     product_children: int | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from dsmgp.stored_families import (
     write_module,
     write_naturals,
 )
+from dsmgp.timeline import Dates
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.updates import Changing, Rows
@@ -76,6 +77,8 @@ class Saved:
     feature_names, target_names : list of str, or None
     table : dict, or None
         How the columns of a table become inputs, for models fitted by the command line.
+    dates : dict of int to Dates
+        Inputs that came as dates.
     """
 
     parameters: dict[str, Any]
@@ -87,6 +90,7 @@ class Saved:
     feature_names: list[str] | None = None
     target_names: list[str] | None = None
     table: dict[str, Any] | None = None
+    dates: dict[int, Dates] = field(default_factory=dict)
 
 
 def write_model(
@@ -105,6 +109,7 @@ def write_model(
         "feature_names": saved.feature_names,
         "target_names": saved.target_names,
         "table": saved.table,
+        "dates": {str(k): str(dates.origin) for k, dates in saved.dates.items()},
         "scores": {
             "loo": state.scores[0],
             "loo_new_inputs": state.scores[1],
@@ -179,6 +184,7 @@ def read_model(
                 "target_names", lambda v: v is None or _are_names(v, Y.shape[1])
             ),
             table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
+            dates=_read_dates(archive, X.shape[1]),
         )
 
 
@@ -434,6 +440,20 @@ def _read_factors(
     evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
     on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
     return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)
+
+
+# Inputs that are dates
+
+
+def _read_dates(archive: Archive, n_dims: int) -> dict[int, Dates]:
+    written = archive.entry("dates", lambda v: isinstance(v, dict))
+    found = {}
+    for name, origin in written.items():
+        number, since = int(name), np.datetime64(origin, "us")
+        if not 0 <= number < n_dims or np.isnat(since):
+            raise ModelFileError("its dates make no sense")
+        found[number] = Dates(since)
+    return found
 
 
 # How it was found

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dsmgp.breaking import BreakingModel
 from dsmgp.conditioned import Conditioned
 from dsmgp.model import Model
 from dsmgp.process import Process
@@ -15,7 +16,7 @@ from dsmgp.stationary import Stationary
 from dsmgp.thetas import parameter_names
 from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
 
-__all__ = ["summarise"]
+__all__ = ["describe", "summarise"]
 
 Array = NDArray[np.float64]
 
@@ -64,7 +65,7 @@ def summarise(
     lines += _tuned(model, rotated)
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
-        lines += ["", f"kernel{title}", *_describe(model, process, output, names, rotated)]
+        lines += ["", f"kernel{title}", *describe(model, process, output, names, rotated)]
     if rotated:
         lines += [
             "",
@@ -108,8 +109,8 @@ def _large(model: Model) -> str:
     return f"about 10^{log_count / math.log(10):.1f}"
 
 
-def _describe(
-    model: Model, process: Process, output: int, names: Sequence[str], rotated: bool
+def describe(
+    model: Model | BreakingModel, process: Process, output: int, names: Sequence[str], rotated: bool
 ) -> list[str]:
     """Hyperparameters of one process; scales of a rotated component stay in its own units."""
     unit = 1.0 if rotated else model.outputs.loading[output, output]
@@ -146,7 +147,7 @@ def _describe(
 
 
 def _mean_in_words(
-    model: Model, natural: Array, law: Stationary, unit: float, names: Sequence[str]
+    model: Model | BreakingModel, natural: Array, law: Stationary, unit: float, names: Sequence[str]
 ) -> str:
     """The prior mean in the user's units: y - centre as a function of x."""
     parameters = natural[len(law.columns) + 1 + (law.kind == "rq") : -1] * unit

@@ -20,6 +20,7 @@ from dsmgp.experts import Experts
 from dsmgp.learn import TOLERANCE, Learned, learn
 from dsmgp.loo import equal_rows
 from dsmgp.machine import memory
+from dsmgp.periods import dominant_periods, set_periods
 from dsmgp.process import Family, build_process
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
@@ -73,6 +74,9 @@ class Trainer:
             spread=self._spread,
             variance=self._variance(),
         )
+        if isinstance(kernel, str) and "periodic" in kernel:
+            Z, y = self.inputs.to_experts(self.X), self.outputs.to_experts(self.Y)[:, 0]
+            set_periods(process.kernel, dominant_periods(Z, y))
         return Family(str(kernel), [copy.deepcopy(process) for _ in range(self.Y.shape[1])])
 
     @cached_property

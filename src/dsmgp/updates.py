@@ -195,7 +195,7 @@ class Changing:
     @cached_property
     def settled(self) -> Changing:
         """The same with all leaves conditioned together, and the tree naming the rows of now."""
-        if isinstance(self.model.experts, Conditioned) and self.scores is not None:
+        if self.scores is not None:
             return self
         tree = place(self.model.tree, self.rows.X, anew=True)
         every = np.arange(len(leaves(tree)))

@@ -19,6 +19,7 @@ __all__ = [
     "check_finite",
     "check_noise",
     "check_row_ids",
+    "input_number",
     "random_generator",
     "refuse_text",
 ]
@@ -66,6 +67,25 @@ def check_finite(
         + (f", and {n_bad - 1} more such entries" if n_bad > 1 else "")
         + ("; rescale the data" if np.isfinite(entry) else "; drop or impute such rows first")
     )
+
+
+def input_number(dimension: Any, n_inputs: int, names: Sequence[str] | None = None) -> int:
+    """The number of an input that was given by number or name."""
+    if isinstance(dimension, str):
+        known = [] if names is None else list(names)
+        if dimension in known:
+            return known.index(dimension)
+        listed = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
+        raise ValueError(
+            f"unknown input {dimension!r}: "
+            + (f"expected one of {listed}" if known else "inputs have no names; give a number")
+        )
+    whole = isinstance(dimension, numbers.Integral) and not isinstance(dimension, bool)
+    if not whole or not 0 <= dimension < n_inputs:
+        raise ValueError(
+            f"expected the number of an input, 0..{n_inputs - 1}, or its name, got {dimension!r}"
+        )
+    return int(dimension)
 
 
 def refuse_text(values: Any, what: str) -> None:

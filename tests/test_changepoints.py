@@ -1,0 +1,204 @@
+"""Changes through the estimator: learned, found, robust to outliers, and clear about bad input."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from dsmgp import ChangePoints, DSMGPRegressor
+from dsmgp.breaks import BreakingLeaf
+from dsmgp.splits import Splits
+from dsmgp.tree import Region
+
+JUMPS = (2.0, 5.0, 7.5)
+
+
+@pytest.fixture(scope="module")
+def jumping():
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(0, 10, size=240))
+    levels = np.array([0.0, 3.0, -2.0, 1.0])[np.searchsorted(JUMPS, x)]
+    return x[:, None], levels + 0.5 * np.sin(x) + 0.2 * rng.normal(size=240)
+
+
+@pytest.fixture(scope="module")
+def learned(jumping):
+    return DSMGPRegressor("rbf", structure="changepoint").fit(*jumping)
+
+
+def test_all_jumps_are_found_and_no_others(learned):
+    found = learned.changepoints(0.5)
+    np.testing.assert_allclose([change.position for change in found], JUMPS, atol=0.1)
+    assert all(change.probability > 0.9 for change in found)
+    assert all(change.low <= change.position <= change.high for change in found)
+    splits = learned.split_posterior()
+    assert splits.expected == pytest.approx(3.0, abs=0.6)
+    grid = np.linspace(0, 10, 200_001)
+    assert np.mean(splits.density(grid)) * 10 == pytest.approx(splits.expected, abs=0.01)
+
+
+def test_theta_and_noise_are_those_of_the_segments(learned):
+    noise = learned.noise_ * learned.output_loading_[0, 0] ** 2
+    assert np.sqrt(noise) == pytest.approx(0.2, rel=0.2)
+
+
+def test_a_learned_model_beats_the_smooth_one_where_it_jumps(learned, jumping):
+    smooth = DSMGPRegressor("rbf", random_state=0).fit(*jumping)
+    assert learned.log_marginal_likelihood_ > smooth.log_marginal_likelihood_ + 50
+    near = np.array(JUMPS)[:, None] + np.array([-0.15, 0.15])
+    levels = np.array([0.0, 3.0, -2.0, 1.0])
+    truth = levels[np.searchsorted(JUMPS, near.ravel())] + 0.5 * np.sin(near.ravel())
+    error = np.abs(learned.predict(near.reshape(-1, 1)) - truth)
+    assert error.max() < 0.5
+
+
+def test_a_fitted_model_survives_pickling_and_cloning(learned, jumping):
+    X, _ = jumping
+    again = pickle.loads(pickle.dumps(learned))
+    np.testing.assert_array_equal(again.predict(X[:9]), learned.predict(X[:9]))
+    copied = clone(DSMGPRegressor(structure=ChangePoints(outliers=True)))
+    assert copied.structure == ChangePoints(outliers=True)
+
+
+def test_the_summary_speaks_of_changes(learned):
+    text = learned.summary()
+    assert "all averaged" in text
+    assert "changes         3." in text
+    assert "hazard" in text
+
+
+def test_outliers_look_like_jumps_unless_they_are_expected(jumping):
+    X, y = jumping[0], jumping[1].copy()
+    rows = np.array([30, 31, 100, 160, 200])
+    y[rows] += 8.0
+    plain = DSMGPRegressor("rbf", structure=ChangePoints()).fit(X, y)
+    robust = DSMGPRegressor("rbf", structure=ChangePoints(outliers=True)).fit(X, y)
+    assert len(plain.changepoints(0.5)) > len(JUMPS)
+    found = robust.changepoints(0.5)
+    np.testing.assert_allclose([change.position for change in found], JUMPS, atol=0.1)
+    assert (robust._model.outlier_probability[rows] > 0.9).all()
+    assert robust._model.outlier_probability.sum() == pytest.approx(len(rows), abs=1.0)
+    # A new row is an outlier as often as the old ones were: rarely, but then far away.
+    law = robust.predict_dist(X[50:51])
+    assert law.pdf(law.mean + 8.0)[0] > 1e-5
+    assert "outliers" in robust.summary()
+    assert robust.log_marginal_likelihood_ > plain.log_marginal_likelihood_
+
+
+def test_long_segments_are_told(jumping):
+    with pytest.warns(UserWarning, match="raise leaf_size"):
+        DSMGPRegressor("rbf", structure="changepoint", leaf_size=20, max_iter=3).fit(*jumping)
+
+
+def test_positions_of_a_tree_are_gaps_between_rows(jumping):
+    X, y = jumping
+    model = DSMGPRegressor("rbf", structure="paper", weights="posterior", random_state=0).fit(X, y)
+    splits = model.split_posterior(0)
+    positions, probabilities = model._model.splits(0)
+    assert splits.expected == pytest.approx(probabilities.sum())
+    known = np.sort(X[:, 0])
+    for low, high in zip(splits.low, splits.high, strict=True):
+        assert np.min(np.abs(known - low)) < 1e-9
+        assert np.min(np.abs(known - high)) < 1e-9
+        assert ((positions >= low - 1e-9) & (positions <= high + 1e-9)).any()
+    assert not splits.is_change
+
+
+BAD = {
+    "unknown_name": ({"structure": ChangePoints("depth")}, "unknown input 'depth'"),
+    "no_such_number": ({"structure": ChangePoints(3)}, "0..0"),
+    "uniform": ({"structure": "changepoint", "weights": "uniform"}, "weights='uniform'"),
+    "lengths": ({"structure": ChangePoints(shortest=30), "leaf_size": 40}, "twice as long"),
+    "too_few_rows": ({"structure": ChangePoints(n_changes=1, shortest=200)}, "lower shortest"),
+    "memory": ({"structure": "changepoint", "memory_limit": "10kb"}, "memory_limit"),
+    "dimension_in_a_tree": (
+        {"structure": BreakingLeaf(Region.whole(1), changes=ChangePoints(4))},
+        "0..0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_settings_leave_the_model_as_it_was(case, jumping):
+    options, message = BAD[case]
+    X, y = jumping
+    model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, y)
+    before = model.predict(X[:5])
+    with pytest.raises(ValueError, match=message):
+        model.set_params(**options).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X[:5]), before)
+
+
+def test_outliers_take_one_output(jumping):
+    X, y = jumping
+    with pytest.raises(ValueError, match="one output"):
+        DSMGPRegressor(structure=ChangePoints(outliers=True)).fit(X, np.column_stack([y, y]))
+
+
+def test_too_many_rows_at_one_place_are_refused(jumping):
+    X, y = jumping
+    with pytest.raises(ValueError, match="the same value"):
+        DSMGPRegressor(structure="changepoint", leaf_size=9).fit(np.round(X / 3), y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dimension": -1}, "dimension"),
+        ({"dimension": 1.5}, "dimension"),
+        ({"n_changes": 2}, "n_changes"),
+        ({"gaps": "even"}, "'equal', 'length'"),
+        ({"hazard": 0.0}, "hazard"),
+        ({"hazard": 1.5}, "hazard"),
+        ({"outliers": "yes"}, "outliers"),
+    ],
+)
+def test_bad_change_points_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ChangePoints(**options)
+
+
+def test_unknown_inputs_and_levels_are_refused(learned):
+    with pytest.raises(ValueError, match="inputs have no names"):
+        learned.split_posterior("t")
+    with pytest.raises(ValueError, match=r"0\.\.0"):
+        learned.split_posterior(1)
+    for level in (0.0, 1.5, -1):
+        with pytest.raises(ValueError, match="level"):
+            learned.changepoints(level)
+
+
+def test_a_change_spread_over_gaps_is_one_change():
+    edges = np.arange(9.0)
+    probability = np.array([0.0, 0.3, 0.35, 0.34, 0.0, 0.0, 0.95, 0.05])
+    splits = Splits(edges[:-1], edges[1:], probability, True)
+    first, second = splits.change_points(0.5)
+    assert (first.position, first.low, first.high) == (2.5, 2.0, 4.0)
+    assert first.probability == pytest.approx(0.99)
+    assert (second.position, second.probability) == (6.5, pytest.approx(1.0))
+    assert len(splits.change_points(0.3)) == 2
+    assert splits.within(1.5, 3.0) == pytest.approx(0.15 + 0.35)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m, X, y, path: m.partial_fit(X[:2], y[:2]),
+        lambda m, X, y, path: m.forget([0]),
+        lambda m, X, y, path: m.finetune(),
+        lambda m, X, y, path: m.noise_at(X),
+        lambda m, X, y, path: m.to_gpytorch(),
+        lambda m, X, y, path: m.save(path / "breaks.dsmgp"),
+        lambda m, X, y, path: m.fit(X, y, noise=0.1),
+    ],
+)
+def test_what_cannot_be_done_where_leaves_break_is_refused(rng, tmp_path, call):
+    X = np.linspace(0, 1, 40)[:, None]
+    y = (X[:, 0] > 0.5) + 0.05 * rng.normal(size=40)
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=3).fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(ValueError, match="structure='changepoint'"):
+        call(model, X, y, tmp_path)
+    np.testing.assert_array_equal(model.predict(X), before)
+    assert not list(tmp_path.iterdir())
