@@ -1,15 +1,17 @@
 """Changes through the estimator: learned, found, robust to outliers, and clear about bad input."""
 
+import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 
 from dsmgp import ChangePoints, DSMGPRegressor
 from dsmgp.breaks import BreakingLeaf
 from dsmgp.splits import Splits
-from dsmgp.tree import Region
+from dsmgp.tree import Leaf, Product, Region
 
 JUMPS = (2.0, 5.0, 7.5)
 
@@ -202,3 +204,51 @@ def test_what_cannot_be_done_where_leaves_break_is_refused(rng, tmp_path, call):
         call(model, X, y, tmp_path)
     np.testing.assert_array_equal(model.predict(X), before)
     assert not list(tmp_path.iterdir())
+
+
+def test_copies_draw_as_the_model_does(rng):
+    """Tables made while drawing are not those of a copy's nodes."""
+    X = np.linspace(0, 1, 40)[:, None]
+    y = (X[:, 0] > 0.5) + 0.05 * rng.normal(size=40)
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=3).fit(X, y)
+    drawn, covariance = model.sample_y(X[:3], 2), model.predict(X[:3], return_cov=True)[1]
+    for twin in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        np.testing.assert_array_equal(twin.sample_y(X[:3], 2), drawn)
+        np.testing.assert_array_equal(twin.predict(X[:3], return_cov=True)[1], covariance)
+
+
+def test_a_breaking_leaf_without_rows_has_its_prior_covariance(rng):
+    X = np.linspace(0, 1, 40)[:, None]
+    y = (X[:, 0] > 0.5) + 0.05 * rng.normal(size=40)
+    tree = Product([BreakingLeaf(part) for part in Region.whole(1).split(0, [5.0])], 0, [5.0])
+    model = DSMGPRegressor("rbf", structure=tree, max_iter=3).fit(X, y)
+    _, std = model.predict([[6.0], [7.0]], return_std=True, include_noise=False)
+    _, covariance = model.predict([[6.0], [7.0]], return_cov=True, include_noise=False)
+    assert std.min() > 0
+    np.testing.assert_allclose(np.diag(covariance), std**2, rtol=1e-9)
+
+
+def test_leaves_may_be_ordered_by_name(rng):
+    frame = pd.DataFrame({"a": rng.uniform(size=40), "t": np.linspace(0, 1, 40)})
+    y = (frame["t"].to_numpy() > 0.5) + 0.05 * rng.normal(size=40)
+    tree = BreakingLeaf(Region.whole(2), changes=ChangePoints(dimension="t"))
+    model = DSMGPRegressor("rbf", structure=tree, max_iter=3).fit(frame, y)
+    assert abs(model.changepoints(0.5, "t")[0].position - 0.5) < 0.05
+    with pytest.raises(ValueError, match="level"):
+        model.changepoints("a")
+
+
+def test_a_cut_at_a_row_lies_left_of_it(rng):
+    X = np.arange(20.0)[:, None]
+    tree = Product([Leaf(part) for part in Region.whole(1).split(0, [10.0])], 0, [10.0])
+    model = DSMGPRegressor("rbf", structure=tree, max_iter=3, weights="posterior")
+    splits = model.fit(X, rng.normal(size=20)).split_posterior(0)
+    assert (splits.low[0], splits.high[0]) == (9.0, 10.0)
+
+
+def test_a_structure_set_after_the_fit_is_not_slipped_in(rng):
+    X, y = rng.uniform(size=(40, 1)), rng.normal(size=40)
+    model = DSMGPRegressor("rbf", leaf_size=20, max_iter=2, random_state=0).fit(X, y)
+    model.set_params(structure="changepoint")
+    with pytest.raises(ValueError, match="call fit on all rows"):
+        model.partial_fit(X, y)

@@ -1,5 +1,8 @@
 """Dates as inputs, and periodic kernels by name."""
 
+import pickle
+from datetime import date, timedelta
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -120,3 +123,55 @@ def test_dates_are_kept_in_files(rng, tmp_path):
     model.partial_fit(frame[:3], y[:3], adapt=False)
     with pytest.raises(ValueError, match="held dates when the model was fitted"):
         model.partial_fit(np.zeros((1, 1)), [0.0])
+
+
+@pytest.fixture
+def dated(rng):
+    frame = pd.DataFrame({"t": pd.date_range("2020-01-01", periods=60), "x": rng.uniform(size=60)})
+    y = frame["x"].to_numpy() + 0.1 * rng.normal(size=60)
+    return DSMGPRegressor("rbf", leaf_size=30, max_iter=3, random_state=0).fit(frame, y), frame, y
+
+
+def test_other_columns_than_those_of_the_fit_are_refused(dated):
+    model, frame, _ = dated
+    for other in (frame.assign(z=frame.t), frame[["x", "t"]], frame[["t"]]):
+        with pytest.raises(ValueError, match=r"feature names|features"):
+            model.predict(other)
+
+
+def test_dates_as_python_has_them(rng):
+    days = [date(2020, 1, 1) + timedelta(k) for k in range(60)]
+    y = np.sin(np.arange(60) / 9) + 0.1 * rng.normal(size=60)
+    one = DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(pd.DataFrame({"t": days}), y)
+    frame = pd.DataFrame({"t": pd.to_datetime(days)})
+    two = DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(frame, y)
+    np.testing.assert_array_equal(
+        one.predict(pd.DataFrame({"t": days[:5]})), two.predict(frame[:5])
+    )
+    with pytest.raises(ValueError, match="no number"):
+        DSMGPRegressor().fit(pd.DataFrame({"t": [object()] * 60}), y)
+
+
+def test_pictures_and_reports_of_dates(dated):
+    pytest.importorskip("matplotlib").use("Agg")
+    from dsmgp.report import report_html
+
+    model, frame, y = dated
+    assert model.plot_dependence(frame, "x", n_points=5).get_xlabel() == "x"
+    assert model.plot_dependence(frame, "t", n_points=5).get_xlabel() == "t"
+    assert "Calibration" in report_html(model, frame, y)
+
+
+def test_places_among_dates_may_be_written(dated):
+    model, _, _ = dated
+    splits = model.split_posterior("t")
+    assert splits.within("2019-01-01", "2021-01-01") == pytest.approx(splits.expected)
+
+
+def test_periodic_kernels_can_be_pickled(rng):
+    X = np.linspace(0, 6, 60)[:, None]
+    y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=60)
+    for kernel in ("periodic", "matern32+periodic"):
+        model = DSMGPRegressor(kernel, leaf_size=60, max_iter=2, random_state=0).fit(X, y)
+        again = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))

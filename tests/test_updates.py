@@ -196,6 +196,18 @@ def test_what_is_due_is_done_and_does_not_depend_on_batches(rng):
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-7)
 
 
+def test_what_was_due_before_is_done_when_it_may_be(rng):
+    X, y = made(rng)
+    model = fitted(X[:100], y[:100]).partial_fit(X[100:150], y[100:150], adapt=False)
+    assert model.adapted_ == []
+    model.partial_fit(X[150:151], y[150:151])
+    assert len(model.adapted_) == 1
+    model.partial_fit(X[151:152], y[151:152])
+    assert model.adapted_ == []
+    late = fitted(X[:100], y[:100]).partial_fit(X[100:220], y[100:220], adapt=False)
+    assert late.partial_fit(X[220:221], y[220:221]).adapted_ == ["fitted again on 220 rows"]
+
+
 def test_cut_leaves_keep_the_law_of_a_partition(rng):
     """Every row still stands in one leaf of every partition."""
     X, y = made(rng, n=320)
@@ -246,6 +258,8 @@ def test_copies_and_pickles_part_ways(rng):
         (lambda m: m.partial_fit(np.zeros((3, 2)), np.zeros(4)), "as many values of y"),
         (lambda m: m.partial_fit(np.full((1, 2), np.nan), np.zeros(1)), "X"),
         (lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise=-1.0), "negative"),
+        (lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise={}), "as numbers"),
+        (lambda m: m.finetune(parameters=None), "expected parameters"),
         (lambda m: m.forget([500]), "row 500 cannot be forgotten"),
         (lambda m: m.forget([-1]), "row -1"),
         (lambda m: m.forget([3, 4, 3]), "3 twice"),

@@ -18,6 +18,8 @@ for change in model.changepoints(level=0.5):
         f"probability {change.probability:.2f}"
     )
 splits = model.split_posterior()
-print(f"changes expected in all: {splits.expected:.1f}; near day 150: {splits.within(140, 160):.2f}")
+print(
+    f"changes expected in all: {splits.expected:.1f}; near day 150: {splits.within(140, 160):.2f}"
+)
 mean = model.predict(np.array([[95.0], [105.0]]))
 print(f"before the first change {mean[0]:.1f}, after it {mean[1]:.1f}")

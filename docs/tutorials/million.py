@@ -11,7 +11,11 @@ from dsmgp.scores import coverage, nlpd, rmse
 def made(n_rows, rng):
     """Eight inputs; smooth, faster in some places than in others; noise with a deviation of 0.1."""
     X = rng.uniform(-1, 1, size=(n_rows, 8))
-    f = np.sin(4 * X[:, 0] * np.exp(X[:, 1])) + np.tanh(6 * X[:, 2] + 3 * X[:, 3]) + X[:, 5] * X[:, 6]
+    f = (
+        np.sin(4 * X[:, 0] * np.exp(X[:, 1]))
+        + np.tanh(6 * X[:, 2] + 3 * X[:, 3])
+        + X[:, 5] * X[:, 6]
+    )
     return X, f + 0.1 * rng.normal(size=n_rows)
 
 

@@ -176,10 +176,11 @@ class BreakingModel:
             z = z + rng.standard_normal(z.shape) * np.sqrt(factor * self.noise[:, None])
         return np.moveaxis(self.outputs.mean_to_user(np.moveaxis(z, 1, 2)), 2, 1)
 
-    def split_posterior(self, dimension: int) -> Splits:
-        """The posterior of changes and cuts along an input: of breaking leaves, and of products."""
+    def split_posterior(self, dimension: int, values: Array) -> Splits:
+        """The posterior of changes and cuts along an input: of breaking leaves, and of products, whose cuts lie in gaps
+        between ``values``."""
         reach = self.posterior.log_reach
-        found = [Splits.of_tree(self.tree, reach, dimension)]
+        found = [Splits.of_tree(self.tree, reach, dimension, values)]
         for own, expert in zip(self.leaves, self.experts, strict=True):
             if own.changes is None or own.dimension != dimension:
                 continue
@@ -245,7 +246,7 @@ class BreakingModel:
         """Mean and covariances of f at some points, by recursion over the tree."""
         n_outputs = self.outputs.n_outputs
         if isinstance(node, Leaf):
-            own, expert = self._of_leaf[id(node)]
+            own, expert = self._of_leaf[node]
             at = own.positions(X[points])
             return segmented_joint.moments(expert, self._seen(X[points]), at)
         if isinstance(node, Product):
@@ -271,7 +272,7 @@ class BreakingModel:
     ) -> Array:
         """Joint draws of f at some points, (n_points, n_outputs, n_samples)."""
         if isinstance(node, Leaf):
-            own, expert = self._of_leaf[id(node)]
+            own, expert = self._of_leaf[node]
             at = own.positions(X[points])
             return segmented_joint.draw(expert, self._seen(X[points]), at, n_samples, rng)
         out = np.empty((len(points), self.outputs.n_outputs, n_samples))
@@ -289,9 +290,10 @@ class BreakingModel:
         return out
 
     @cached_property
-    def _of_leaf(self) -> dict[int, tuple[OrderedLeaf, Segmented]]:
+    def _of_leaf(self) -> dict[Node, tuple[OrderedLeaf, Segmented]]:
+        # By the node itself: a copy or a pickle has other nodes, and makes its own table of them.
         pairs = zip(self.leaves, self.experts, strict=True)
-        return {id(own.leaf): (own, expert) for own, expert in pairs}
+        return {own.leaf: (own, expert) for own, expert in pairs}
 
     def _seen(self, X: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.inputs.to_experts(X)))

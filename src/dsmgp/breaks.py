@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from dsmgp.tree import Leaf, Node, leaves
+from dsmgp.tree import Leaf, Node, Product, Sum, leaves, nodes
 from dsmgp.validation import check_choice, check_count
 
-__all__ = ["BreakingLeaf", "ChangePoints", "has_breaks"]
+__all__ = ["BreakingLeaf", "ChangePoints", "has_breaks", "with_changes"]
 
 GAPS = ("equal", "length")
 
@@ -110,3 +111,20 @@ def has_breaks(structure: str | ChangePoints | Node) -> bool:
     if isinstance(structure, ChangePoints):
         return True
     return any(isinstance(leaf, BreakingLeaf) for leaf in leaves(structure))
+
+
+def with_changes(root: Node, change: Callable[[ChangePoints], ChangePoints]) -> Node:
+    """The same tree with other settings of its leaves that break."""
+    made: dict[int, Node] = {}
+    for node in reversed(list(nodes(root))):
+        if isinstance(node, BreakingLeaf):
+            made[id(node)] = replace(node, changes=change(node.changes))
+        elif isinstance(node, Leaf):
+            made[id(node)] = node
+        else:
+            children = tuple(made[id(child)] for child in node.children)
+            if isinstance(node, Product):
+                made[id(node)] = Product(children, node.dimension, node.splits)
+            else:
+                made[id(node)] = Sum(children, node.log_weights)
+    return made[id(root)]

@@ -146,10 +146,13 @@ def finetune(
 
 def _columns(names: Sequence[str], parameters: str | Sequence[str]) -> Index:
     """Where the parameters that a user names stand in theta."""
+    wanted: set[Any]
     if isinstance(parameters, str) and parameters == "all":
         wanted = set(names)
+    elif isinstance(parameters, str) or not np.iterable(parameters):
+        wanted = {parameters}
     else:
-        wanted = {parameters} if isinstance(parameters, str) else set(parameters)
+        wanted = set(parameters)
     if not wanted or not wanted <= set(names):
         listed = (
             ", ".join(repr(name) for name in dict.fromkeys(names)) or "none, all being held fixed"

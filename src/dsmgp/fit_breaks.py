@@ -94,7 +94,7 @@ class _Fit:
             score = -model.log_evidence / len(self.Y)
             scores[str(kernel)] = score
             logger.info("kernel %s: log evidence %.6g", kernel, model.log_evidence)
-            if best is None or not score >= best[0]:
+            if best is None or score < best[0] or np.isnan(best[0]):
                 best = score, model, learned
         assert best is not None
         _, model, learned = best

@@ -287,10 +287,8 @@ class Model:
         table = np.array(found, dtype=np.float64).reshape(-1, 2)
         return table[:, 0], np.exp(table[:, 1])
 
-    def split_posterior(self, dimension: int) -> Splits:
-        """The same by the gaps between training rows that the cuts lie in."""
-        seen = self.experts.experts.X[:, dimension].cpu().numpy().astype(np.float64)
-        values = seen * self.inputs.scale[dimension] + self.inputs.centre[dimension]
+    def split_posterior(self, dimension: int, values: Array) -> Splits:
+        """The same by the gaps between ``values``, those of the training rows, that the cuts lie in."""
         return Splits.of_tree(self.tree, self.posterior.log_reach, dimension, values)
 
     @property

@@ -46,6 +46,7 @@ class Order:
         """
         b = np.asarray(boundary)[:, None]
         if self.n_rows == 0:
+            # One boundary, which is both ends: as a beginning it is left of everything.
             return np.ones((len(b), len(at)))
         low = self.position[np.clip(b - 1, 0, self.n_rows - 1)]
         high = self.position[np.clip(b, 0, self.n_rows - 1)]

@@ -141,7 +141,7 @@ def plot_dependence(
     'x1'
     """
     ax = ax or plt.figure().gca()
-    rows, names = np.asarray(X, dtype=np.float64), _names(model)
+    rows, names = model._test_rows(X), _names(model)  # dates as days
     column = _number(feature, names)
     values = rows[:, column]
     low, high = np.quantile(values, [0.01, 0.99])
@@ -153,8 +153,8 @@ def plot_dependence(
         rows = rows[np.sort(chosen)]
     set_rows = np.repeat(rows[None], n_points, axis=0)
     set_rows[:, :, column] = grid[:, None]
-    rows_set = _like(model, set_rows.reshape(-1, rows.shape[1]))
-    law, means = _averaged(model.predict_dist(rows_set), n_points, output)
+    flat = set_rows.reshape(-1, rows.shape[1])
+    law, means = _averaged(model._model.mixture(flat), n_points, output)
     bottom, top = law.interval(level)
     pad = 0.08 * float(np.max(top) - np.min(bottom))
     _shade(ax, law, grid, float(np.min(bottom)) - pad, float(np.max(top)) + pad)
@@ -165,6 +165,7 @@ def plot_dependence(
     ax.set_xlim(grid[0], grid[-1])
     ax.set_xlabel(names[column])
     ax.set_ylabel("y")
+    _show_dates(ax, model, column)
     return ax
 
 

@@ -59,12 +59,27 @@ KERNELS: dict[str, Any] = {
 #: All that have a name; those beyond KERNELS have no closed form here.
 NAMED_KERNELS: dict[str, Any] = {
     **KERNELS,
-    "periodic": lambda **options: PeriodicKernel(
-        period_length_constraint=_log_positive(),
-        period_length_prior=LogNormalPrior(0.0, 2.0),
-        **options,
-    ),
+    "periodic": lambda **options: _periodic(**options),
 }
+
+
+def _periodic(**options: Any) -> PeriodicKernel:
+    kernel = PeriodicKernel(period_length_constraint=_log_positive(), **options)
+    # Given to the constructor, the prior would come with functions that cannot be pickled.
+    kernel.register_prior(
+        "period_length_prior", LogNormalPrior(0.0, 2.0), _period_length, _set_period_length
+    )
+    return kernel
+
+
+def _period_length(kernel: PeriodicKernel) -> Tensor:
+    return kernel.period_length
+
+
+def _set_period_length(kernel: PeriodicKernel, value: Tensor) -> None:
+    kernel.period_length = value
+
+
 MEANS: dict[str, Any] = {
     "zero": lambda n_dims: ZeroMean(),
     "constant": lambda n_dims: ConstantMean(),

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsmgp.breaking import BreakingModel
-from dsmgp.breaks import ChangePoints, has_breaks
+from dsmgp.breaks import ChangePoints, has_breaks, with_changes
 from dsmgp.drawn import Drawn
 from dsmgp.effort import EFFORTS
 from dsmgp.exact_leaf import exact_leaf
@@ -333,24 +333,36 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         self, n_rows: int, adapt: bool, change: Callable[[Changing, slice], Changing]
     ) -> None:
         """Change the state row by row, as many at once as there are before something is due."""
-        state, settings, done, first = self._changing, checked(self), [], 0
+        state, settings, first = self._changing, checked(self), 0
+        done: list[str] = []
+        if adapt and has_breaks(settings.structure):
+            raise ValueError(
+                "structure has been set to one whose leaves may break since the fit; call fit on all rows"
+            )
+        if adapt and state.review_is_overdue:
+            state = self._due(state, settings, done)
         while first < n_rows:
             last = min(n_rows, first + state.until_review) if adapt else n_rows
             state = change(state, slice(first, last))
             first = last
             if not adapt or not state.review_is_due:
                 continue
-            rng = random_generator(self.random_state)
-            if state.fit_is_due:
-                lost = "" if state.model.thetas is None else ", without what was fine-tuned"
-                state = self._fit(state.rows, settings, rng)
-                done.append(f"fitted again on {len(state.rows)} rows{lost}")
-            else:
-                state, n_cut = state.reviewed(settings, rng)
-                done.append(f"scales and gate fitted again, {n_cut} leaves cut")
-            logger.info("%s", done[-1])
+            state = self._due(state, settings, done)
         self._change_to(state)
         self.adapted_ = done
+
+    def _due(self, state: Changing, settings: Settings, done: list[str]) -> Changing:
+        """After what is due: a fit of everything, or a review."""
+        rng = random_generator(self.random_state)
+        if state.fit_is_due:
+            lost = "" if state.model.thetas is None else ", without what was fine-tuned"
+            state = self._fit(state.rows, settings, rng)
+            done.append(f"fitted again on {len(state.rows)} rows{lost}")
+        else:
+            state, n_cut = state.reviewed(settings, rng)
+            done.append(f"scales and gate fitted again, {n_cut} leaves cut")
+        logger.info("%s", done[-1])
+        return state
 
     def _change_to(self, state: Changing) -> None:
         self._changing = state
@@ -568,7 +580,8 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
         number = input_number(dimension, self.n_features_in_, names)
-        found = self._settled().model.split_posterior(number)
+        state = self._settled()
+        found = state.model.split_posterior(number, state.rows.X[:, number])
         return replace(found, dates=self._dates.get(number))
 
     def changepoints(
@@ -749,7 +762,9 @@ class DSMGPRegressor(Drawn, RegressorMixin, BaseEstimator):  # type: ignore[misc
 
     @property
     def leaf_noise_(self) -> Array:
-        return self._shaped(self._settled().model.experts.noise.copy())
+        state = self._settled()
+        self._refuse_breaks("leaf_noise_", "noise_ is the same everywhere")
+        return self._shaped(state.model.experts.noise.copy())
 
     @property
     def output_loading_(self) -> Array:
@@ -850,11 +865,16 @@ def load(
 
 def _numbered(settings: Settings, n_inputs: int, names: Sequence[str] | None) -> Settings:
     """The input that orders rows by its number."""
+
+    def numbered(changes: ChangePoints) -> ChangePoints:
+        return replace(changes, dimension=input_number(changes.dimension, n_inputs, names))
+
     asked = settings.structure
-    if not isinstance(asked, ChangePoints):
+    if isinstance(asked, ChangePoints):
+        return replace(settings, structure=numbered(asked))
+    if isinstance(asked, str) or not has_breaks(asked):
         return settings
-    dimension = input_number(asked.dimension, n_inputs, names)
-    return replace(settings, structure=replace(asked, dimension=dimension))
+    return replace(settings, structure=with_changes(asked, numbered))
 
 
 @contextmanager

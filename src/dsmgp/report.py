@@ -118,7 +118,8 @@ class _Page:
         title: str,
     ) -> None:
         self.model, self.X, self.targets = model, X, list(targets)
-        self.rows = np.asarray(X, dtype=np.float64)
+        model._refuse_breaks("a report", "use summary, plot_changepoints and plot_predictive")
+        self.rows = model._test_rows(X)  # dates as days
         observed = np.asarray(y, dtype=np.float64).reshape(len(self.rows), -1)
         if observed.shape[1] != len(self.targets):
             raise ValueError(
@@ -185,7 +186,7 @@ class _Page:
         )
 
     def words(self) -> str:
-        model, fitted = self.model, self.model._model
+        model, fitted = self.model, self.model._settled().model
         sizes = np.array([leaf.n_rows for leaf in leaves(fitted.tree)])
         kernels = list(dict.fromkeys(family.kernel for family in fitted.families))
         weighed = {
@@ -268,7 +269,7 @@ class _Page:
             for output, target in enumerate(self.targets):
                 pictures.append(
                     self.picture(
-                        partial(plots.plot_dependence, self.model, self.rows, k, output=output),
+                        partial(plots.plot_dependence, self.model, self.X, k, output=output),
                         f"{target} along {self.names[k]}",
                         "Prediction with this input set, averaged over the rows, and the interval of an observation around it.",
                     )

@@ -48,6 +48,7 @@ def _add_together(broken: Segmented, Z: Tensor, at: Array, mean: Array, covarian
         own = chain.segments
         after = order.right_of(segments.start[own], at[points])
         before = 1.0 - order.right_of(segments.end[own], at[points])
+        before[segments.end[own] == order.n_rows] = 1.0  # also where there are no rows at all
         grid = np.ix_(points, points)
         for output, factor in enumerate(broken.factors(number)):
             for k, (m, C) in enumerate(factor.joints(Z[points], chain.lengths)):

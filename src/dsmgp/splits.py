@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ class Splits:
         low, high = position, position
         if values is not None and len(values) and len(position):
             known = np.unique(values)
-            at = np.searchsorted(known, position, side="right")
+            at = np.searchsorted(known, position, side="left")  # a row at the cut lies right of it
             inside = (at > 0) & (at < len(known))
             low = np.where(inside, known[np.maximum(at - 1, 0)], position)
             high = np.where(inside, known[np.minimum(at, len(known) - 1)], position)
@@ -140,7 +141,7 @@ class Splits:
         A change may be spread over several gaps. The shortest run of gaps that holds ``level`` is taken first; what
         lies next to it, up to about one change in all, is counted as the same change.
         """
-        if not 0.0 < level <= 1.0:
+        if not isinstance(level, numbers.Real) or not 0.0 < level <= 1.0:
             raise ValueError(f"expected level to be above 0 and at most 1, got {level!r}")
         left = self.probability.copy()
         found: list[ChangePoint] = []
@@ -190,7 +191,7 @@ class Splits:
 
     def _numbers(self, x: Any) -> Array:
         """Places as numbers, where they may be dates."""
-        is_date = np.asarray(x).dtype.kind in "MO"
+        is_date = np.asarray(x).dtype.kind in "MOU"  # dates may be written as text
         if self.dates is not None and is_date:
             return self.dates.to_numbers(x)
         return np.asarray(x, dtype=np.float64)

@@ -120,6 +120,7 @@ def write_model(
             "local_scale": bool(state.local_scale),
             "n_fitted": int(state.n_fitted),
             "n_changed": int(state.n_changed),
+            "n_reviewed": int(state.n_reviewed),
             "following": int(state.rows.following),
         },
         "weights": model.weights,
@@ -272,6 +273,7 @@ def _read_state(
         max(1, _count(archive, "n_fitted")),
         scores,
         _count(archive, "n_changed"),
+        _count(archive, "n_reviewed"),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ def dates_as_numbers(X: Any) -> tuple[Any, dict[int, Dates]]:
 def numbers_like(X: Any, known: Mapping[int, Dates], names: Any = None) -> Any:
     """Rows with the columns turned into numbers that were dates in training, and no others."""
     given = {number for number, _ in _date_columns(X)}
+    columns = getattr(X, "columns", None)
+    if columns is not None and names is not None and list(columns) != list(names):
+        # Other columns than those of the fit: scikit-learn says so, once these are numbers.
+        own = {number: known.get(number, Dates(np.datetime64(0, "us"))) for number in given}
+        return _replaced(X, own) if own else X
 
     def label(number: int) -> str:
         return f"column {number}" if names is None else f"column {names[number]!r}"
@@ -73,6 +79,9 @@ def numbers_like(X: Any, known: Mapping[int, Dates], names: Any = None) -> Any:
 
 def _is_date(values: Any) -> bool:
     kind = getattr(getattr(values, "dtype", None), "kind", "")
+    if kind == "O":  # days and moments as Python has them, which is how databases hand them out
+        entries = np.asarray(values).reshape(-1)
+        return len(entries) > 0 and all(isinstance(one, date) for one in entries)
     return kind == "M" or str(getattr(values, "dtype", "")).startswith(("Date", "Datetime"))
 
 

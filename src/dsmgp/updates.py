@@ -108,6 +108,7 @@ class Changing:
     n_fitted : rows there were when everything was fitted
     scores : those of :func:`~dsmgp.weigh.weigh`, None when rows have changed since
     n_changed : rows that came or went since everything was fitted
+    n_reviewed : what that was at the last review
     """
 
     model: Model
@@ -117,6 +118,8 @@ class Changing:
     n_fitted: int
     scores: tuple[float, float] | None = None
     n_changed: int = 0
+    #: What ``n_changed`` was at the last review.
+    n_reviewed: int = 0
 
     @classmethod
     def first(
@@ -181,12 +184,21 @@ class Changing:
     @property
     def until_review(self) -> int:
         """Rows that may come or go before a review is due; at least one, as a review that was due has been made."""
-        step = max(1, int(REVIEW_SHARE * self.n_fitted))
-        return step - self.n_changed % step
+        return self._step - self.n_changed % self._step
+
+    @property
+    def _step(self) -> int:
+        return max(1, int(REVIEW_SHARE * self.n_fitted))
 
     @property
     def review_is_due(self) -> bool:
-        return self.n_changed > 0 and self.until_review == max(1, int(REVIEW_SHARE * self.n_fitted))
+        """Whether just as many rows have changed as there may between reviews."""
+        return self.n_changed > 0 and self.n_changed % self._step == 0
+
+    @property
+    def review_is_overdue(self) -> bool:
+        """Whether a review was due while nobody was to make one."""
+        return self.n_changed // self._step > self.n_reviewed // self._step
 
     @property
     def fit_is_due(self) -> bool:
@@ -206,7 +218,8 @@ class Changing:
         tree = place(self.model.tree, self.rows.X, anew=True)
         tree, origin = _cut_outgrown(tree, self.rows.X, self.sizes, self._units())
         n_cut = len(np.unique(origin[np.flatnonzero(np.bincount(origin)[origin] > 1)]))
-        return self._conditioned(tree, origin, settings, rng), n_cut
+        done = self._conditioned(tree, origin, settings, rng)
+        return replace(done, n_reviewed=self.n_changed), n_cut
 
     def _conditioned(
         self, tree: Node, origin: Index, settings: Settings | None, rng: np.random.Generator

@@ -125,6 +125,11 @@ def _refuse_text_in(column: NDArray[Any], label: str) -> None:
                     f"could not convert text to float: {str(entry)!r} in {label}, row {row}; encode "
                     "categories as numbers first (for example with OneHotEncoder)"
                 ) from None
+        elif entry is not None and not hasattr(entry, "__float__"):
+            raise ValueError(
+                f"{label} holds a {type(entry).__name__} in row {row}, which is no number; turn it into one first "
+                "(dates: with pandas.to_datetime)"
+            )
 
 
 def check_noise(noise: Any, shape: tuple[int, int]) -> NDArray[np.float64] | None:
@@ -132,7 +137,10 @@ def check_noise(noise: Any, shape: tuple[int, int]) -> NDArray[np.float64] | Non
     if noise is None:
         return None
     refuse_text(noise, "noise")
-    given = np.asarray(noise, dtype=np.float64)
+    try:
+        given = np.asarray(noise, dtype=np.float64)
+    except TypeError:
+        raise ValueError(f"expected noise variances as numbers, got {noise!r}") from None
     if given.ndim == 1:
         given = given[:, None]
     if given.shape not in ((), (shape[0], 1), shape):
