@@ -149,7 +149,9 @@ def test_dates_as_python_has_them(rng):
         one.predict(pd.DataFrame({"t": days[:5]})), two.predict(frame[:5])
     )
     with pytest.raises(ValueError, match="no number"):
-        DSMGPRegressor().fit(pd.DataFrame({"t": [object()] * 60}), y)
+        DSMGPRegressor().fit(
+            pd.DataFrame({"t": pd.period_range("2020-01", periods=60, freq="M")}), y
+        )
 
 
 def test_pictures_and_reports_of_dates(dated):

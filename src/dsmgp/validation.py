@@ -125,10 +125,10 @@ def _refuse_text_in(column: NDArray[Any], label: str) -> None:
                     f"could not convert text to float: {str(entry)!r} in {label}, row {row}; encode "
                     "categories as numbers first (for example with OneHotEncoder)"
                 ) from None
-        elif entry is not None and not hasattr(entry, "__float__"):
+        elif hasattr(entry, "year"):  # days, moments, periods
             raise ValueError(
-                f"{label} holds a {type(entry).__name__} in row {row}, which is no number; turn it into one first "
-                "(dates: with pandas.to_datetime)"
+                f"{label} holds a {type(entry).__name__} in row {row}, which is no number; turn the column into dates first "
+                "(with pandas.to_datetime) or into numbers"
             )
 
 
