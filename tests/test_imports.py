@@ -68,7 +68,7 @@ LAYERS = [
         "drawn",
         "exact_leaf",
     ],
-    ["regressor"],
+    ["guard", "changeable", "told", "kept", "regressor"],
     ["__init__"],
     [
         "datasets",
