@@ -22,7 +22,7 @@ import peers
 from dsmgp import DSMGPRegressor, Mixture
 from dsmgp.conditioned import Conditioned
 from dsmgp.gate import fit_gate
-from dsmgp.loo import LeaveOneOut, equal_rows
+from dsmgp.loo import equal_rows
 from dsmgp.tree import Leaf, Region
 from harness import HERE, Runs, score, setting, standardised
 from peers import Answer, Method, answer
@@ -84,11 +84,11 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
     }
     labels = equal_rows(X)
     conditioned = Conditioned(experts, full.experts.naturals, 0, labels)
-    loo = LeaveOneOut(conditioned, labels)
+    loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(0).permutation(len(X))[:6000])
     components = loo.components(rows)
     path = components.of_leaves(full.log_path_weights, -np.inf)
-    gate = fit_gate(components, np.ones(components.mean.shape), path, loo.Y[rows], False)
+    gate = fit_gate(components, np.ones(components.mean.shape), path, loo.observed(rows), False)
     found["gate"] = dataclasses.replace(full, scales=ones, gate=gate)
     return {name: inner.mixture(X_test, squeeze=False) for name, inner in found.items()}
 

@@ -28,7 +28,7 @@ from scipy.optimize import nnls
 from dsmgp import DSMGPRegressor, effort, lapack
 from dsmgp.batched import BatchedEngine
 from dsmgp.conditioned import Conditioned
-from dsmgp.execution import LocalExecutor
+from dsmgp.execution import Threads
 from dsmgp.experts import Experts
 from dsmgp.native import NativeEngine
 from dsmgp.stationary import Stationary
@@ -102,7 +102,7 @@ class Problem:
             if self.n_rows >= 1000:
                 found["torch, one by one"] = lambda: [_inverse(one) for one in K]
             return found
-        executor = LocalExecutor()
+        executor = Threads()
         batches = K.split(max(1, BATCH // self.n_rows**2))
         found["torch on threads"] = lambda: executor.map(_inverse, batches)
         if lapack.available:

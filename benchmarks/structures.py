@@ -31,7 +31,7 @@ from dsmgp.effort import EFFORTS
 from dsmgp.experts import Experts
 from dsmgp.gate import fit_gate
 from dsmgp.grow import grow_balanced
-from dsmgp.loo import LeaveOneOut, equal_rows
+from dsmgp.loo import equal_rows
 from dsmgp.model import Model
 from dsmgp.routes import Router, Routes
 from dsmgp.tree import Leaf, Region, leaves
@@ -168,10 +168,10 @@ def guided(case: Setting, rng: np.random.Generator, size: int, family: int) -> P
 
 def _loo_density(case: Setting, parts: list[Array], family: int) -> Array:
     """Log density of the rows of each part, each given the others."""
-    loo = LeaveOneOut(_conditioned(case, parts, [family] * len(parts)), case.labels)
-    found, rows = loo.left_out, loo.leaf_rows
+    left = _conditioned(case, parts, [family] * len(parts)).left_leaves()
+    found, rows = left.left_out, left.leaf_rows
     density = -0.5 * (
-        (loo.Y[rows.flat] - found.mean) ** 2 / found.variance + np.log(found.variance)
+        (left.Y[rows.flat] - found.mean) ** 2 / found.variance + np.log(found.variance)
     )
     return np.bincount(rows.owner, density.sum(1), len(parts))
 
@@ -212,11 +212,11 @@ def measure(case: Setting, way: str, seed: int, X_test: Array, Y_test: Array) ->
     parts = [rows for partition in partitions for rows in partition.rows]
     families = [partition.family for partition in partitions for _ in partition.rows]
     conditioned = _conditioned(case, parts, families)
-    loo = LeaveOneOut(conditioned, case.labels)
+    loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(0).permutation(len(case.X))[:GATE_ROWS])
     components = loo.components(rows)
     log_path = np.where(components.leaf >= 0, 0.0, -np.inf)
-    gate = fit_gate(components, loo.scales_without(rows), log_path, loo.Y[rows], True)
+    gate = fit_gate(components, loo.scales_without(rows), log_path, loo.observed(rows), True)
     seconds = time.perf_counter() - start
     model = dataclasses.replace(
         case.model, family=np.array(families), experts=conditioned, scales=loo.scales, gate=gate

@@ -583,7 +583,7 @@ def test_the_other_model_is_not_changed(rows):
     model = fitted(rows)._model
     noise = model.experts.noise.copy()
     tuned = finetune(
-        model, X, y[:, None], similarity="jaccard", parameters="noise", weights="prior", rounds=1,
+        model, X, similarity="jaccard", parameters="noise", weights="prior", rounds=1,
         max_iter=20, local_scale=False, n_gate_rows=100, rng=np.random.default_rng(0),
     )  # fmt: skip
     assert model.thetas is None

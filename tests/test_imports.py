@@ -53,8 +53,8 @@ LAYERS = [
         "ordered_leaf",
     ],
     ["inference", "mixture", "periods", "process", "thetas", "gate"],
-    ["engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
-    ["learn", "loo", "joint", "scores", "train", "tied", "learn_breaks", "outliers"],
+    ["loo", "engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
+    ["learn", "joint", "scores", "train", "tied", "learn_breaks", "outliers"],
     ["choose", "model", "weigh", "finetune", "breaking"],
     ["fit", "fit_breaks", "parameters", "rows", "summary", "summary_breaks", "updates"],
     [

@@ -8,7 +8,7 @@ from oracle import kernel as textbook_kernel
 
 from dsmgp import DSMGPRegressor
 from dsmgp.conditioned import Conditioned
-from dsmgp.loo import LeaveOneOut, equal_rows
+from dsmgp.loo import equal_rows
 from dsmgp.process import build_process
 from dsmgp.routes import place
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
@@ -48,7 +48,7 @@ def conditioned(X, y, tree, kernel, weights, **options):
     inner = model._model
     experts = inner.experts.experts
     labels = equal_rows(X)
-    return model, LeaveOneOut(Conditioned(experts, inner.experts.naturals, 0, labels), labels)
+    return model, Conditioned(experts, inner.experts.naturals, 0, labels).leave_one_out()
 
 
 @pytest.mark.parametrize("grouped", [False, True])

@@ -11,7 +11,7 @@ from dsmgp.components import Components
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.gate import _Problem
-from dsmgp.loo import LeaveOneOut, equal_rows
+from dsmgp.loo import equal_rows
 from dsmgp.native import NativeEngine
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Region
@@ -64,7 +64,7 @@ def test_rows_left_out_by_brute_force(measured, engine):
     X, y, known = measured
     experts = experts_of(engine, X, y, known, [np.arange(40)])
     conditioned = Conditioned(experts, [torch.tensor(NATURAL)], leave_out=equal_rows(X))
-    loo = LeaveOneOut(conditioned, equal_rows(X))
+    loo = conditioned.leave_one_out()
     found = loo.components(np.arange(40))
     K = covariance(X, known)
     squares, counts = 0.0, 0.0

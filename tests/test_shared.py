@@ -13,7 +13,6 @@ from dsmgp.batched import BatchedEngine
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.grow import grow_balanced, grow_paper
-from dsmgp.loo import LeaveOneOut
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Region, leaves
 
@@ -89,7 +88,7 @@ def test_shared_is_separate(always, tree, n_outputs, repeated, engine):
     assert together.sharing.saving > 0.2
     np.testing.assert_allclose(together.log_evidence, alone.log_evidence, **EXACT)
     every = np.arange(len(X))
-    loo = [LeaveOneOut(c, labels) for c in (together, alone)]
+    loo = [c.leave_one_out() for c in (together, alone)]
     for grouped in (False, True):
         found, expected = (one.components(every, grouped) for one in loo)
         np.testing.assert_allclose(found.mean, expected.mean, **EXACT)

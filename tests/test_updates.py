@@ -32,7 +32,7 @@ def all_at_once(model, X, y, noise=None):
     A fit on the tree itself; the units are those the model was fitted with.
     """
     from dsmgp.experts import Experts
-    from dsmgp.loo import LeaveOneOut, equal_rows
+    from dsmgp.loo import equal_rows
     from dsmgp.routes import place
 
     full = model._model
@@ -56,7 +56,7 @@ def all_at_once(model, X, y, noise=None):
     for name in ("posterior", "log_weights", "log_path_weights", "router", "_log_weight_bounds"):
         new.__dict__.pop(name, None)
     if full.local_scale:
-        new.scales = LeaveOneOut(new.experts, equal_rows(X)).scales
+        new.scales = new.experts.leave_one_out().scales
     return new
 
 

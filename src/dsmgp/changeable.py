@@ -171,7 +171,6 @@ class Changeable:
             tuned = finetune(
                 state.model,
                 state.rows.X,
-                state.rows.Y,
                 similarity=similarity,
                 parameters=parameters,
                 weights="prior" if weights is None else weights,

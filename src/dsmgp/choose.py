@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from dsmgp.conditioned import Conditioned
 from dsmgp.gate import fit_gate
-from dsmgp.loo import LeaveOneOut
 from dsmgp.mixture import Mixture
 from dsmgp.process import Family
 from dsmgp.progress import span
@@ -33,7 +32,7 @@ TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
 LEAST_CORRELATION = 0.1
 
 
-def left_out_score(conditioned: Conditioned, labels: NDArray[np.int64]) -> float:
+def left_out_score(conditioned: Conditioned) -> float:
     """How well rows left out of their leaf are predicted: their law and, as much, their mean. Lower is better.
 
     The sum of the mean negative log density, in the units of the experts, and of the log of the root mean square
@@ -48,7 +47,7 @@ def left_out_score(conditioned: Conditioned, labels: NDArray[np.int64]) -> float
         error = np.maximum(error, np.finfo(np.float64).tiny)  # a constant output is never missed
         return float(-law.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
 
-    laws, y, known = _left_out_laws(conditioned, labels, None)
+    laws, y, known = _left_out_laws(conditioned, None)
     trust = None
     if known is not None:  # rows whose error is mostly noise that is known say little of a kernel
         usual = np.median(laws[0].var - known, axis=0)
@@ -56,32 +55,32 @@ def left_out_score(conditioned: Conditioned, labels: NDArray[np.int64]) -> float
     return max(score(law, y) for law in laws)
 
 
-def units_score(conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits) -> float:
+def units_score(conditioned: Conditioned, units: OutputUnits) -> float:
     """How well several outputs of rows left out are predicted, jointly and one by one. Lower is better.
 
     The sum of the joint negative log density and of those of the marginals. The joint one alone rewards
     whatever makes correlated outputs independent, however much worse each of them is then predicted.
     """
-    (law, _), z, _ = _left_out_laws(conditioned, labels, units)
+    (law, _), z, _ = _left_out_laws(conditioned, units)
     y = units.mean_to_user(z)
     return float(-law.joint_logpdf(y).mean() - law.logpdf(y).sum(axis=1).mean())
 
 
 def _left_out_laws(
-    conditioned: Conditioned, labels: NDArray[np.int64], units: OutputUnits | None
+    conditioned: Conditioned, units: OutputUnits | None
 ) -> tuple[tuple[Mixture, Mixture], Array, Array | None]:
     """Laws of rows left out alone and with their twins; what was observed, and what is known of its noise, in the
     experts' units.
 
     Rows stand in one leaf each, so there is nothing to weigh: a law is the leaf's, spread over the shapes.
     """
-    loo = LeaveOneOut(conditioned, labels)
-    rows = np.unique(loo.leaf_rows.flat)
+    loo = conditioned.leave_one_out()
+    rows = np.unique(conditioned.leaf_rows.flat)
     scales = loo.scales_without(rows)
     both = [loo.components(rows, grouped) for grouped in (False, True)]
     path = np.zeros(both[0].leaf.shape)
     known = loo.known(rows)
-    gate = fit_gate(both[0], scales, path, loo.Y[rows], local_scale=True, known=known)
+    gate = fit_gate(both[0], scales, path, loo.observed(rows), local_scale=True, known=known)
     weights = np.tile(gate.shape_weights, (len(rows), 1))
     laws = [
         Mixture(
@@ -94,7 +93,7 @@ def _left_out_laws(
         )
         for found in both
     ]
-    return (laws[0], laws[1]), loo.Y[rows], known
+    return (laws[0], laws[1]), loo.observed(rows), known
 
 
 def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[float, Family]]:
@@ -109,7 +108,7 @@ def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[fl
         share = 1 / len(CANDIDATES)
         with span(k * share, (k + 1) * share, f"trying kernel {kernel}"):
             trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
-            score = left_out_score(trainer.left_out(leaves, family), trainer.labels)
+            score = left_out_score(trainer.left_out(leaves, family))
         logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
         found[kernel] = score, family
         before = family
@@ -135,7 +134,7 @@ def choose_units(trainer: Trainer, leaves: Sequence[Leaf], kernel: Any) -> Outpu
         family = trainer.build(kernel)
         trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
         conditioned = trainer.left_out(leaves, family)
-        scores.append(units_score(conditioned, trainer.labels, trainer.outputs))
+        scores.append(units_score(conditioned, trainer.outputs))
         loading = trainer.outputs.loading.round(3).tolist()
         logger.info("outputs as %s: leave-one-out score %.4f", loading, scores[-1])
     return tried[int(np.argmin(scores))]

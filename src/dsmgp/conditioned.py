@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group, Packed, Stacked
 from dsmgp.live import Column, inverse_diagonal
+from dsmgp.loo import LeaveOneOut, LeftLeaves, LeftOut
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
@@ -26,13 +26,13 @@ from dsmgp.shared import SharedEngine
 from dsmgp.sharing import SharingPlan
 from dsmgp.stationary import BoundStationary
 
-__all__ = ["Conditioned", "FactorisationWarning", "LeftOut"]
+__all__ = ["Conditioned", "FactorisationWarning"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 
-# Multiplications of a prediction that is over before threads would have begun, and pairs of leaf and row: see LocalExecutor.
+# Multiplications of a prediction that is over before threads would have begun, and pairs of leaf and row: see Threads.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
 # Bytes of factors below which it is not these that a GPU is short of memory for.
 LEAST_HELD = 2**24
@@ -40,20 +40,6 @@ LEAST_HELD = 2**24
 
 class FactorisationWarning(UserWarning):
     """A leaf's covariance matrix needed more noise than it has to be factorised."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Laws of y at the rows of leaves, each given its leaf's other rows: (rows, outputs), one leaf after the other.
-
-    ``grouped`` leaves out with a row all rows that have the same inputs: what the leaf would say at
-    inputs it has never seen.
-    """
-
-    mean: Array
-    variance: Array
-    grouped_mean: Array
-    grouped_variance: Array
 
 
 class Conditioned:
@@ -93,6 +79,7 @@ class Conditioned:
         #: Whether any rows have the same inputs; unknown, and none, unless rows are left out.
         self.has_twins = leave_out is not None and _any_equal(leave_out)
         twins = None if leave_out is None else _twins_of(leave_out, self.has_twins)
+        self._labels = leave_out
         try:
             results = within_memory(
                 lambda: self._see_all(shared or experts.engine, twins), self._keep_less
@@ -131,7 +118,7 @@ class Conditioned:
         self.bound = experts.bind(naturals)
         self.noise = self._noise()
         self.memory, self.has_twins = memory, False
-        self.left_out = self._left_variance = None
+        self.left_out = self._left_variance = self._labels = None
         self.engine = experts.engine_for(leaf_rows)
         self.log_evidence, self.alpha = log_evidence, alpha
         self._number_leaves()
@@ -142,6 +129,12 @@ class Conditioned:
             own = [kind.of([by_leaf[k] for k in numbers.tolist()]) for by_leaf in factors]
             self.factors.put(group, list(own))
         return self
+
+    def again(
+        self, experts: Experts, naturals: Sequence[Tensor], leave_out: Index | None = None
+    ) -> Conditioned:
+        """Other experts, or other hyperparameters, conditioned as these were."""
+        return Conditioned(experts, naturals, self.memory, leave_out)
 
     def _number_leaves(self) -> None:
         #: By leaf: its group and its place there; -1 for leaves without rows.
@@ -283,6 +276,23 @@ class Conditioned:
                 stacklevel=6,
             )
 
+    def left_leaves(self) -> LeftLeaves:
+        """The leaves without each of their rows."""
+        assert self.left_out is not None, "rows were not left out"
+        known = self.experts.known
+        return LeftLeaves(
+            self.left_out,
+            self.leaf_rows,
+            as_numpy(self.experts.Y),
+            None if known is None else as_numpy(known),
+            self._labels if self.has_twins else None,
+        )
+
+    def leave_one_out(self) -> LeaveOneOut:
+        """Every row predicted from all other rows; rows must have been left out."""
+        left = self.left_leaves()
+        return LeaveOneOut(left.squares, left.counts, left.pairs, left.known is not None)
+
     def forget_left_out(self) -> None:
         """Drop most of what was left out, which takes more memory than the rows, once it has been used.
 
@@ -290,7 +300,7 @@ class Conditioned:
         """
         if self.left_out is not None:
             self._left_variance = self.left_out.variance
-        self.left_out = None
+        self.left_out = self._labels = None
 
     def columns(self, number: int) -> tuple[Column, ...] | None:
         """What was computed of one leaf, output by output, on the CPU; nothing if its factor was not kept."""

@@ -1,4 +1,4 @@
-"""Where leaves run: on threads of this process.
+"""Threads of this process, on which leaves run.
 
 Torch parallelises inside one operation, which gains little on the small matrices of a leaf. Leaves
 are independent, so whole batches run side by side instead, each on a thread that gives torch one core.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dsmgp.lapack import one_thread
 
-__all__ = ["LocalExecutor", "as_numpy", "as_tensor", "has_numba", "put", "take", "within_memory"]
+__all__ = ["Threads", "as_numpy", "as_tensor", "has_numba", "put", "take", "within_memory"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -106,12 +106,12 @@ def within_memory(work: Callable[[], Result], take_less: Callable[[], bool]) -> 
         )
 
 
-class LocalExecutor:
+class Threads:
     """Runs work on threads of this process, as many as torch may use.
 
     Examples
     --------
-    >>> LocalExecutor().map(abs, [-1, 2, -3])
+    >>> Threads().map(abs, [-1, 2, -3])
     [1, 2, 3]
     """
 

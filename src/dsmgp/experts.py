@@ -13,14 +13,14 @@ from torch import Tensor
 
 from dsmgp.batched import BatchedEngine
 from dsmgp.engine import Bound, Engine, Law, LearningEngine
-from dsmgp.execution import LocalExecutor, as_numpy, within_memory
+from dsmgp.execution import Threads, as_numpy, within_memory
 from dsmgp.general import General
 from dsmgp.native import NativeEngine
 from dsmgp.ragged import Ragged
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf
 
-__all__ = ["Experts"]
+__all__ = ["Experts", "laws_of_leaves", "rows_of_leaves"]
 
 Result = TypeVar("Result")
 # A leaf with more rows is worth all cores by itself. Its last digits then depend on their number.
@@ -32,8 +32,8 @@ class Experts:
 
     Parameters
     ----------
-    leaves : sequence of Leaf
-        In the order of their numbers; leaves without rows are allowed.
+    leaves : sequence of Leaf, or Ragged
+        In the order of their numbers, or the rows of each; leaves without rows are allowed.
     X : Tensor of shape (n_rows, n_dims)
     Y : Tensor of shape (n_rows, n_outputs)
     laws : sequence of Stationary or General, or of sequences of these
@@ -51,26 +51,34 @@ class Experts:
 
     def __init__(
         self,
-        leaves: Sequence[Leaf],
+        leaves: Sequence[Leaf] | Ragged,
         X: Tensor,
         Y: Tensor,
         laws: Sequence[Law | Sequence[Law]],
-        executor: LocalExecutor | None = None,
+        threads: Threads | None = None,
         engine: type[BatchedEngine] | type[NativeEngine] | None = None,
         memory: float = math.inf,
         known: Tensor | None = None,
     ) -> None:
         self.memory = memory
         self.X, self.Y, self.known = X, Y, known
-        self.laws = [
-            [law] * len(leaves) if isinstance(law, (Stationary, General)) else list(law)
-            for law in laws
-        ]
-        self.leaf_rows = Ragged.of([() if leaf.rows is None else leaf.rows for leaf in leaves])
-        self.executor = executor or LocalExecutor(X.device)
+        self.laws = laws_of_leaves(laws, len(leaves))
+        self.leaf_rows = rows_of_leaves(leaves)
+        self.threads = threads or Threads(X.device)
         fastest = NativeEngine if NativeEngine.can(X, self.laws) else BatchedEngine
         self._engine_type = engine or fastest
         self.engine = self.engine_for(self.leaf_rows)
+
+    def again(
+        self,
+        leaves: Sequence[Leaf] | Ragged,
+        X: Tensor,
+        Y: Tensor,
+        laws: Sequence[Law | Sequence[Law]],
+        known: Tensor | None = None,
+    ) -> Experts:
+        """Others, worked on where and as these are."""
+        return Experts(leaves, X, Y, laws, memory=self.memory, known=known)
 
     @property
     def groups(self) -> list[NDArray[np.int64]]:
@@ -124,7 +132,7 @@ class Experts:
         large = {k for k in groups if k >= 0 and sizes[engine.groups[k][0]] > PARALLEL_ROWS}
         alone = {group: work(group) for group in groups if group in large}
         others = [group for group in groups if group not in large]
-        rest = iter(self.executor.map(work, others, brief))
+        rest = iter(self.threads.map(work, others, brief))
         return [alone[group] if group in large else next(rest) for group in groups]
 
     def log_evidence(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
@@ -133,8 +141,11 @@ class Experts:
 
     def mean_squares(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
         """For each output the factor by which its covariance should grow to fit the observations best."""
-        squares = self._by_output(naturals, self.engine.squares)
-        return np.asarray(squares.sum(axis=0) / max(len(self.leaf_rows.flat), 1))
+        return np.asarray(self.squares(naturals).sum(axis=0) / max(len(self.leaf_rows.flat), 1))
+
+    def squares(self, naturals: Sequence[Tensor]) -> NDArray[np.float64]:
+        """``(y - mean)' K^-1 (y - mean)`` of every leaf and output, (n_leaves, n_outputs)."""
+        return self._by_output(naturals, self.engine.squares)
 
     def log_evidence_and_gradient(
         self,
@@ -191,3 +202,17 @@ class Experts:
         return within_memory(
             lambda: self.map(self.engine, work, range(len(self.groups))), self.take_less
         )
+
+
+def rows_of_leaves(leaves: Sequence[Leaf] | Ragged) -> Ragged:
+    """The rows of each leaf."""
+    if isinstance(leaves, Ragged):
+        return leaves
+    return Ragged.of([() if leaf.rows is None else leaf.rows for leaf in leaves])
+
+
+def laws_of_leaves(laws: Sequence[Law | Sequence[Law]], n_leaves: int) -> list[list[Law]]:
+    """By output and leaf."""
+    return [
+        [law] * n_leaves if isinstance(law, (Stationary, General)) else list(law) for law in laws
+    ]

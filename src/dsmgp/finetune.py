@@ -104,7 +104,6 @@ class Tied:
 def finetune(
     model: Model,
     X: Array,
-    Y: Array,
     *,
     similarity: Any,
     parameters: str | Sequence[str],
@@ -115,7 +114,7 @@ def finetune(
     n_gate_rows: int,
     rng: np.random.Generator,
 ) -> Tuned:
-    """A model like another, each leaf with a theta of its own. The other, and its rows in the user's units, stay as they are."""
+    """A model like another, each leaf with a theta of its own. The other stays as it is. ``X`` are its rows in the user's units."""
     check_choice("weights", weights, RESPONSIBILITIES, "or None")
     assert isinstance(model.experts, Conditioned), "rows have come or gone since"
     experts = model.experts.experts
@@ -136,11 +135,10 @@ def finetune(
         for k, (thetas, own) in enumerate(zip(by_output, columns, strict=True)):
             table[k], spent = _tune(model, thetas, k, ties, table[k], own, max_iter)
             n_evaluations += spent
-    labels = equal_rows(X)
     naturals = _naturals(by_output, table, experts)
-    conditioned = Conditioned(experts, naturals, model.experts.memory, labels)
+    conditioned = model.experts.again(experts, naturals, equal_rows(X))
     tuned = replace(model, experts=conditioned, thetas=table, gate=None)
-    scores = weigh(tuned, Y, labels, local_scale, n_gate_rows, rng)
+    scores = weigh(tuned, local_scale, n_gate_rows, rng)
     return Tuned(tuned, n_evaluations, scores)
 
 

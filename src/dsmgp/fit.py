@@ -206,7 +206,7 @@ class _Fit:
         scores = []
         for learned, family in candidates:
             left_out = trainer.left_out(others, family)
-            scores.append(left_out_score(left_out, trainer.labels))
+            scores.append(left_out_score(left_out))
             how = "its own theta" if learned else "the theta of small ones"
             logger.info("large leaves, kernel %s, %s: %.4f", family.kernel, how, scores[-1])
         learned, best = candidates[int(np.argmin(scores))]
@@ -310,7 +310,7 @@ class _Fit:
             scales=np.ones((len(family), self.Y.shape[1])),
         )
         n_gate_rows = self.effort.n_gate_rows
-        scores = weigh(model, self.Y, trainer.labels, settings.local_scale, n_gate_rows, self.rng)
+        scores = weigh(model, settings.local_scale, n_gate_rows, self.rng)
         return Fitted(model, self.learned, self.kernel_scores, trainer.n_evaluations, *scores)
 
 

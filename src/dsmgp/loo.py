@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp.components import Components
-from dsmgp.conditioned import Conditioned
-from dsmgp.execution import as_numpy
 from dsmgp.gate import leaf_scales, standardised, without_known
+from dsmgp.ragged import Ragged
 
-__all__ = ["LeaveOneOut", "equal_rows"]
+__all__ = ["LeaveOneOut", "LeftLeaves", "LeftOut", "Pairs", "equal_rows"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -40,77 +42,168 @@ def _hashes(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return found
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Laws of y at the rows of leaves, each given its leaf's other rows: (rows, outputs), one leaf after the other.
+
+    ``grouped`` leaves out with a row all rows that have the same inputs: what the leaf would say at
+    inputs it has never seen.
+    """
+
+    mean: Array
+    variance: Array
+    grouped_mean: Array
+    grouped_variance: Array
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What leaves say of some rows without them, one entry a pair of leaf and row, leaf by leaf.
+
+    Attributes
+    ----------
+    leaf : ndarray of shape (n_pairs,)
+    place : ndarray of shape (n_pairs,)
+        Which of the rows that were asked for.
+    values : ndarray of shape (8, n_pairs, n_outputs)
+        Mean and variance without the row, the same without its twins, what the row and its twins have of the leaf's squares and
+        count, what was observed there and what is known of its noise.
+    """
+
+    leaf: Index
+    place: Index
+    values: Array
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pairs]) -> Pairs:
+        """Of leaves that were asked elsewhere."""
+        leaf = np.concatenate([part.leaf for part in parts])
+        order = np.argsort(leaf, kind="stable")
+        place = np.concatenate([part.place for part in parts])
+        values = np.concatenate([part.values for part in parts], axis=1)
+        return cls(leaf[order], place[order], values[:, order])
+
+
+class LeftLeaves:
+    """Leaves that have left out each of their rows.
+
+    Parameters
+    ----------
+    left_out : LeftOut
+    leaf_rows : Ragged
+        The leaves' rows in its order.
+    Y : ndarray of shape (n_rows, n_outputs)
+    known : ndarray of shape (n_rows, n_outputs), optional
+        Noise that is known.
+    labels : ndarray of shape (n_rows,), optional
+        From :func:`equal_rows`, where any rows are.
+    """
+
+    def __init__(
+        self,
+        left_out: LeftOut,
+        leaf_rows: Ragged,
+        Y: Array,
+        known: Array | None,
+        labels: Index | None,
+    ) -> None:
+        self.left_out, self.leaf_rows, self.Y, self.known = left_out, leaf_rows, Y, known
+        self.leaf, rows = leaf_rows.owner, leaf_rows.flat
+        square, count = standardised(
+            (Y[rows] - left_out.mean) ** 2,
+            left_out.variance,
+            None if known is None else known[rows],
+        )
+        #: By leaf and output: the sum of squares, and the rows that it is worth.
+        self.squares, self.counts = (_sums(a, self.leaf, len(leaf_rows)) for a in (square, count))
+        # Each row's share of them, with its twins'.
+        self._own = square, count
+        if labels is not None:
+            self._own = _summed_over_twins(square, count, self.leaf, labels[rows])
+
+    def pairs(self, rows: Index) -> Pairs:
+        """What is said of some rows."""
+        place = np.full(len(self.Y), -1, dtype=np.int64)
+        place[rows] = np.arange(len(rows))
+        at = place[self.leaf_rows.flat]
+        chosen = np.flatnonzero(at >= 0)
+        found = self.left_out
+        said = (found.mean, found.variance, found.grouped_mean, found.grouped_variance, *self._own)
+        own = self.leaf_rows.flat[chosen]
+        observed = self.Y[own]
+        known = np.zeros_like(observed) if self.known is None else self.known[own]
+        values = np.stack([*(table[chosen] for table in said), observed, known])
+        return Pairs(self.leaf[chosen], at[chosen], values)
+
+
 class LeaveOneOut:
     """Laws of y at training rows, each given all other rows, and the scales of the leaves.
 
     Parameters
     ----------
-    conditioned : Conditioned
-        With ``left_out`` computed.
-    labels : ndarray of shape (n_rows,)
-        From :func:`equal_rows`.
+    squares, counts : ndarray of shape (n_leaves, n_outputs)
+        By leaf, the sum of standardised squares, and the rows that it is worth.
+    pairs : callable
+        From rows to what their leaves say of them (:class:`Pairs`).
+    is_known : bool
+        Whether anything is known of the rows' noise.
     """
 
-    def __init__(self, conditioned: Conditioned, labels: Index) -> None:
-        assert conditioned.left_out is not None, "rows were not left out"
-        self.left_out = conditioned.left_out
-        self.leaf_rows = conditioned.leaf_rows
-        self.n_rows = self.leaf_rows.sizes
-        self.Y = as_numpy(conditioned.experts.Y)
-        self.leaf = leaf = self.leaf_rows.owner
-        known = conditioned.experts.known
-        self._known = None if known is None else as_numpy(known)
-        found, rows = self.left_out, self.leaf_rows.flat
-        square, count = standardised(
-            (self.Y[rows] - found.mean) ** 2,
-            found.variance,
-            None if self._known is None else self._known[rows],
-        )
-        #: By leaf and output: the sum of squares, and the rows that it is worth.
-        self.squares, self.counts = (_sums(a, leaf, len(self.leaf_rows)) for a in (square, count))
-        # Each row's share of them, with its twins'.
-        self._own = square, count
-        if conditioned.has_twins:
-            self._own = _summed_over_twins(square, count, leaf, labels[rows])
+    def __init__(
+        self, squares: Array, counts: Array, pairs: Callable[[Index], Pairs], is_known: bool
+    ) -> None:
+        self.squares, self.counts = squares, counts
+        self._ask, self._is_known = pairs, is_known
+        self._asked: tuple[Index, Pairs] | None = None
 
     @property
     def scales(self) -> Array:
         """Each leaf's scale, (n_leaves, n_outputs)."""
         return leaf_scales(self.squares, self.counts)
 
+    def observed(self, rows: Index) -> Array:
+        """The outputs of rows, (n, n_outputs)."""
+        return self._of_rows(rows, 6)
+
     def known(self, rows: Index) -> Array | None:
         """Noise variances of rows that were given, beside the noise that was learned: (n, n_outputs)."""
-        return None if self._known is None else self._known[rows]
+        return self._of_rows(rows, 7) if self._is_known else None
 
     def components(self, rows: Index, grouped: bool = False) -> Components:
         """What the leaves say of y at ``rows``, as if nothing were known of their noise; ``grouped``: without all rows of
         the same inputs."""
-        found = self.left_out
-        mean, variance = found.mean, found.variance
-        if grouped:
-            mean, variance = found.grouped_mean, found.grouped_variance
-        if self._known is not None:
-            variance = without_known(variance, self._known[self.leaf_rows.flat])
-        return self._stack(rows, mean, variance)
+        values = self._pairs(rows).values
+        mean, variance = values[2:4] if grouped else values[:2]
+        return self._stack(
+            rows, mean, without_known(variance, values[7]) if self._is_known else variance
+        )
 
     def scales_without(self, rows: Index) -> Array:
         """Scales of the leaves at ``rows``, each without the row: (n, n_components, n_outputs).
 
         Without its twins too: a twin's residual is against the row itself, and would betray it.
         """
-        own = self._stack(rows, *self._own)
+        own = self._stack(rows, *self._pairs(rows).values[4:6])
         others = own.of_leaves(self.squares, 0.0) - own.mean
         count = own.of_leaves(self.counts, 1.0) - own.variance
         return leaf_scales(others, np.maximum(count, 0.0))
 
+    def _pairs(self, rows: Index) -> Pairs:
+        """Several things are asked of the same rows."""
+        if self._asked is None or not np.array_equal(self._asked[0], rows):
+            self._asked = rows, self._ask(rows)
+        return self._asked[1]
+
+    def _of_rows(self, rows: Index, kind: int) -> Array:
+        pairs = self._pairs(rows)
+        table = np.empty((len(rows), pairs.values.shape[2]))
+        table[pairs.place] = pairs.values[kind]
+        return table
+
     def _stack(self, rows: Index, first: Array, second: Array) -> Components:
-        """Two values for each row of each leaf: both at ``rows``, side by side."""
-        position = np.full(len(self.Y), -1, dtype=np.int64)
-        position[rows] = np.arange(len(rows))
-        at = position[self.leaf_rows.flat]
-        chosen = np.flatnonzero(at >= 0)
-        leaf = self.leaf[chosen]
-        return Components.of_pairs(len(rows), leaf, at[chosen], first[chosen], second[chosen])
+        """Two values for each pair, side by side."""
+        pairs = self._pairs(rows)
+        return Components.of_pairs(len(rows), pairs.leaf, pairs.place, first, second)
 
 
 def _sums(values: Array, group: Index, n_groups: int) -> Array:

@@ -240,7 +240,7 @@ class Model:
         if self.weights == "posterior":
             # These weights have seen the row: w_k without it is w_k / p_k(y_i | y_-i), up to a factor.
             spread = components.variance * scale + (0.0 if known is None else known[:, None, :])
-            away = loo.Y[rows][:, None, :] - components.mean
+            away = loo.observed(rows)[:, None, :] - components.mean
             log_path = log_path + 0.5 * (away**2 / spread + np.log(spread)).sum(-1)
         log_constant = self.shape.log_constant(log_path, scale)
         return self.law(

@@ -110,7 +110,7 @@ class Online:
 
     def _changed(self, routes: Routes, work: Callable[[int], LiveLeaf], n_rows: int) -> Online:
         numbers = routes.leaf.tolist()
-        found = self.experts.executor.map(work, range(len(numbers)))
+        found = self.experts.threads.map(work, range(len(numbers)))
         evidence = self.log_evidence.copy()
         for number, leaf in zip(numbers, found, strict=True):
             evidence[number] = leaf.log_evidence
@@ -158,7 +158,7 @@ class Online:
             return self.live[number].predict(self._laws(number), rows, with_variance)
 
         changed = np.flatnonzero(is_live).tolist()
-        for place, answer in zip(changed, self.experts.executor.map(work, changed), strict=True):
+        for place, answer in zip(changed, self.experts.threads.map(work, changed), strict=True):
             own = slice(*routes.rows.ends[place : place + 2].tolist())
             mean[own] = answer[0]
             if with_variance:

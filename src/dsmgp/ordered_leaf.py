@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.breaks import BreakingLeaf, ChangePoints
-from dsmgp.execution import LocalExecutor, has_numba
+from dsmgp.execution import Threads, has_numba
 from dsmgp.order import Order
 from dsmgp.prefixes import BoundLaw, Prefixes
 from dsmgp.segmented import Chain, Segmented, chains_of
@@ -199,7 +199,7 @@ class OrderedLeaf:
 
         if not len(self.rows):
             return [np.zeros(0)] * len(laws)
-        parts = LocalExecutor().map(of_chain, chains_of(kept))
+        parts = Threads().map(of_chain, chains_of(kept))
         return [np.sum(each, axis=0) for each in zip(*parts, strict=True)]
 
     def condition(
@@ -215,7 +215,7 @@ class OrderedLeaf:
         def of_output(k: int) -> Array:
             return Prefixes(laws[k], self.X[rows], self.Y[rows, k], noise[rows, k]).log_evidence
 
-        each = LocalExecutor().map(of_output, range(len(laws)))
+        each = Threads().map(of_output, range(len(laws)))
         return np.concatenate([[0.0], np.sum(each, axis=0)])
 
     def _check_lengths(self) -> None:

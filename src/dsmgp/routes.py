@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.execution import LocalExecutor, has_numba
+from dsmgp.execution import Threads, has_numba
 from dsmgp.ragged import Ragged
 from dsmgp.tree import Leaf, Node, Product, Region, Sum, box, leaves, nodes
 
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 # Rows that a thread takes down at once: what is known of them stays in its cache.
 PIECE_ROWS = 2**14
-# Rows that are down before threads would have begun: see LocalExecutor.
+# Rows that are down before threads would have begun: see Threads.
 BRIEF_ROWS = 1000
 
 
@@ -88,7 +88,7 @@ class Router:
         device = torch.device("cpu") if len(X) <= PIECE_ROWS else self.device
         step = PIECE_ROWS if device.type == "cpu" else len(X)
         tables = self._tables[device.type]
-        pieces = LocalExecutor(device).map(
+        pieces = Threads(device).map(
             lambda first: tables.pairs(rows[first : first + step], first),
             range(0, max(len(X), 1), step),
             brief,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.execution import LocalExecutor
+from dsmgp.execution import Threads
 from dsmgp.order import Order
 from dsmgp.prefixes import BoundLaw, Prefixes
 from dsmgp.segments import Segments
@@ -137,7 +137,7 @@ class Segmented:
 
         for first in range(0, len(self.chains), CHAINS_AT_ONCE):
             some = range(len(self.chains))[first : first + CHAINS_AT_ONCE]
-            found = LocalExecutor().map(of_chain, some)
+            found = Threads().map(of_chain, some)
             yield from (each for each in found if each is not None)
 
     def weights(self, chain: Chain, at: Array) -> Array:

@@ -85,7 +85,7 @@ class PairEvidence:
             self.experts.X,
             self.experts.Y[:, column],
             [[own[k] for k in self._of.tolist()]],
-            self.experts.executor,
+            self.experts.threads,
             memory=self.experts.memory,
             known=None if self.experts.known is None else self.experts.known[:, column],
         )
@@ -189,6 +189,6 @@ class NoiseEvidence:
         large = [k for k, job in enumerate(asked) if leaf_rows.sizes[job[0]] > PARALLEL_ROWS]
         alone = {k: work(asked[k]) for k in large}
         rest = iter(
-            self.experts.executor.map(work, [j for k, j in enumerate(asked) if k not in alone])
+            self.experts.threads.map(work, [j for k, j in enumerate(asked) if k not in alone])
         )
         return [alone[k] if k in alone else next(rest) for k in range(len(asked))]

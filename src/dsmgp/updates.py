@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS
 from dsmgp.execution import as_tensor
-from dsmgp.experts import Experts
 from dsmgp.loo import equal_rows
 from dsmgp.model import Model
 from dsmgp.online import Online
@@ -228,17 +226,15 @@ class Changing:
         model, old = self.model, Online.of(self.model.experts, self.rows.ids).base
         like = old.experts.X
         rows, known = self.rows, self._known(self.rows.noise)
-        experts = Experts(
+        experts = old.experts.again(
             leaves(tree),
             as_tensor(model.inputs.to_experts(rows.X), like),
             as_tensor(model.outputs.to_experts(rows.Y), like),
             [[own[k] for k in origin] for own in old.experts.laws],
-            memory=old.experts.memory,
-            known=None if known is None else as_tensor(known, like),
+            None if known is None else as_tensor(known, like),
         )
         naturals: list[Tensor] = [n if n.ndim == 1 else n[origin] for n in old.naturals]
-        labels = equal_rows(rows.X)
-        conditioned = Conditioned(experts, naturals, old.memory, labels)
+        conditioned = old.again(experts, naturals, equal_rows(rows.X))
         new = replace(
             model,
             tree=tree,
@@ -248,7 +244,7 @@ class Changing:
             thetas=None if model.thetas is None else [own[origin] for own in model.thetas],
         )
         n_gate_rows = EFFORTS[settings.effort].n_gate_rows if settings else 0
-        scores = weigh(new, rows.Y, labels, self.local_scale, n_gate_rows, rng)
+        scores = weigh(new, self.local_scale, n_gate_rows, rng)
         return replace(self, model=new, scores=scores, sizes=self.sizes[origin])
 
     def _units(self) -> Array:

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from dsmgp.conditioned import Conditioned
 from dsmgp.gate import fit_gate
-from dsmgp.loo import LeaveOneOut
 from dsmgp.model import Model
 
 __all__ = ["weigh"]
@@ -17,31 +16,27 @@ MAX_SCORED_ROWS = 20_000
 
 
 def weigh(
-    model: Model,
-    Y: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    local_scale: bool,
-    n_gate_rows: int,
-    rng: np.random.Generator,
+    model: Model, local_scale: bool, n_gate_rows: int, rng: np.random.Generator
 ) -> tuple[float, float]:
     """Set a model's scales and gate by leave-one-out; its leaves must have left their rows out.
 
-    Returns the negative log predictive densities of rows left out: alone, and with all rows of the same inputs, which
-    have the same of ``labels``. ``Y`` are the training outputs, in the user's units. Without rows for it the gate stays.
+    Returns the negative log predictive densities of rows left out, in the user's units: alone, and with all rows of the
+    same inputs. Without rows for it the gate stays.
     """
     assert isinstance(model.experts, Conditioned), "rows have come or gone since"
-    loo = LeaveOneOut(model.experts, labels)
+    n_rows, loo = model.experts.n_rows, model.experts.leave_one_out()
     model.scales = loo.scales if local_scale else np.ones_like(loo.squares)
     if model.weights == "gated" and n_gate_rows:
-        rows = _sample(len(labels), n_gate_rows, rng)
+        rows = _sample(n_rows, n_gate_rows, rng)
         components = loo.components(rows)
         without = loo.scales_without(rows) if local_scale else np.ones(components.mean.shape)
         path = components.of_leaves(model.log_path_weights, -np.inf)
         known = loo.known(rows)
-        model.gate = fit_gate(components, without, path, loo.Y[rows], local_scale, known)
-    rows = _sample(len(labels), MAX_SCORED_ROWS, rng)
+        model.gate = fit_gate(components, without, path, loo.observed(rows), local_scale, known)
+    rows = _sample(n_rows, MAX_SCORED_ROWS, rng)
     laws = [model.left_out_law(loo, rows, grouped) for grouped in (False, True)]
-    alone, at_new_inputs = (float(-law.logpdf(Y[rows]).sum(axis=1).mean()) for law in laws)
+    Y = model.outputs.mean_to_user(loo.observed(rows))
+    alone, at_new_inputs = (float(-law.logpdf(Y).sum(axis=1).mean()) for law in laws)
     model.experts.forget_left_out()
     return alone, at_new_inputs
 

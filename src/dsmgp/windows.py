@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from torch import Tensor
 
-from dsmgp.execution import LocalExecutor, has_numba
+from dsmgp.execution import Threads, has_numba
 from dsmgp.prefixes import BoundLaw, Prefixes, covariance_of, prior_mean
 
 __all__ = ["segment_evidences"]
@@ -37,7 +37,7 @@ def segment_evidences(
     pieces = [(first, min(first + step, n)) for first in range(0, n, step)]
     out = np.full((n, longest), -np.inf)
     work = _slide if (has_numba() if compiled is None else compiled) else _one_by_one
-    LocalExecutor().map(partial(work, law, X, y, noise, longest, out), pieces)
+    Threads().map(partial(work, law, X, y, noise, longest, out), pieces)
     return out
 
 

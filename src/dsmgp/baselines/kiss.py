@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from dsmgp.baselines.estimator import Baseline, gaussian
-from dsmgp.execution import LocalExecutor
+from dsmgp.execution import Threads
 from dsmgp.mixture import Mixture
 from dsmgp.process import KERNELS, NOISE_FLOOR
 from dsmgp.units import InputUnits, OutputUnits
@@ -95,7 +95,7 @@ class KISSGP(Baseline):
             log_evidence, n_iterations = _learn(model, facts, self.max_iter)
             return log_evidence, n_iterations, _values_given(model, facts)
 
-        found = LocalExecutor().map(learned, range(targets.shape[1]))  # outputs side by side
+        found = Threads().map(learned, range(targets.shape[1]))  # outputs side by side
         self.log_marginal_likelihood_ = [log_evidence for log_evidence, _, _ in found]
         self.n_iter_ = max(n_iterations for _, n_iterations, _ in found)
         self._models = [model for _, _, model in found]

@@ -14,7 +14,7 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 
 from dsmgp.baselines.estimator import Baseline, gaussian
-from dsmgp.execution import LocalExecutor
+from dsmgp.execution import Threads
 from dsmgp.mixture import Mixture
 from dsmgp.process import build_process
 from dsmgp.units import InputUnits, OutputUnits
@@ -108,7 +108,7 @@ class SVGP(Baseline):
             return path, model.eval()
 
         # Side by side, on one core each: the matrices are small, and torch's threads would wait for one another.
-        found = LocalExecutor().map(learned, range(targets.shape[1]))
+        found = Threads().map(learned, range(targets.shape[1]))
         self.n_iter_ = self.max_iter
         self.path_ = [path for path, _ in found]
         self._models = [model for _, model in found]

@@ -1,0 +1,77 @@
+"""Where the leaves of a model are worked on: in this process, or wherever an executor takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.conditioned import Conditioned
+from dsmgp.engine import Law
+from dsmgp.experts import Experts
+from dsmgp.tree import Leaf
+
+__all__ = ["Executor", "LocalExecutor"]
+
+Index = NDArray[np.int64]
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """What a fit needs of one."""
+
+    def home(self, device: torch.device) -> torch.device:
+        """Where the driver keeps rows, if leaves are to be worked on on a device."""
+
+    def experts(
+        self,
+        leaves: Sequence[Leaf],
+        X: Tensor,
+        Y: Tensor,
+        laws: Sequence[Law | Sequence[Law]],
+        memory: float,
+        known: Tensor | None = None,
+        labels: Index | None = None,
+    ) -> Experts:
+        """The GPs of leaves; ``labels`` are equal for rows of equal inputs."""
+
+    def condition(
+        self,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        memory: float,
+        leave_out: Index | None = None,
+    ) -> Conditioned:
+        """Experts that see their rows, and leave each of them out where labels are given."""
+
+
+class LocalExecutor:
+    """Leaves are worked on in this process: on threads, or on its GPU."""
+
+    def home(self, device: torch.device) -> torch.device:
+        return device
+
+    def experts(
+        self,
+        leaves: Sequence[Leaf],
+        X: Tensor,
+        Y: Tensor,
+        laws: Sequence[Law | Sequence[Law]],
+        memory: float,
+        known: Tensor | None = None,
+        labels: Index | None = None,
+    ) -> Experts:
+        return Experts(leaves, X, Y, laws, memory=memory, known=known)
+
+    def condition(
+        self,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        memory: float,
+        leave_out: Index | None = None,
+    ) -> Conditioned:
+        return Conditioned(experts, naturals, memory, leave_out)

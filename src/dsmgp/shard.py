@@ -1,0 +1,226 @@
+"""Some of a tree's leaves with the rows that they need: a small world of its own, which can live anywhere.
+
+A shard is made from a plan, and made again from it wherever it got lost: a worker that died, or memory that was needed for
+another shard. Everything that is asked of it is numbers in and numbers out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp.conditioned import Conditioned
+from dsmgp.engine import Law
+from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.experts import Experts
+from dsmgp.loo import LeftLeaves, Pairs
+from dsmgp.ragged import Ragged
+from dsmgp.routes import Routes
+
+__all__ = ["Answer", "Content", "Plan", "Shard", "ShardHost"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Content:
+    """The rows of a shard, in the units of the experts.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (n_rows,)
+        Their numbers among all rows, in rising order.
+    X, Y, known
+        As in :class:`~dsmgp.experts.Experts`.
+    leaf_rows : Ragged
+        Where the rows of each leaf stand here.
+    labels : ndarray of shape (n_rows,)
+        A number for each row, equal for rows of equal inputs.
+    """
+
+    ids: Index
+    X: Array
+    Y: Array
+    known: Array | None
+    leaf_rows: Ragged
+    labels: Index
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a shard is made.
+
+    Attributes
+    ----------
+    load : callable
+        Gives its :class:`Content`, as often as it is asked.
+    numbers : ndarray of shape (n_leaves,)
+        What the leaves are called in the tree.
+    laws : by output and leaf
+    memory : bytes for matrices that are worked on
+    device, dtype
+    n_bytes : about what the shard takes, factors and all
+    """
+
+    load: Callable[[], Content]
+    numbers: Index
+    laws: Sequence[Sequence[Law]]
+    memory: float
+    device: torch.device
+    dtype: torch.dtype
+    n_bytes: float = 0.0
+
+
+class Shard:
+    """Leaves with their rows, and the verbs on them. Leaves are counted from 0 here."""
+
+    def __init__(self, plan: Plan) -> None:
+        content = plan.load()
+        self.ids, self.labels = content.ids, content.labels
+        kind = (plan.device, plan.dtype)
+        self.experts = Experts(
+            content.leaf_rows,
+            as_tensor(content.X, kind),
+            as_tensor(content.Y, kind),
+            plan.laws,
+            memory=plan.memory,
+            known=None if content.known is None else as_tensor(content.known, kind),
+            numbers=plan.numbers,
+        )
+        # By what they were conditioned for: one set of leaves may be conditioned on several thetas.
+        self._conditioned: dict[int, Conditioned] = {}
+        self._left: dict[int, LeftLeaves] = {}
+
+    def log_evidence(self, naturals: Sequence[Array]) -> Array:
+        return self.experts.log_evidence(_tensors(naturals))
+
+    def squares(self, naturals: Sequence[Array]) -> Array:
+        return self.experts.squares(_tensors(naturals))
+
+    def gradient(
+        self, naturals: Sequence[Array], outputs: Sequence[int], scale_rows: float | None
+    ) -> tuple[Array, list[Array]]:
+        return self.experts.log_evidence_and_gradient(_tensors(naturals), outputs, scale_rows)
+
+    def condition(
+        self, key: int, naturals: Sequence[Array], memory: float, leave_out: bool
+    ) -> tuple[Array, Array, Array]:
+        """Log evidence; where rows are left out also the sums of their squares and what these are worth."""
+        labels = self.labels if leave_out else None
+        self._conditioned[key] = seen = Conditioned(
+            self.experts, _tensors(naturals), memory, labels
+        )
+        if not leave_out:
+            return seen.log_evidence, np.empty(0), np.empty(0)
+        self._left[key] = left = seen.left_leaves()
+        return seen.log_evidence, left.squares, left.counts
+
+    def pairs(self, key: int, rows: Index) -> Pairs:
+        """What leaves say of rows without them; rows are named by their numbers among all."""
+        place = np.searchsorted(self.ids, rows)
+        here = place < len(self.ids)
+        here[here] = self.ids[place[here]] == rows[here]
+        found = self._left[key].pairs(place[here])
+        return Pairs(found.leaf, np.flatnonzero(here)[found.place], found.values)
+
+    def forget_left_out(self, key: int) -> None:
+        self._conditioned[key].forget_left_out()
+        self._left.pop(key, None)
+
+    def predict(
+        self, key: int, leaf: Index, row: Index, ends: Index, X: Array, with_variance: bool
+    ) -> tuple[Array, Array]:
+        routes, tests = Routes(leaf, Ragged(row, ends)), as_tensor(X, self.experts.X)
+        return self._conditioned[key].predict(routes, tests, with_variance)
+
+    def joint(self, key: int, number: int, X: Array) -> tuple[Array, Array]:
+        mean, covariance = self._conditioned[key].joint(number, as_tensor(X, self.experts.X))
+        return as_numpy(mean), as_numpy(covariance)
+
+    def drop(self, key: int) -> None:
+        """Forget what was conditioned."""
+        self._conditioned.pop(key, None)
+        self._left.pop(key, None)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a shard found, or the error it met, and what it warned of on the way."""
+
+    value: Any
+    error: Exception | None
+    warned: list[tuple[type[Warning], str]]
+
+
+class ShardHost:
+    """A process's shards, as many in memory as there is room for; the others are made again when they are asked.
+
+    Parameters
+    ----------
+    memory : float
+        Bytes that shards may take. One is always held.
+    """
+
+    def __init__(self, memory: float = float("inf")) -> None:
+        self.memory = memory
+        self._plans: dict[int, Plan] = {}
+        # What shards were conditioned on, by shard and by key.
+        self._asked: dict[int, dict[int, tuple[Any, ...]]] = {}
+        self._live: OrderedDict[int, Shard] = OrderedDict()
+
+    def place(self, number: int, plan: Plan) -> None:
+        self._plans[number], self._asked[number] = plan, {}
+
+    def remove(self, number: int) -> None:
+        for table in (self._plans, self._asked, self._live):
+            table.pop(number, None)
+
+    def ask(self, number: int, verb: str, *arguments: Any) -> Answer:
+        """A verb of :class:`Shard`; whatever goes wrong is part of the answer."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                value, error = self._ask(number, verb, arguments), None
+            except Exception as found:
+                value, error = None, found
+        return Answer(value, error, [(w.category, str(w.message)) for w in caught])
+
+    def _ask(self, number: int, verb: str, arguments: tuple[Any, ...]) -> Any:
+        if verb == "drop" and number not in self._live:
+            self._asked[number].pop(arguments[0], None)
+            return None
+        found = getattr(self._shard(number), verb)(*arguments)
+        asked = self._asked[number]
+        if verb == "condition":
+            asked[arguments[0]] = arguments
+        elif verb == "forget_left_out":
+            key, naturals, memory, _ = asked[arguments[0]]
+            asked[key] = (key, naturals, memory, False)
+        elif verb == "drop":
+            asked.pop(arguments[0], None)
+        return found
+
+    def _shard(self, number: int) -> Shard:
+        if number in self._live:
+            self._live.move_to_end(number)
+            return self._live[number]
+        need = self._plans[number].n_bytes
+        while self._live and need + sum(self._plans[k].n_bytes for k in self._live) > self.memory:
+            self._live.popitem(last=False)
+        self._live[number] = shard = Shard(self._plans[number])
+        for arguments in self._asked[number].values():
+            shard.condition(*arguments)
+        return shard
+
+
+def _tensors(arrays: Sequence[Array]) -> list[Tensor]:
+    return [torch.from_numpy(np.array(array)) for array in arrays]
