@@ -579,7 +579,7 @@ def test_tuning_before_fit_is_refused():
 
 
 def test_the_other_model_is_not_changed(rows):
-    X, y = rows
+    X, _ = rows
     model = fitted(rows)._model
     noise = model.experts.noise.copy()
     tuned = finetune(

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 LAYERS = [
     [
         "machine",
+        "archive",
         "progress",
         "ragged",
         "tree",
@@ -26,7 +27,6 @@ LAYERS = [
         "order",
         "components",
         "effort",
-        "settings",
         "sharing",
         "similarity",
         "lbfgs",
@@ -54,12 +54,12 @@ LAYERS = [
     ],
     ["inference", "mixture", "periods", "process", "thetas", "gate"],
     ["loo", "engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
+    ["shard", "sharded", "executor", "settings", "checkpoint", "ray"],
     ["learn", "joint", "scores", "train", "tied", "learn_breaks", "outliers"],
     ["choose", "model", "weigh", "finetune", "breaking"],
     ["fit", "fit_breaks", "parameters", "rows", "summary", "summary_breaks", "updates"],
     [
         "frames",
-        "archive",
         "blueprint",
         "flat_tree",
         "stored_families",
@@ -124,6 +124,7 @@ EDGES = {
     "descent",
     "fortran",
     "pairwise",
+    "ray",
     "recursion",
     "sliding",
 }  # need an extra, and are imported when used

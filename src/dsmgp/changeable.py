@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsmgp.breaking import BreakingModel
 from dsmgp.breaks import ChangePoints, has_breaks, with_changes
+from dsmgp.checkpoint import checkpointed
 from dsmgp.effort import EFFORTS
 from dsmgp.finetune import finetune
 from dsmgp.fit import fit
@@ -43,6 +44,7 @@ class Changeable:
 
     fit: Any
     random_state: Any
+    checkpoint: Any
     verbose: bool
     _changing: Changing
     _model: Model
@@ -237,7 +239,9 @@ class Changeable:
                 )
             fitted = fit_breaks(rows.X, rows.Y, settings, rng)
         else:
-            fitted = fit(rows.X, rows.Y, settings, rng, rows.noise)
+            seeded = self.random_state is not None
+            with checkpointed(self.checkpoint, rows.tables, settings, rng, seeded) as remember:
+                fitted = fit(rows.X, rows.Y, settings, rng, rows.noise, remember)
         self._learned = fitted.learned
         self.n_evaluations_ = fitted.n_evaluations
         self.kernel_scores_ = fitted.kernel_scores or None

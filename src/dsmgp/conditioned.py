@@ -136,6 +136,10 @@ class Conditioned:
         """Other experts, or other hyperparameters, conditioned as these were."""
         return Conditioned(experts, naturals, self.memory, leave_out)
 
+    def local(self) -> Conditioned:
+        """The same with all leaves in this process."""
+        return self
+
     def _number_leaves(self) -> None:
         #: By leaf: its group and its place there; -1 for leaves without rows.
         self.group = np.full(self.experts.n_leaves, -1)
@@ -265,7 +269,8 @@ class Conditioned:
         helped = np.flatnonzero(amount > 0)
         if helped.size:
             named = ", ".join(
-                f"leaf {k} ({self.leaf_rows.sizes[k]} rows)" for k in helped[:5].tolist()
+                f"leaf {self.experts.name(k)} ({self.leaf_rows.sizes[k]} rows)"
+                for k in helped[:5].tolist()
             )
             more = f" and {helped.size - 5} more" if helped.size > 5 else ""
             warnings.warn(

@@ -63,7 +63,7 @@ def as_tensor(
     """On the device and in the precision of another tensor."""
     device, dtype = (like.device, like.dtype) if isinstance(like, Tensor) else like
     kind = np.float32 if dtype == torch.float32 else np.float64
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=kind)).to(device)
+    return torch.from_numpy(np.require(values, kind, ["C", "W"])).to(device)
 
 
 def take(table: Tensor, where: NDArray[np.int64]) -> Tensor:

@@ -44,6 +44,8 @@ class Experts:
         Bytes that matrices may take while leaves are worked on.
     known : Tensor of shape (n_rows, n_outputs), optional
         Noise variances known row by row, which add to the noise that is learned.
+    numbers : ndarray of shape (n_leaves,), optional
+        What the leaves are called in messages, where they are some of a tree's.
 
     Hyperparameters come as ``naturals``, one tensor per output: a vector for all leaves, or a table with a
     row for each.
@@ -59,8 +61,9 @@ class Experts:
         engine: type[BatchedEngine] | type[NativeEngine] | None = None,
         memory: float = math.inf,
         known: Tensor | None = None,
+        numbers: NDArray[np.int64] | None = None,
     ) -> None:
-        self.memory = memory
+        self.memory, self._numbers = memory, numbers
         self.X, self.Y, self.known = X, Y, known
         self.laws = laws_of_leaves(laws, len(leaves))
         self.leaf_rows = rows_of_leaves(leaves)
@@ -76,8 +79,9 @@ class Experts:
         Y: Tensor,
         laws: Sequence[Law | Sequence[Law]],
         known: Tensor | None = None,
+        labels: NDArray[np.int64] | None = None,
     ) -> Experts:
-        """Others, worked on where and as these are."""
+        """Others, worked on where and as these are; ``labels`` are equal for rows of equal inputs."""
         return Experts(leaves, X, Y, laws, memory=self.memory, known=known)
 
     @property
@@ -102,6 +106,10 @@ class Experts:
     def has_large(self) -> bool:
         """Whether any leaf is worked on by all cores."""
         return self.X.device.type == "cpu" and self.leaf_rows.sizes.max(initial=0) > PARALLEL_ROWS
+
+    def name(self, leaf: int) -> int:
+        """The number of a leaf in the whole tree."""
+        return leaf if self._numbers is None else int(self._numbers[leaf])
 
     def bind(self, naturals: Sequence[Tensor]) -> Bound:
         """The laws at their hyperparameters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
 from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
-from dsmgp.learn import TOLERANCE, Learned
+from dsmgp.learn import TOLERANCE, Learned, Objective
 from dsmgp.model import Model
 from dsmgp.process import Family
 from dsmgp.progress import span
@@ -72,25 +72,23 @@ def fit(
     settings: Settings,
     rng: np.random.Generator,
     noise: Array | None = None,
+    remember: Callable[[Objective], Objective] = lambda objective: objective,
 ) -> Fitted:
-    """Fit a deep structured mixture to rows in the user's units; ``noise`` is what is known of the observations' variances."""
-    return _Fit(X, Y, settings, rng, noise).run()
+    """Fit a deep structured mixture to rows in the user's units.
+
+    ``noise`` is what is known of the observations' variances; ``remember`` makes objectives that are told what was evaluated
+    before (:mod:`dsmgp.checkpoint`).
+    """
+    return _Fit(Trainer(X, Y, settings, rng, noise, remember)).run()
 
 
 class _Fit:
     """One fit: what all its steps share."""
 
-    def __init__(
-        self,
-        X: Array,
-        Y: Array,
-        settings: Settings,
-        rng: np.random.Generator,
-        noise: Array | None,
-    ) -> None:
-        self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
-        self.effort = EFFORTS[settings.effort]
-        self.trainer = Trainer(X, Y, settings, rng, noise)
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.settings, self.rng = trainer, trainer.settings, trainer.rng
+        self.X, self.Y = trainer.X, trainer.Y
+        self.effort = EFFORTS[self.settings.effort]
         self.learned: list[Learned] = []
         self.kernel_scores: dict[str, float] = {}
 
@@ -111,7 +109,7 @@ class _Fit:
         naturals = [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
         memory = 0.5 * self.trainer.memory
         with span(*SHARES["conditioning"], "conditioning leaves"):
-            conditioned = Conditioned(experts, naturals, memory, self.trainer.labels)
+            conditioned = self.trainer.condition(experts, naturals, memory)
         with span(*SHARES["weighing"], "fitting the gate"):
             return self._weigh(tree, families, family, conditioned)
 

@@ -93,11 +93,13 @@ def learn(
     n_restarts: int = 0,
     scale_rows: float | None = None,
     report: Callable[[str], None] = lambda message: None,
+    remember: Callable[[Objective], Objective] = lambda objective: objective,
 ) -> list[Learned]:
     """Set every process to the theta that maximises the evidence of a tree, or of leaves without one.
 
     Without sum nodes the outputs do not meet and are learned one by one; in a tree they are learned
-    together. Each restart begins at a random step away.
+    together. Each restart begins at a random step away. ``remember`` makes objectives that are told what was evaluated before
+    (:mod:`dsmgp.checkpoint`).
     """
     sets = [[k] for k in range(len(processes))] if tree is None else [list(range(len(processes)))]
     n_rows = max(len(experts.leaf_rows.flat), 1)
@@ -111,7 +113,9 @@ def learn(
             for number, theta in enumerate(starts):
                 # The optimiser's own matrices are tiny: on busy cores threads wait for one another longer than that takes.
                 with nullcontext() if experts.has_large else one_thread():
-                    found = maximise(objective, theta, n_rows, optimizer, max_iter, tolerance)
+                    found = maximise(
+                        remember(objective), theta, n_rows, optimizer, max_iter, tolerance
+                    )
                 report(
                     f"start {number}: objective {found.objective:.6g} "
                     f"after {found.n_evaluations} evaluations"

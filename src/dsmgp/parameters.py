@@ -11,6 +11,7 @@ import torch
 
 from dsmgp.breaks import ChangePoints
 from dsmgp.effort import EFFORTS
+from dsmgp.executor import Executor, LocalExecutor
 from dsmgp.learn import OPTIMIZERS
 from dsmgp.model import WEIGHTS
 from dsmgp.process import MEANS, NAMED_KERNELS, kernel_parts
@@ -80,6 +81,7 @@ def checked(asked: Any) -> Settings:
         device=_device(asked.device),
         dtype=DTYPES[asked.dtype],
         memory_limit=_bytes(asked.memory_limit),
+        executor=_executor(asked.executor),
     )
 
 
@@ -115,6 +117,19 @@ def _device(name: str) -> torch.device:
             f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"
         ) from None
     return device
+
+
+def _executor(asked: Any) -> Executor:
+    if asked is None or (isinstance(asked, str) and asked == "local"):
+        return LocalExecutor()
+    if isinstance(asked, str):
+        check_choice("executor", asked, ("local", "ray"), "or a RayExecutor")
+        from dsmgp.ray import default_executor
+
+        return default_executor()
+    if not isinstance(asked, Executor):
+        raise ValueError(f"expected executor to be 'local', 'ray' or a RayExecutor, got {asked!r}")
+    return asked
 
 
 def _bytes(limit: int | str | None) -> int | None:

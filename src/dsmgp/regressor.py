@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from dsmgp.breaks import ChangePoints
 from dsmgp.changeable import numbered
 from dsmgp.drawn import Drawn
+from dsmgp.executor import Executor
 from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.guard import progress_shown, unchanged_on_error
 from dsmgp.kept import Kept
@@ -90,6 +91,13 @@ class DSMGPRegressor(Drawn, Kept, RegressorMixin, BaseEstimator):  # type: ignor
         Precision of the experts.
     memory_limit : int or str, optional
         Bytes, or text such as ``"4GB"``, that matrices may take.
+    executor : {"local", "ray"} or RayExecutor, default="local"
+        Where leaves are worked on: on threads or the GPU of this process, or by actors of a Ray cluster
+        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` says which cluster, how many workers and what each
+        may have. Results are the same.
+    checkpoint : path, optional
+        A file in which a fit writes down how far it has come. If it is cut short, the same fit goes on from
+        there and finds the same; at its end the file is removed.
     random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
@@ -167,6 +175,8 @@ class DSMGPRegressor(Drawn, Kept, RegressorMixin, BaseEstimator):  # type: ignor
         device: str = "auto",
         dtype: str = "float64",
         memory_limit: int | str | None = None,
+        executor: str | Executor = "local",
+        checkpoint: str | Path | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         verbose: bool = False,
     ) -> None:
@@ -189,6 +199,8 @@ class DSMGPRegressor(Drawn, Kept, RegressorMixin, BaseEstimator):  # type: ignor
         self.device = device
         self.dtype = dtype
         self.memory_limit = memory_limit
+        self.executor = executor
+        self.checkpoint = checkpoint
         self.random_state = random_state
         self.verbose = verbose
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dsmgp.breaks import ChangePoints
+from dsmgp.executor import Executor, LocalExecutor
 from dsmgp.tree import Node
 
 __all__ = ["Settings"]
@@ -37,3 +38,4 @@ class Settings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float64
     memory_limit: int | None = None
+    executor: Executor = field(default_factory=LocalExecutor)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -209,15 +208,10 @@ class ShardedConditioned(Conditioned):
         self, experts: Experts, naturals: Sequence[Tensor], leave_out: Index | None = None
     ) -> Conditioned:
         assert isinstance(experts, ShardedExperts)
-        if leave_out is not None and experts.labels is None:
-            # The shards were made without them.
-            experts = experts.again(
-                experts.leaf_rows, experts.X, experts.Y, experts.laws, experts.known, leave_out
-            )
         return ShardedConditioned(experts, naturals, self.memory, leave_out)
 
     def local(self) -> Conditioned:
-        """The same in this process, conditioned again."""
+        """Conditioned again."""
         return Conditioned(self.experts.local(), self.naturals, self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -265,13 +259,13 @@ class ShardedConditioned(Conditioned):
             some = routes.rows.take(own)
             here = np.zeros(len(tests), dtype=bool)
             here[some.flat] = True
-            rows = np.flatnonzero(here)  # of which each is sent once, however many leaves it reaches
+            rows = np.flatnonzero(
+                here
+            )  # of which each is sent once, however many leaves it reaches
             local = np.empty(len(tests), dtype=np.int64)
             local[rows] = np.arange(len(rows))
             leaf = self._place[routes.leaf[own]]
-            told.append(
-                (self._key, leaf, local[some.flat], some.ends, tests[rows], with_variance)
-            )
+            told.append((self._key, leaf, local[some.flat], some.ends, tests[rows], with_variance))
         for where, found in zip(places, self.experts.ask("predict", told, asked), strict=True):
             mean[where] = found[0]
             if with_variance:

@@ -146,7 +146,7 @@ def write_model(
     arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
     write_naturals(model, arrays)
     if include_factors:
-        _write_factors(model.experts, arrays)
+        _write_factors(model.experts.local(), arrays)
     write_archive(path, header, arrays)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from dsmgp.columns import Columns
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
-from dsmgp.learn import TOLERANCE, Learned, learn
+from dsmgp.learn import TOLERANCE, Learned, Objective, learn
 from dsmgp.loo import equal_rows
 from dsmgp.machine import memory
 from dsmgp.periods import dominant_periods, set_periods
@@ -46,10 +46,12 @@ class Trainer:
         settings: Settings,
         rng: np.random.Generator,
         noise: Array | None = None,
+        remember: Callable[[Objective], Objective] = lambda objective: objective,
     ) -> None:
         self.X, self.Y, self.settings, self.rng = X, Y, settings, rng
         #: Variances known row by row, (n_rows, n_outputs), beside the noise that is learned.
         self.noise = noise
+        self.remember = remember
         self.inputs = InputUnits.of(X, settings.standardize)
         self.outputs = OutputUnits.of(Y, settings.standardize)
         self.labels = equal_rows(X)
@@ -105,20 +107,28 @@ class Trainer:
             own[0] if family is None else [[own[f][o] for f in family] for o in range(len(own[0]))]
         )
         Z, targets = self._tensor(self.inputs, self.X), self._tensor(self.outputs, self.Y)
-        return Experts(some, Z, targets, laws, memory=0.25 * self.memory, known=self._known())
+        return self.settings.executor.experts(
+            some, Z, targets, laws, 0.25 * self.memory, self._known(), self.labels
+        )
+
+    @property
+    def _home(self) -> tuple[torch.device, torch.dtype]:
+        """Where the rows are."""
+        settings = self.settings
+        return settings.executor.home(settings.device), settings.dtype
 
     def _known(self) -> Tensor | None:
         """Noise that is known, as the experts see it."""
         if self.noise is None:
             return None
         known = self.outputs.noise_to_experts(self.noise)
-        return as_tensor(known, (self.settings.device, self.settings.dtype))
+        return as_tensor(known, self._home)
 
     def _tensor(self, units: InputUnits | OutputUnits, values: Array) -> Tensor:
         """Values as the experts see them."""
         known, seen = self._seen.get(type(units), (None, torch.empty(0)))
         if known is not units:
-            seen = as_tensor(units.to_experts(values), (self.settings.device, self.settings.dtype))
+            seen = as_tensor(units.to_experts(values), self._home)
             self._seen[type(units)] = units, seen
         return seen
 
@@ -147,6 +157,7 @@ class Trainer:
             n_restarts=settings.n_restarts,
             scale_rows=SCALE_ROWS if own_scales else None,
             report=logger.info,
+            remember=self.remember,
         )
         self.n_evaluations += sum(one.n_evaluations for one in found)
         if own_scales:
@@ -160,7 +171,11 @@ class Trainer:
     def left_out(self, some: Sequence[Leaf], family: Family) -> Conditioned:
         """The leaves conditioned, every row also predicted without itself."""
         naturals = family.naturals(self.X.shape[1])
-        return Conditioned(self.experts(some, [family]), naturals, 0, self.labels)
+        return self.condition(self.experts(some, [family]), naturals, 0)
+
+    def condition(self, experts: Experts, naturals: Sequence[Tensor], memory: float) -> Conditioned:
+        """Leaves that see their rows, and leave each of them out."""
+        return self.settings.executor.condition(experts, naturals, memory, self.labels)
 
     def length_scales(self, family: Family) -> Array:
         """How far one has to go along each input for the function to change, in the user's units.

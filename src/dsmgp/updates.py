@@ -58,6 +58,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def tables(self) -> list[Array]:
+        """All that was given."""
+        return [self.X, self.Y, *([] if self.noise is None else [self.noise])]
+
     def joined(self, X: Array, Y: Array, noise: Array | None) -> Rows:
         ids = np.arange(self.following, self.following + len(X))
         if self.noise is None and noise is None:
@@ -224,7 +229,7 @@ class Changing:
     ) -> Changing:
         """All leaves anew, with the theta of the leaves they come from; the gate too if there are settings to fit it by."""
         model, old = self.model, Online.of(self.model.experts, self.rows.ids).base
-        like = old.experts.X
+        like, labels = old.experts.X, equal_rows(self.rows.X)
         rows, known = self.rows, self._known(self.rows.noise)
         experts = old.experts.again(
             leaves(tree),
@@ -232,9 +237,10 @@ class Changing:
             as_tensor(model.outputs.to_experts(rows.Y), like),
             [[own[k] for k in origin] for own in old.experts.laws],
             None if known is None else as_tensor(known, like),
+            labels,
         )
         naturals: list[Tensor] = [n if n.ndim == 1 else n[origin] for n in old.naturals]
-        conditioned = old.again(experts, naturals, equal_rows(rows.X))
+        conditioned = old.again(experts, naturals, labels)
         new = replace(
             model,
             tree=tree,

@@ -1,0 +1,129 @@
+"""A fit that was cut short goes on from its checkpoint, and finds what it would have found."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dsmgp import DSMGPRegressor, ModelFileError
+from dsmgp.archive import read_archive
+from dsmgp.experts import Experts
+
+OPTIONS = {"leaf_size": [40, 80], "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(150, 2))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=150)
+
+
+@pytest.fixture(scope="module")
+def whole(rows):
+    return DSMGPRegressor(**OPTIONS).fit(*rows)
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """Counts evaluations, and interrupts at one if told."""
+    seen = {"n": 0, "stop": None}
+    evaluate = Experts.log_evidence_and_gradient
+
+    def counted(self, *arguments, **options):
+        seen["n"] += 1
+        if seen["n"] == seen["stop"]:
+            raise KeyboardInterrupt
+        return evaluate(self, *arguments, **options)
+
+    monkeypatch.setattr(Experts, "log_evidence_and_gradient", counted)
+    return seen
+
+
+def test_a_fit_that_was_cut_short_goes_on(rows, whole, tmp_path, count):
+    path = tmp_path / "fit.ckpt"
+    count["stop"] = 33
+    with pytest.raises(KeyboardInterrupt):
+        DSMGPRegressor(checkpoint=path, **OPTIONS).fit(*rows)
+    assert path.exists()
+    count.update(n=0, stop=None)
+    model = DSMGPRegressor(checkpoint=path, **OPTIONS).fit(*rows)
+    assert count["n"] == whole.n_evaluations_ - 30  # one in five is written down
+    assert not path.exists()
+    for one, other in zip(model._learned, whole._learned, strict=True):
+        assert one.path == other.path
+        np.testing.assert_array_equal(one.theta, other.theta)
+    np.testing.assert_array_equal(model.predict(rows[0]), whole.predict(rows[0]))
+
+
+def test_without_a_seed_that_of_the_first_try_is_taken_up(rows, tmp_path, count):
+    path = tmp_path / "fit.ckpt"
+    options = {**OPTIONS, "random_state": None}
+    count["stop"] = 40
+    with pytest.raises(KeyboardInterrupt):
+        DSMGPRegressor(checkpoint=path, **options).fit(*rows)
+    state = read_archive(path).header["checkpoint"]["rng"]
+    count["stop"] = None
+    model = DSMGPRegressor(checkpoint=path, **options).fit(*rows)
+    rng = np.random.default_rng()
+    rng.bit_generator.state = state
+    expected = DSMGPRegressor(**{**OPTIONS, "random_state": rng}).fit(*rows)
+    np.testing.assert_array_equal(model.predict(rows[0]), expected.predict(rows[0]))
+
+
+SCRIPT = """
+import sys, numpy as np
+from dsmgp import DSMGPRegressor
+rng = np.random.default_rng(0)
+X = rng.uniform(-2, 2, size=(150, 2))
+y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=150)
+DSMGPRegressor(leaf_size=[40, 80], random_state=0, checkpoint=sys.argv[1]).fit(X, y)
+"""
+
+
+def test_a_driver_that_was_killed_goes_on(rows, whole, tmp_path, count):
+    """A real process, killed without warning in the middle of learning."""
+    path = tmp_path / "fit.ckpt"
+    slow = "import time, dsmgp.experts as e; f = e.Experts.log_evidence_and_gradient\n"
+    slow += (
+        "e.Experts.log_evidence_and_gradient = lambda *a, **k: (time.sleep(0.1), f(*a, **k))[1]\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", slow + SCRIPT, str(path)])
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        if path.exists() and int(read_archive(path).header["checkpoint"]["n_searches"]) > 1:
+            break
+        assert driver.poll() is None, "it ended by itself"
+        time.sleep(0.05)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    model = DSMGPRegressor(checkpoint=path, **OPTIONS).fit(*rows)
+    assert 0 < count["n"] < whole.n_evaluations_
+    np.testing.assert_array_equal(model.predict(rows[0]), whole.predict(rows[0]))
+
+
+def test_the_checkpoint_of_another_fit_is_refused(rows, tmp_path, count):
+    X, y = rows
+    path = tmp_path / "fit.ckpt"
+    count["stop"] = 20
+    with pytest.raises(KeyboardInterrupt):
+        DSMGPRegressor(checkpoint=path, **OPTIONS).fit(X, y)
+    count["stop"] = None
+    kept = path.read_bytes()
+    for options, target in (
+        (OPTIONS, y + 1),
+        ({**OPTIONS, "mean": "constant"}, y),
+        ({**OPTIONS, "random_state": 1}, y),
+    ):
+        with pytest.raises(ValueError, match=r"belongs to a fit of other rows.*delete it"):
+            DSMGPRegressor(checkpoint=path, **options).fit(X, target)
+    assert path.read_bytes() == kept
+    path.write_bytes(kept[:-100])
+    with pytest.raises(ModelFileError, match=r"cannot be read.*delete"):
+        DSMGPRegressor(checkpoint=path, **OPTIONS).fit(X, y)
+    with pytest.raises(ModelFileError, match="does not exist; create it"):
+        DSMGPRegressor(checkpoint=tmp_path / "no" / "fit.ckpt", **OPTIONS).fit(X, y)
