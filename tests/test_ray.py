@@ -164,7 +164,7 @@ def test_a_worker_killed_while_learning(executor, rows, killer, worker, caplog):
 
 
 @pytest.mark.parametrize("worker", [0, 1])
-@pytest.mark.parametrize("verb", ["predict", "pairs"])
+@pytest.mark.parametrize("verb", ["predict", "condition"])
 def test_a_worker_killed_when_leaves_have_seen_their_rows(
     executor, rows, killer, worker, verb, caplog
 ):

@@ -131,9 +131,14 @@ class Conditioned:
         return self
 
     def again(
-        self, experts: Experts, naturals: Sequence[Tensor], leave_out: Index | None = None
+        self,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        leave_out: Index | None = None,
+        watched: Index | None = None,
     ) -> Conditioned:
-        """Other experts, or other hyperparameters, conditioned as these were."""
+        """Other experts, or other hyperparameters, conditioned as these were; of which rows left out it will be asked is
+        said before (here all of them are at hand)."""
         return Conditioned(experts, naturals, self.memory, leave_out)
 
     def local(self) -> Conditioned:

@@ -45,8 +45,11 @@ class Executor(Protocol):
         naturals: Sequence[Tensor],
         memory: float,
         leave_out: Index | None = None,
+        watched: Index | None = None,
     ) -> Conditioned:
-        """Experts that see their rows, and leave each of them out where labels are given."""
+        """Experts that see their rows, and leave each of them out where labels are given.
+
+        ``watched`` are the rows left out that will be asked for."""
 
 
 class LocalExecutor:
@@ -73,5 +76,6 @@ class LocalExecutor:
         naturals: Sequence[Tensor],
         memory: float,
         leave_out: Index | None = None,
+        watched: Index | None = None,
     ) -> Conditioned:
         return Conditioned(experts, naturals, memory, leave_out)

@@ -31,7 +31,7 @@ from dsmgp.thetas import Thetas
 from dsmgp.tied import NoiseEvidence, PairEvidence
 from dsmgp.tree import leaves
 from dsmgp.validation import check_choice
-from dsmgp.weigh import weigh
+from dsmgp.weigh import Witnesses, weigh
 
 __all__ = ["RESPONSIBILITIES", "Tied", "Tuned", "finetune"]
 
@@ -136,9 +136,10 @@ def finetune(
             table[k], spent = _tune(model, thetas, k, ties, table[k], own, max_iter)
             n_evaluations += spent
     naturals = _naturals(by_output, table, experts)
-    conditioned = model.experts.again(experts, naturals, equal_rows(X))
+    witnesses = Witnesses.draw(len(X), n_gate_rows if model.weights == "gated" else 0, rng)
+    conditioned = model.experts.again(experts, naturals, equal_rows(X), witnesses.rows)
     tuned = replace(model, experts=conditioned, thetas=table, gate=None)
-    scores = weigh(tuned, local_scale, n_gate_rows, rng)
+    scores = weigh(tuned, local_scale, witnesses)
     return Tuned(tuned, n_evaluations, scores)
 
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dsmgp.breaks import ChangePoints
 from dsmgp.choose import choose_units, left_out_score, rank_kernels
 from dsmgp.conditioned import Conditioned
 from dsmgp.effort import EFFORTS, GRADIENT, leaf_rows, seconds
-from dsmgp.grow import grow_balanced, grow_leaves, grow_paper
+from dsmgp.grow import grow_paper
 from dsmgp.learn import TOLERANCE, Learned, Objective
 from dsmgp.model import Model
 from dsmgp.process import Family
@@ -25,9 +24,9 @@ from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.train import Trainer
 from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
-from dsmgp.weigh import weigh
+from dsmgp.weigh import Witnesses, weigh
 
-__all__ = ["Fitted", "fit"]
+__all__ = ["Fitted", "fit", "fit_by"]
 
 Array = NDArray[np.float64]
 logger = logging.getLogger("dsmgp")
@@ -79,7 +78,12 @@ def fit(
     ``noise`` is what is known of the observations' variances; ``remember`` makes objectives that are told what was evaluated
     before (:mod:`dsmgp.checkpoint`).
     """
-    return _Fit(Trainer(X, Y, settings, rng, noise, remember)).run()
+    return fit_by(Trainer(X, Y, settings, rng, noise, remember))
+
+
+def fit_by(trainer: Trainer) -> Fitted:
+    """Fit to the rows that a trainer has."""
+    return _Fit(trainer).run()
 
 
 class _Fit:
@@ -87,16 +91,15 @@ class _Fit:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.settings, self.rng = trainer, trainer.settings, trainer.rng
-        self.X, self.Y = trainer.X, trainer.Y
         self.effort = EFFORTS[self.settings.effort]
         self.learned: list[Learned] = []
         self.kernel_scores: dict[str, float] = {}
 
     def run(self) -> Fitted:
-        settings, n_dims = self.settings, self.X.shape[1]
+        settings = self.settings
         asked = settings.structure
         assert not isinstance(asked, ChangePoints)  # which is for fit_breaks
-        given = None if isinstance(asked, str) else place(asked, self.X)
+        given = None if isinstance(asked, str) else place(asked, self.trainer.X)
         families = self._families(given)
         with span(*SHARES["growing"], "growing the tree"):
             partitions = [(given, families[0])] if given else self._partitions(families)
@@ -104,14 +107,13 @@ class _Fit:
         if settings.optimizer is not None and settings.objective == "full":
             with span(*SHARES["full"], "learning on the whole tree"):
                 self.learned = self.trainer.learn(leaves(tree), families[0], tree=tree)
-        experts = self.trainer.experts(leaves(tree), families, family.tolist())
-        tables = zip(*(each.naturals(n_dims) for each in families), strict=True)
-        naturals = [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
-        memory = 0.5 * self.trainer.memory
+        gated = settings.weights == "gated"
+        n_gate_rows = self.effort.n_gate_rows if gated else 0
+        witnesses = Witnesses.draw(self.trainer.n_rows, n_gate_rows, self.rng)
         with span(*SHARES["conditioning"], "conditioning leaves"):
-            conditioned = self.trainer.condition(experts, naturals, memory)
+            conditioned = self.trainer.conditioned(tree, families, family, witnesses.rows)
         with span(*SHARES["weighing"], "fitting the gate"):
-            return self._weigh(tree, families, family, conditioned)
+            return self._weigh(tree, families, family, conditioned, witnesses)
 
     @property
     def _may_mix(self) -> bool:
@@ -160,7 +162,7 @@ class _Fit:
         if given is not None:
             return leaves(induced_tree(given, self.rng))
         size = int(np.median(settings.leaf_sizes)) if settings.leaf_sizes else self.effort.leaf_size
-        return self._grow_leaves(size, self.effort.n_leaves, self.trainer.inputs.scale)
+        return self.trainer.grow_leaves(size, self.effort.n_leaves, self.trainer.inputs.scale)
 
     def _large_family(self, families: list[Family], sizes: Sequence[int]) -> Family | None:
         """Theta for partitions of large leaves, from leaves as large as theirs, where that can be afforded.
@@ -168,13 +170,13 @@ class _Fit:
         Large leaves see further than those theta was learned on, and may prefer another kernel: the best two
         go on from where they are, and leave-one-out decides.
         """
-        effort, device, n = self.effort, self.settings.device.type, len(self.X)
-        if not all(isinstance(law, Stationary) for law in families[0].laws(self.X.shape[1])):
+        effort, device, n = self.effort, self.settings.device.type, self.trainer.n_rows
+        if not all(isinstance(law, Stationary) for law in families[0].laws(self.trainer.n_dims)):
             return None
         fewest, most_iterations = POLISH_ITERATIONS
         # Seconds for one iteration, if there are as few of them as may be.
         budget = POLISH_SHARE * effort.budget(device) / fewest
-        budget /= GRADIENT * len(families) * self.Y.shape[1]
+        budget /= GRADIENT * len(families) * self.trainer.n_outputs
         least = min(n, POLISH_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n))
         large = sorted({s for s in sizes if self._is_large(s)})
         # One theta serves all of them, and that of a middling size does so best; unless one leaf holds all rows, which
@@ -190,7 +192,7 @@ class _Fit:
             return None
         trainer = self.trainer
         most = min(n_leaves, effort.n_leaves)
-        found = self._grow_leaves(size, 2 * most, trainer.length_scales(families[0]))
+        found = self.trainer.grow_leaves(size, 2 * most, trainer.length_scales(families[0]))
         some = trainer.some(found, most)
         spent = sum(seconds(leaf.n_rows, leaf.n_rows, device) for leaf in some)
         n_iterations = int(min(fewest * max(budget / spent, 1.0), most_iterations))
@@ -211,7 +213,7 @@ class _Fit:
         return best if learned else None
 
     def _is_large(self, size: int) -> bool:
-        return min(size, len(self.X)) >= LARGE * self.effort.leaf_size
+        return min(size, self.trainer.n_rows) >= LARGE * self.effort.leaf_size
 
     # The tree
 
@@ -233,7 +235,7 @@ class _Fit:
             else:  # partitions of one size take turns
                 owned[sizes[:k].count(size) % len(close)].append(size)
         return [
-            (self._grow(own, trainer.length_scales(family)), family)
+            (trainer.grow(own, trainer.length_scales(family)), family)
             for own, family in zip(owned, owners, strict=True)
             if own
         ]
@@ -241,9 +243,10 @@ class _Fit:
     def _sizes(self) -> list[int]:
         """Sizes of the leaves, one entry per partition."""
         settings = self.settings
-        effort, n_outputs = self.effort, self.Y.shape[1]
+        effort, n_outputs = self.effort, self.trainer.n_outputs
         sizes = list(
-            settings.leaf_sizes or effort.leaf_sizes(len(self.X), n_outputs, settings.device.type)
+            settings.leaf_sizes
+            or effort.leaf_sizes(self.trainer.n_rows, n_outputs, settings.device.type)
         )
         n_children = settings.sum_children
         if n_children is None:
@@ -253,31 +256,10 @@ class _Fit:
             return [sizes[round(k)] for k in np.linspace(0, len(sizes) - 1, n_children)]
         return [sizes[k % len(sizes)] for k in range(n_children)]
 
-    def _grow(self, sizes: Sequence[int], unit: Array) -> Node:
-        return grow_balanced(
-            self.trainer.columns,
-            leaf_sizes=sizes,
-            product_children=self.settings.product_children or 2,
-            depth=self.settings.depth or 1,
-            rng=self.rng,
-            unit=unit,
-        )
-
-    def _grow_leaves(self, size: int, most: int, unit: Array) -> list[Leaf]:
-        ways = self.settings.product_children or 2
-        return grow_leaves(
-            self.trainer.columns,
-            leaf_size=size,
-            most=most,
-            product_children=ways,
-            rng=self.rng,
-            unit=unit,
-        )
-
     def _grow_paper(self, sum_children: int) -> Node:
         settings = self.settings
         return grow_paper(
-            self.X,
+            self.trainer.X,
             leaf_size=settings.leaf_sizes[0] if settings.leaf_sizes else PAPER_SIZE,
             sum_children=sum_children,
             product_children=settings.product_children,
@@ -294,6 +276,7 @@ class _Fit:
         families: list[Family],
         family: NDArray[np.int64],
         conditioned: Conditioned,
+        witnesses: Witnesses,
     ) -> Fitted:
         """Scales of the leaves, the gate, and the scores of rows left out."""
         settings, trainer = self.settings, self.trainer
@@ -305,10 +288,9 @@ class _Fit:
             inputs=trainer.inputs,
             outputs=trainer.outputs,
             weights=settings.weights,
-            scales=np.ones((len(family), self.Y.shape[1])),
+            scales=np.ones((len(family), self.trainer.n_outputs)),
         )
-        n_gate_rows = self.effort.n_gate_rows
-        scores = weigh(model, settings.local_scale, n_gate_rows, self.rng)
+        scores = weigh(model, settings.local_scale, witnesses)
         return Fitted(model, self.learned, self.kernel_scores, trainer.n_evaluations, *scores)
 
 

@@ -74,6 +74,13 @@ class Pairs:
     place: Index
     values: Array
 
+    def only(self, places: Index, n_asked: int) -> Pairs:
+        """Those of some of the rows that were asked for, of which there were ``n_asked``."""
+        new = np.full(n_asked, -1, dtype=np.int64)
+        new[places] = np.arange(len(places))
+        chosen = np.flatnonzero(new[self.place] >= 0)
+        return Pairs(self.leaf[chosen], new[self.place[chosen]], self.values[:, chosen])
+
     @classmethod
     def joined(cls, parts: Sequence[Pairs]) -> Pairs:
         """Of leaves that were asked elsewhere."""

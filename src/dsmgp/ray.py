@@ -30,7 +30,7 @@ from dsmgp.execution import as_numpy
 from dsmgp.experts import Experts
 from dsmgp.ragged import Ragged
 from dsmgp.shard import Answer, Content, Plan, ShardHost
-from dsmgp.sharded import ShardedConditioned, ShardedExperts
+from dsmgp.sharded import ShardedConditioned, ShardedExperts, Tables
 from dsmgp.tree import Leaf
 
 __all__ = ["RayExecutor", "default_executor"]
@@ -154,7 +154,7 @@ class RayExecutor:
         known: Tensor | None = None,
         labels: Index | None = None,
     ) -> Experts:
-        return ShardedExperts(leaves, X, Y, laws, self.workers, memory, known, labels)
+        return ShardedExperts.sent(leaves, X, Y, laws, self.workers, memory, known, labels)
 
     def condition(
         self,
@@ -162,9 +162,10 @@ class RayExecutor:
         naturals: Sequence[Tensor],
         memory: float,
         leave_out: Index | None = None,
+        watched: Index | None = None,
     ) -> Conditioned:
         assert isinstance(experts, ShardedExperts)
-        return ShardedConditioned(experts, naturals, memory, leave_out)
+        return ShardedConditioned(experts, naturals, memory, watched)
 
 
 @cache
@@ -205,6 +206,9 @@ class _Worker:
 
     def ask(self, number: int, verb: str, *arguments: Any) -> Answer:
         return self.host.ask(number, verb, *arguments)
+
+    def remember(self, number: int, *arguments: Any) -> None:
+        self.host.remember(number, *arguments)
 
     def remove(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -272,6 +276,11 @@ class _Workers:
     @property
     def n_shards(self) -> int:
         return len(self._actors)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the workers."""
+        return torch.device("cuda" if self.asked.get("GPU", 0) > 0 else "cpu")
 
     @property
     def alive(self) -> bool:
@@ -360,32 +369,29 @@ class _Workers:
         share = memory / together
         return min(share, 0.5 * self.asked["memory"]) if "memory" in self.asked else share
 
-    def place(
-        self,
-        parts: Sequence[Index],
-        leaf_rows: Ragged,
-        tables: tuple[Tensor, Tensor, Tensor | None, Index | None],
-        laws: Sequence[Sequence[Law]],
-        memory: float,
-    ) -> list[int]:
-        ray = _ray()
+    def stored(self, parts: Sequence[Index], leaf_rows: Ragged, tables: Tables) -> list[Any]:
         X, Y, known, labels = tables
         self._check_memory(leaf_rows.sizes, X, Y)
         stored = {
             name: None if table is None else self._put(table)
             for name, table in {"X": X, "Y": Y, "known": known, "labels": labels}.items()
         }
-        device = torch.device("cuda" if self.asked.get("GPU", 0) > 0 else "cpu")
+        return [_StoredRows(_ray().put(leaf_rows.take(part)), **stored) for part in parts]
+
+    def place(self, plans: Sequence[Plan]) -> list[int]:
         found = []
-        for k, part in enumerate(parts):
-            own = [[by_leaf[n] for n in part.tolist()] for by_leaf in laws]
-            load = _StoredRows(ray.put(leaf_rows.take(part)), **stored)
-            number = next(self._numbers)
-            plan = ray.put(Plan(load, part, own, memory, device, X.dtype))
-            self._plans[number], self._conditioned[number] = (k, plan), {}
-            self._actors[k].place.remote(number, plan)
+        for k, plan in enumerate(plans):
+            number, worker = next(self._numbers), k % len(self._actors)
+            reference = _ray().put(plan)
+            self._plans[number], self._conditioned[number] = (worker, reference), {}
+            self._actors[worker].place.remote(number, reference)
             found.append(number)
         return found
+
+    def remember(self, shards: Sequence[int], arguments: Sequence[Any]) -> None:
+        for number, own in zip(shards, arguments, strict=True):
+            self._conditioned[number][own[0]] = own
+            self._actors[self._plans[number][0]].remember.remote(number, *own)
 
     def _put(self, table: Tensor | Index) -> Any:
         """Its place in the object store; a table that is used again and again is put there once."""
@@ -432,10 +438,7 @@ class _Workers:
             found.append(answer)
             number, _, own = one
             if verb == "condition":
-                self._conditioned[number][own[0]] = own
-            elif verb == "forget_left_out":
-                key, naturals, memory, _ = self._conditioned[number][own[0]]
-                self._conditioned[number][key] = (key, naturals, memory, False)
+                self._conditioned[number][own[0]] = own[:3]
         return found
 
     def _send(self, number: int, verb: str, arguments: tuple[Any, ...]) -> Any:
@@ -487,7 +490,7 @@ class _Workers:
             if owner == worker:
                 new.place.remote(number, plan)
                 for arguments in self._conditioned[number].values():
-                    new.ask.remote(number, "condition", *arguments)
+                    new.remember.remote(number, *arguments)
 
     def remove(self, shards: Sequence[int]) -> None:
         for number in shards:

@@ -21,7 +21,7 @@ from dsmgp.conditioned import Conditioned
 from dsmgp.engine import Law
 from dsmgp.execution import as_numpy, as_tensor
 from dsmgp.experts import Experts
-from dsmgp.loo import LeftLeaves, Pairs
+from dsmgp.loo import Pairs
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
 
@@ -98,7 +98,6 @@ class Shard:
         )
         # By what they were conditioned for: one set of leaves may be conditioned on several thetas.
         self._conditioned: dict[int, Conditioned] = {}
-        self._left: dict[int, LeftLeaves] = {}
 
     def log_evidence(self, naturals: Sequence[Array]) -> Array:
         return self.experts.log_evidence(_tensors(naturals))
@@ -112,29 +111,24 @@ class Shard:
         return self.experts.log_evidence_and_gradient(_tensors(naturals), outputs, scale_rows)
 
     def condition(
-        self, key: int, naturals: Sequence[Array], memory: float, leave_out: bool
-    ) -> tuple[Array, Array, Array]:
-        """Log evidence; where rows are left out also the sums of their squares and what these are worth."""
-        labels = self.labels if leave_out else None
+        self, key: int, naturals: Sequence[Array], memory: float, watched: Index | None
+    ) -> tuple[Array, Array, Array, Pairs | None]:
+        """Log evidence; where rows are watched also the sums of squares of rows left out, what these are worth, and what is
+        said of those that are watched, which are named by their numbers among all rows."""
+        labels = None if watched is None else self.labels
         self._conditioned[key] = seen = Conditioned(
             self.experts, _tensors(naturals), memory, labels
         )
-        if not leave_out:
-            return seen.log_evidence, np.empty(0), np.empty(0)
-        self._left[key] = left = seen.left_leaves()
-        return seen.log_evidence, left.squares, left.counts
-
-    def pairs(self, key: int, rows: Index) -> Pairs:
-        """What leaves say of rows without them; rows are named by their numbers among all."""
-        place = np.searchsorted(self.ids, rows)
+        if watched is None:
+            return seen.log_evidence, np.empty(0), np.empty(0), None
+        left = seen.left_leaves()
+        place = np.searchsorted(self.ids, watched)
         here = place < len(self.ids)
-        here[here] = self.ids[place[here]] == rows[here]
-        found = self._left[key].pairs(place[here])
-        return Pairs(found.leaf, np.flatnonzero(here)[found.place], found.values)
-
-    def forget_left_out(self, key: int) -> None:
-        self._conditioned[key].forget_left_out()
-        self._left.pop(key, None)
+        here[here] = self.ids[place[here]] == watched[here]
+        said = left.pairs(place[here])
+        pairs = Pairs(said.leaf, np.flatnonzero(here)[said.place], said.values)
+        seen.forget_left_out()
+        return seen.log_evidence, left.squares, left.counts, pairs
 
     def predict(
         self, key: int, leaf: Index, row: Index, ends: Index, X: Array, with_variance: bool
@@ -149,7 +143,6 @@ class Shard:
     def drop(self, key: int) -> None:
         """Forget what was conditioned."""
         self._conditioned.pop(key, None)
-        self._left.pop(key, None)
 
 
 @dataclass(frozen=True)
@@ -194,19 +187,20 @@ class ShardHost:
                 value, error = None, found
         return Answer(value, error, [(w.category, str(w.message)) for w in caught])
 
+    def remember(self, number: int, key: int, naturals: Sequence[Array], memory: float) -> None:
+        """That a shard was conditioned, which is done again when it is asked."""
+        self._live.pop(number, None)
+        self._asked[number][key] = (key, naturals, memory, None)
+
     def _ask(self, number: int, verb: str, arguments: tuple[Any, ...]) -> Any:
-        if verb == "drop" and number not in self._live:
-            self._asked[number].pop(arguments[0], None)
-            return None
-        found = getattr(self._shard(number), verb)(*arguments)
         asked = self._asked[number]
-        if verb == "condition":
-            asked[arguments[0]] = arguments
-        elif verb == "forget_left_out":
-            key, naturals, memory, _ = asked[arguments[0]]
-            asked[key] = (key, naturals, memory, False)
-        elif verb == "drop":
+        if verb == "drop":
             asked.pop(arguments[0], None)
+            if number not in self._live:
+                return None
+        found = getattr(self._shard(number), verb)(*arguments)
+        if verb == "condition":
+            asked[arguments[0]] = (*arguments[:3], None)  # rows are left out once
         return found
 
     def _shard(self, number: int) -> Shard:

@@ -10,10 +10,11 @@ import heapq
 import itertools
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,13 +27,25 @@ from dsmgp.loo import LeaveOneOut, Pairs
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
-from dsmgp.shard import Answer
+from dsmgp.shard import Answer, Content, Plan, ShardHost
 from dsmgp.tree import Leaf
 
-__all__ = ["Hosts", "ShardedConditioned", "ShardedExperts", "balanced"]
+__all__ = [
+    "Hosts",
+    "LocalHosts",
+    "ShardedConditioned",
+    "ShardedExperts",
+    "Stores",
+    "Tables",
+    "balanced",
+    "laws_of",
+]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+Load = Callable[[], Content]
+#: X, Y, what is known of the noise, and labels of equal rows.
+Tables = tuple[Tensor, Tensor, Tensor | None, Index | None]
 # What a pair of rows costs beside the factorisation, in multiplications.
 PAIR = 100.0
 _keys = itertools.count()
@@ -43,25 +56,24 @@ class Hosts(Protocol):
 
     @property
     def n_shards(self) -> int:
-        """Into how many the leaves are to be divided."""
+        """Into how many of them leaves are to be divided."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where their leaves are worked on."""
 
     def memory_of_shard(self, memory: float) -> float:
         """What each may take of the bytes that there are for all on a machine."""
 
-    def place(
-        self,
-        parts: Sequence[Index],
-        leaf_rows: Ragged,
-        tables: tuple[Tensor, Tensor, Tensor | None, Index | None],
-        laws: Sequence[Sequence[Law]],
-        memory: float,
-    ) -> list[int]:
-        """Make a shard of each part of the leaves; the numbers by which they are asked.
-
-        ``tables`` are X, Y, what is known of the noise, and labels of equal rows, of all rows."""
+    def place(self, plans: Sequence[Plan]) -> list[int]:
+        """Make shards; the numbers by which they are asked."""
 
     def ask(self, shards: Sequence[int], verb: str, arguments: Sequence[Any]) -> list[Answer]:
-        """A verb of :class:`~dsmgp.shard.Shard` for each of the shards, with arguments of its own; all at once where that can be."""
+        """A verb of :class:`~dsmgp.shard.Shard` for each of the shards, with arguments of its own; all at once where that
+        can be."""
+
+    def remember(self, shards: Sequence[int], arguments: Sequence[Any]) -> None:
+        """That shards were conditioned once: they are again when they are asked."""
 
     def remove(self, shards: Sequence[int]) -> None:
         """Forget shards; must not wait."""
@@ -70,40 +82,121 @@ class Hosts(Protocol):
         """Forget what shards were conditioned on; must not wait."""
 
 
+class Stores(Hosts, Protocol):
+    """Hosts to which rows can be sent."""
+
+    def stored(self, parts: Sequence[Index], leaf_rows: Ragged, tables: Tables) -> list[Load]:
+        """For each part of the leaves, what gives its rows wherever its shard is."""
+
+
+class LocalHosts:
+    """Shards of this process, one after the other; as many in memory as there is room for.
+
+    Parameters
+    ----------
+    memory : float
+        Bytes that they may take.
+    """
+
+    n_shards = 1
+
+    def __init__(self, memory: float, device: torch.device) -> None:
+        self.device, self._host = device, ShardHost(memory)
+        self._numbers = itertools.count()
+
+    def memory_of_shard(self, memory: float) -> float:
+        return memory
+
+    def place(self, plans: Sequence[Plan]) -> list[int]:
+        numbers = [next(self._numbers) for _ in plans]
+        for number, plan in zip(numbers, plans, strict=True):
+            self._host.place(number, plan)
+        return numbers
+
+    def ask(self, shards: Sequence[int], verb: str, arguments: Sequence[Any]) -> list[Answer]:
+        found = []
+        for number, own in zip(shards, arguments, strict=True):
+            found.append(self._host.ask(number, verb, *own))
+            if found[-1].error is not None:
+                break  # which is raised by who asks
+            if verb == "condition":
+                tick(len(found) / len(shards))
+        return found
+
+    def remember(self, shards: Sequence[int], arguments: Sequence[Any]) -> None:
+        for number, own in zip(shards, arguments, strict=True):
+            self._host.remember(number, *own)
+
+    def remove(self, shards: Sequence[int]) -> None:
+        for number in shards:
+            self._host.remove(number)
+
+    def drop(self, shards: Sequence[int], key: int) -> None:
+        for number in shards:
+            self._host.ask(number, "drop", key)
+
+
 class ShardedExperts(Experts):
-    """Experts whose leaves live in shards; rows are here too, for those who cut trees and write files.
+    """Experts whose leaves live in shards.
 
     Parameters
     ----------
     hosts : Hosts
-    labels : ndarray of shape (n_rows,), optional
-        Equal for rows of equal inputs; needed to leave rows out.
+    shards : list of int
+        By which the hosts know them.
+    parts : list of ndarray
+        Numbers of the leaves of each.
+    n_rows : int
+    tables : X, Y and what is known of the noise, where rows are in this process too; else without rows.
 
-    The others are those of :class:`~dsmgp.experts.Experts`.
+    Others are those of :class:`~dsmgp.experts.Experts`.
     """
 
     def __init__(
         self,
+        hosts: Hosts,
+        shards: list[int],
+        parts: Sequence[Index],
+        laws: Sequence[Sequence[Law]],
+        n_rows: int,
+        memory: float,
+        tables: tuple[Tensor, Tensor, Tensor | None],
+    ) -> None:
+        self.hosts, self.shards, self.parts = hosts, shards, list(parts)
+        self.laws, self.n_rows, self.memory = [list(own) for own in laws], n_rows, memory
+        self.X, self.Y, self.known = tables
+        self.threads = Threads(self.X.device)
+        weakref.finalize(self, hosts.remove, shards)
+
+    @classmethod
+    def sent(
+        cls,
         leaves: Sequence[Leaf] | Ragged,
         X: Tensor,
         Y: Tensor,
         laws: Sequence[Law | Sequence[Law]],
-        hosts: Hosts,
+        hosts: Stores,
         memory: float,
         known: Tensor | None = None,
         labels: Index | None = None,
-    ) -> None:
-        self.hosts, self.memory = hosts, memory
-        self.X, self.Y, self.known, self.labels = X, Y, known, labels
-        self.laws, self.leaf_rows = laws_of_leaves(laws, len(leaves)), rows_of_leaves(leaves)
-        self.threads = Threads(X.device)
-        #: Numbers of the leaves of each shard.
-        self.parts = balanced(self.leaf_rows.sizes, hosts.n_shards)
+    ) -> ShardedExperts:
+        """Of rows in this process, which stay here too; ``labels`` are equal for rows of equal inputs."""
+        leaf_rows, by_leaf = rows_of_leaves(leaves), laws_of_leaves(laws, len(leaves))
+        parts = balanced(leaf_rows.sizes, hosts.n_shards)
+        loads = hosts.stored(parts, leaf_rows, (X, Y, known, labels))
         each = hosts.memory_of_shard(memory)
-        self.shards = hosts.place(
-            self.parts, self.leaf_rows, (X, Y, known, labels), self.laws, each
-        )
-        weakref.finalize(self, hosts.remove, self.shards)
+        plans = [
+            Plan(load, part, laws_of(part, by_leaf), each, hosts.device, X.dtype)
+            for load, part in zip(loads, parts, strict=True)
+        ]
+        shards, tables = hosts.place(plans), (X, Y, known)
+        self = cls(hosts, shards, parts, by_leaf, len(X), memory, tables)
+        self.leaf_rows = leaf_rows
+        return self
+
+    @property
+    def n_leaves(self) -> int:
+        return len(self.laws[0])
 
     def again(
         self,
@@ -114,7 +207,8 @@ class ShardedExperts(Experts):
         known: Tensor | None = None,
         labels: Index | None = None,
     ) -> ShardedExperts:
-        return ShardedExperts(leaves, X, Y, laws, self.hosts, self.memory, known, labels)
+        hosts: Any = self.hosts
+        return ShardedExperts.sent(leaves, X, Y, laws, hosts, self.memory, known, labels)
 
     def local(self) -> Experts:
         """The same in this process."""
@@ -171,6 +265,13 @@ class ShardedConditioned(Conditioned):
     """Leaves in shards that have seen their rows. Factors stay where they were made, and answer there.
 
     A copy, or one that was pickled, has all leaves in its own process.
+
+    Parameters
+    ----------
+    watched : ndarray, optional
+        Rows that are to be left out, by their numbers: of no others can it be asked.
+    log_evidence : ndarray of shape (n_leaves, n_outputs), optional
+        From a time when the leaves were conditioned before: they are again when they are asked.
     """
 
     experts: ShardedExperts
@@ -180,68 +281,77 @@ class ShardedConditioned(Conditioned):
         experts: ShardedExperts,
         naturals: Sequence[Tensor],
         memory: float,
-        leave_out: Index | None = None,
+        watched: Index | None = None,
+        log_evidence: Array | None = None,
     ) -> None:
         self.experts, self.naturals, self.memory = experts, list(naturals), memory
         self.bound = experts.bind(naturals)
         self.noise = self._noise()
         self.left_out = None
-        self._leaves_out = leave_out is not None
         self._key = next(_keys)
-        each = experts.hosts.memory_of_shard(memory)
-        arguments = [
-            (self._key, own, each, self._leaves_out) for own in experts.of_shards(naturals)
-        ]
-        found = experts.ask("condition", arguments)
-        tick(1.0)
-        self.log_evidence = experts.gathered([f[0] for f in found])
-        if self._leaves_out:
-            self._squares = experts.gathered([f[1] for f in found])
-            self._counts = experts.gathered([f[2] for f in found])
-        weakref.finalize(self, experts.hosts.drop, experts.shards, self._key)
         #: Which shard each leaf lives in, and its number there.
         self._shard, self._place = np.empty((2, experts.n_leaves), dtype=np.int64)
         for k, part in enumerate(experts.parts):
             self._shard[part], self._place[part] = k, np.arange(len(part))
+        each = experts.hosts.memory_of_shard(memory)
+        arguments = [(self._key, own, each) for own in experts.of_shards(naturals)]
+        self._left: tuple[Index, Array, Array, Pairs] | None = None
+        if log_evidence is not None:
+            experts.hosts.remember(experts.shards, arguments)
+            self.log_evidence = log_evidence
+        else:
+            found = experts.ask("condition", [(*own, watched) for own in arguments])
+            self.log_evidence = experts.gathered([f[0] for f in found])
+            if watched is not None:
+                squares, counts = (experts.gathered([f[k] for f in found]) for k in (1, 2))
+                said = [
+                    Pairs(part[pairs.leaf], pairs.place, pairs.values)
+                    for part, (*_, pairs) in zip(experts.parts, found, strict=True)
+                ]
+                self._left = watched, squares, counts, Pairs.joined(said)
+        weakref.finalize(self, experts.hosts.drop, experts.shards, self._key)
 
     def again(
-        self, experts: Experts, naturals: Sequence[Tensor], leave_out: Index | None = None
+        self,
+        experts: Experts,
+        naturals: Sequence[Tensor],
+        leave_out: Index | None = None,
+        watched: Index | None = None,
     ) -> Conditioned:
         assert isinstance(experts, ShardedExperts)
-        return ShardedConditioned(experts, naturals, self.memory, leave_out)
+        return ShardedConditioned(experts, naturals, self.memory, watched)
 
     def local(self) -> Conditioned:
         """Conditioned again."""
         return Conditioned(self.experts.local(), self.naturals, self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _conditioned_again, (self.experts.local(), self.naturals, self.memory)
+        return Conditioned, (self.experts.local(), self.naturals, self.memory)
 
     @property
     def leaf_rows(self) -> Ragged:
         return self.experts.leaf_rows
 
     @property
+    def n_rows(self) -> int:
+        return self.experts.n_rows
+
+    @property
     def sharing(self) -> None:
         return None
 
     def leave_one_out(self) -> LeaveOneOut:
-        assert self._leaves_out, "rows were not left out"
-        known = self.experts.known is not None
-        return LeaveOneOut(self._squares, self._counts, self._pairs, known)
+        assert self._left is not None, "rows were not left out"
+        watched, squares, counts, said = self._left
 
-    def _pairs(self, rows: Index) -> Pairs:
-        parts = self.experts.ask("pairs", [(self._key, rows)] * len(self.experts.parts))
-        return Pairs.joined(
-            [
-                Pairs(numbers[part.leaf], part.place, part.values)
-                for numbers, part in zip(self.experts.parts, parts, strict=True)
-            ]
-        )
+        def pairs(rows: Index) -> Pairs:
+            return said.only(np.searchsorted(watched, rows), len(watched))
+
+        known = bool((said.values[7] != 0).any())
+        return LeaveOneOut(squares, counts, pairs, known)
 
     def forget_left_out(self) -> None:
-        self._leaves_out = False
-        self.experts.ask("forget_left_out", [(self._key,)] * len(self.experts.parts))
+        self._left = None
 
     def columns(self, number: int) -> tuple[Column, ...] | None:
         """Factors are elsewhere: a leaf that rows come to is made again here."""
@@ -259,9 +369,7 @@ class ShardedConditioned(Conditioned):
             some = routes.rows.take(own)
             here = np.zeros(len(tests), dtype=bool)
             here[some.flat] = True
-            rows = np.flatnonzero(
-                here
-            )  # of which each is sent once, however many leaves it reaches
+            rows = np.flatnonzero(here)  # each is sent once, however many leaves it reaches
             local = np.empty(len(tests), dtype=np.int64)
             local[rows] = np.arange(len(rows))
             leaf = self._place[routes.leaf[own]]
@@ -278,6 +386,11 @@ class ShardedConditioned(Conditioned):
         return as_tensor(found[0], X), as_tensor(found[1], X)
 
 
+def laws_of(part: Index, by_leaf: Sequence[Sequence[Law]]) -> list[list[Law]]:
+    """Those of some leaves."""
+    return [[own[k] for k in part.tolist()] for own in by_leaf]
+
+
 def balanced(sizes: Index, n_parts: int) -> list[Index]:
     """Leaves in parts of about equal work, the largest leaves dealt out first; no part is empty."""
     n_parts = max(1, min(n_parts, len(sizes)))
@@ -289,7 +402,3 @@ def balanced(sizes: Index, n_parts: int) -> list[Index]:
         owner[leaf] = part
         heapq.heapreplace(heap, (load + max(float(costs[leaf]), 1.0), part))
     return [np.flatnonzero(owner == part) for part in range(n_parts)]
-
-
-def _conditioned_again(experts: Experts, naturals: list[Tensor], memory: float) -> Conditioned:
-    return Conditioned(experts, naturals, memory)

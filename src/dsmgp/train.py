@@ -17,6 +17,7 @@ from dsmgp.columns import Columns
 from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
+from dsmgp.grow import grow_balanced, grow_leaves
 from dsmgp.learn import TOLERANCE, Learned, Objective, learn
 from dsmgp.loo import equal_rows
 from dsmgp.machine import memory
@@ -24,12 +25,13 @@ from dsmgp.periods import dominant_periods, set_periods
 from dsmgp.process import Family, build_process
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
-from dsmgp.tree import Leaf, Node
+from dsmgp.tree import Leaf, Node, leaves
 from dsmgp.units import InputUnits, OutputUnits
 
 __all__ = ["Trainer"]
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 logger = logging.getLogger("dsmgp")
 
 # Rows that the prior of a leaf's scale is worth while theta is learned.
@@ -58,7 +60,7 @@ class Trainer:
         #: Evaluations of the evidence and its gradient so far, on however many leaves.
         self.n_evaluations = 0
         # X and Y as the experts see them in the units of now: there may be many rows, and every step asks for them.
-        self._seen: dict[type, tuple[Any, Tensor]] = {}
+        self._seen: dict[type, tuple[Any, Any, Tensor]] = {}
 
     @property
     def memory(self) -> float:
@@ -106,10 +108,29 @@ class Trainer:
         laws = (
             own[0] if family is None else [[own[f][o] for f in family] for o in range(len(own[0]))]
         )
-        Z, targets = self._tensor(self.inputs, self.X), self._tensor(self.outputs, self.Y)
+        X, Y = self.table
+        Z, targets = self._tensor(self.inputs, X), self._tensor(self.outputs, Y)
         return self.settings.executor.experts(
             some, Z, targets, laws, 0.25 * self.memory, self._known(), self.labels
         )
+
+    @property
+    def table(self) -> tuple[Array, Array]:
+        """The rows that leaves name by their numbers."""
+        return self.X, self.Y
+
+    @property
+    def n_rows(self) -> int:
+        """Of all that the model is to see."""
+        return len(self.X)
+
+    @property
+    def n_dims(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_outputs(self) -> int:
+        return int(self.Y.shape[1])
 
     @property
     def _home(self) -> tuple[torch.device, torch.dtype]:
@@ -126,10 +147,10 @@ class Trainer:
 
     def _tensor(self, units: InputUnits | OutputUnits, values: Array) -> Tensor:
         """Values as the experts see them."""
-        known, seen = self._seen.get(type(units), (None, torch.empty(0)))
-        if known is not units:
+        known, rows, seen = self._seen.get(type(units), (None, None, torch.empty(0)))
+        if known is not units or rows is not values:
             seen = as_tensor(units.to_experts(values), self._home)
-            self._seen[type(units)] = units, seen
+            self._seen[type(units)] = units, values, seen
         return seen
 
     def learn(
@@ -171,11 +192,48 @@ class Trainer:
     def left_out(self, some: Sequence[Leaf], family: Family) -> Conditioned:
         """The leaves conditioned, every row also predicted without itself."""
         naturals = family.naturals(self.X.shape[1])
-        return self.condition(self.experts(some, [family]), naturals, 0)
+        experts = self.experts(some, [family])
+        return self._condition(experts, naturals, 0, np.unique(experts.leaf_rows.flat))
 
-    def condition(self, experts: Experts, naturals: Sequence[Tensor], memory: float) -> Conditioned:
-        """Leaves that see their rows, and leave each of them out."""
-        return self.settings.executor.condition(experts, naturals, memory, self.labels)
+    def _condition(
+        self, experts: Experts, naturals: Sequence[Tensor], memory: float, watched: Index
+    ) -> Conditioned:
+        """Leaves that see their rows, and leave each of them out; ``watched`` are those that will be asked for."""
+        return self.settings.executor.condition(experts, naturals, memory, self.labels, watched)
+
+    def conditioned(
+        self, tree: Node, families: Sequence[Family], family: Index, watched: Index
+    ) -> Conditioned:
+        """All leaves of a tree, having seen all rows; ``family`` says which of the families each belongs to."""
+        experts = self.experts(leaves(tree), families, family.tolist())
+        return self._condition(experts, self.naturals(families, family), 0.5 * self.memory, watched)
+
+    def naturals(self, families: Sequence[Family], family: Index) -> list[Tensor]:
+        """Hyperparameters by output: for all leaves, or a row for each where there are several families."""
+        tables = zip(*(each.naturals(self.n_dims) for each in families), strict=True)
+        return [own[0] if len(own) == 1 else torch.stack(own)[family] for own in tables]
+
+    def grow(self, sizes: Sequence[int], unit: Array) -> Node:
+        """A sum over balanced partitions, one for each size of leaf."""
+        return grow_balanced(
+            self.columns,
+            leaf_sizes=sizes,
+            product_children=self.settings.product_children or 2,
+            depth=self.settings.depth or 1,
+            rng=self.rng,
+            unit=unit,
+        )
+
+    def grow_leaves(self, size: int, most: int, unit: Array) -> list[Leaf]:
+        """Some leaves of a balanced partition."""
+        return grow_leaves(
+            self.columns,
+            leaf_size=size,
+            most=most,
+            product_children=self.settings.product_children or 2,
+            rng=self.rng,
+            unit=unit,
+        )
 
     def length_scales(self, family: Family) -> Array:
         """How far one has to go along each input for the function to change, in the user's units.

@@ -25,7 +25,7 @@ from dsmgp.routes import Routes, place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves, nodes
-from dsmgp.weigh import weigh
+from dsmgp.weigh import Witnesses, weigh
 
 __all__ = ["Changing", "Rows"]
 
@@ -240,7 +240,10 @@ class Changing:
             labels,
         )
         naturals: list[Tensor] = [n if n.ndim == 1 else n[origin] for n in old.naturals]
-        conditioned = old.again(experts, naturals, labels)
+        gated = settings is not None and model.weights == "gated"
+        n_gate_rows = EFFORTS[settings.effort].n_gate_rows if settings and gated else 0
+        witnesses = Witnesses.draw(len(rows), n_gate_rows, rng)
+        conditioned = old.again(experts, naturals, labels, witnesses.rows)
         new = replace(
             model,
             tree=tree,
@@ -249,8 +252,7 @@ class Changing:
             scales=model.scales[origin],
             thetas=None if model.thetas is None else [own[origin] for own in model.thetas],
         )
-        n_gate_rows = EFFORTS[settings.effort].n_gate_rows if settings else 0
-        scores = weigh(new, self.local_scale, n_gate_rows, rng)
+        scores = weigh(new, self.local_scale, witnesses)
         return replace(self, model=new, scores=scores, sizes=self.sizes[origin])
 
     def _units(self) -> Array:
