@@ -54,7 +54,7 @@ LAYERS = [
     ],
     ["inference", "mixture", "periods", "process", "thetas", "gate"],
     ["loo", "engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
-    ["shard", "sharded", "executor", "settings", "checkpoint", "ray"],
+    ["shard", "sharded", "store", "executor", "settings", "checkpoint", "ray"],
     ["learn", "joint", "scores", "train", "tied", "learn_breaks", "outliers"],
     ["choose", "model", "weigh", "finetune", "breaking"],
     ["fit", "fit_breaks", "parameters", "rows", "summary", "summary_breaks", "updates"],
@@ -68,13 +68,12 @@ LAYERS = [
         "drawn",
         "exact_leaf",
     ],
-    ["guard", "changeable", "told", "kept", "regressor"],
+    ["guard", "changeable", "told", "kept", "predicted"],
+    ["tables", "recipe", "stream", "stream_fit", "streamed", "regressor"],
     ["__init__"],
     [
         "datasets",
         "originals",
-        "tables",
-        "recipe",
         "relevance",
         "plots",
         "report",
@@ -127,6 +126,8 @@ EDGES = {
     "ray",
     "recursion",
     "sliding",
+    "stream",
+    "stream_fit",
 }  # need an extra, and are imported when used
 EXTRAS = {"matplotlib", "numba", "ray", "pandas", "typer", "rich"}
 

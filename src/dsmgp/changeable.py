@@ -16,7 +16,7 @@ from dsmgp.breaks import ChangePoints, has_breaks, with_changes
 from dsmgp.checkpoint import checkpointed
 from dsmgp.effort import EFFORTS
 from dsmgp.finetune import finetune
-from dsmgp.fit import fit
+from dsmgp.fit import Fitted, fit
 from dsmgp.fit_breaks import fit_breaks
 from dsmgp.guard import progress_shown, unchanged_on_error
 from dsmgp.model import Model
@@ -85,6 +85,7 @@ class Changeable:
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, noise)
         self._refuse_breaks("partial_fit", "call fit on all rows")
+        self._refuse_stored("partial_fit", "call fit_dataset on all files")
         with unchanged_on_error(self), progress_shown(self.verbose):
             X, y = self._training_rows(X, y, reset=False)
             Y = y.reshape(len(y), -1)
@@ -111,6 +112,7 @@ class Changeable:
         """
         check_is_fitted(self)
         self._refuse_breaks("forget", "call fit on the rows that stay")
+        self._refuse_stored("forget", "call fit_dataset on the files that stay")
         with unchanged_on_error(self), progress_shown(self.verbose):
             ids = check_row_ids(row_ids)
             self._changing.rows.places(ids)  # all of them are there, before any goes
@@ -168,6 +170,7 @@ class Changeable:
         """
         check_is_fitted(self)
         self._refuse_breaks("finetune", "use another structure")
+        self._refuse_stored("finetune", "leaves have scales of their own already")
         with unchanged_on_error(self), progress_shown(self.verbose):
             state = self._settled()
             tuned = finetune(
@@ -242,11 +245,15 @@ class Changeable:
             seeded = self.random_state is not None
             with checkpointed(self.checkpoint, rows.tables, settings, rng, seeded) as remember:
                 fitted = fit(rows.X, rows.Y, settings, rng, rows.noise, remember)
+        self._tell(fitted)
+        scores = (fitted.loo_score, fitted.loo_score_new_inputs)
+        return Changing.first(fitted.model, rows, settings.local_scale, scores)
+
+    def _tell(self, fitted: Fitted) -> None:
+        """How it was found."""
         self._learned = fitted.learned
         self.n_evaluations_ = fitted.n_evaluations
         self.kernel_scores_ = fitted.kernel_scores or None
-        scores = (fitted.loo_score, fitted.loo_score_new_inputs)
-        return Changing.first(fitted.model, rows, settings.local_scale, scores)
 
     def _change_to(self, state: Changing) -> None:
         self._changing = state
@@ -262,6 +269,12 @@ class Changeable:
         if isinstance(self._model, BreakingModel):
             raise ValueError(
                 f"{what} is not available where leaves may break (structure='changepoint'); {remedy}"
+            )
+
+    def _refuse_stored(self, what: str, remedy: str) -> None:
+        if getattr(self._model.experts.experts, "store", None) is not None:
+            raise ValueError(
+                f"{what} is not available after fit_dataset: rows are in files; {remedy}"
             )
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:

@@ -162,6 +162,11 @@ class Conditioned:
         return self.engine.leaf_rows
 
     @property
+    def leaf_sizes(self) -> Index:
+        """Rows of each leaf."""
+        return self.leaf_rows.sizes
+
+    @property
     def sharing(self) -> SharingPlan | None:
         """How leaves share their factors, where they do."""
         return self.engine.plan if isinstance(self.engine, SharedEngine) else None

@@ -13,6 +13,7 @@ from torch import Tensor
 from dsmgp.conditioned import Conditioned
 from dsmgp.engine import Law
 from dsmgp.experts import Experts
+from dsmgp.sharded import Hosts, LocalHosts
 from dsmgp.tree import Leaf
 
 __all__ = ["Executor", "LocalExecutor"]
@@ -26,6 +27,9 @@ class Executor(Protocol):
 
     def home(self, device: torch.device) -> torch.device:
         """Where the driver keeps rows, if leaves are to be worked on on a device."""
+
+    def hosts(self, memory: float, device: torch.device) -> Hosts:
+        """Where shards of leaves live whose rows are in files; those on a machine may take so many bytes."""
 
     def experts(
         self,
@@ -57,6 +61,9 @@ class LocalExecutor:
 
     def home(self, device: torch.device) -> torch.device:
         return device
+
+    def hosts(self, memory: float, device: torch.device) -> Hosts:
+        return LocalHosts(memory, device)
 
     def experts(
         self,

@@ -50,6 +50,7 @@ class Kept(Told):
         """
         check_is_fitted(self)
         self._refuse_breaks("to_gpytorch", "kernel_ and noise_ are what was learned")
+        self._refuse_stored("to_gpytorch", "kernel_ and noise_ are what was learned")
         return exact_leaf(self._settled().model, leaf, output)
 
     def save(
@@ -63,7 +64,8 @@ class Kept(Told):
         Parameters
         ----------
         path : str or Path
-            Its usual ending is ``.dsmgp``. A file of that name is replaced.
+            Its usual ending is ``.dsmgp``. A file of that name is replaced. After :meth:`fit_dataset` it is a folder, which
+            holds the rows too.
         include_factors : bool
             Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
             hundred times the room or more.
@@ -114,6 +116,7 @@ class Kept(Told):
         Parameters
         ----------
         path : str or Path
+            The file, or the folder of a model that was fitted to a dataset.
         kernel, mean : GPyTorch modules, optional
             Those of your own that the file was saved without.
         """

@@ -67,6 +67,16 @@ class Mixture:
     def __len__(self) -> int:
         return len(self.weights)
 
+    def __getitem__(self, rows: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Mixture:
+        """The laws of some of the rows."""
+        return Mixture(
+            self.weights[rows],
+            self._latent_means[rows],
+            self._latent_variances[rows],
+            self._units,
+            self._squeeze,
+        )
+
     def __repr__(self) -> str:
         n, components, outputs = self._latent_means.shape
         return f"Mixture({n} rows, {components} components, {outputs} output{'s' * (outputs > 1)})"

@@ -144,6 +144,10 @@ class RayExecutor:
     def home(self, device: torch.device) -> torch.device:
         return torch.device("cpu")
 
+    def hosts(self, memory: float, device: torch.device) -> _Workers:
+        self.workers.hold(memory)
+        return self.workers
+
     def experts(
         self,
         leaves: Sequence[Leaf],
@@ -204,6 +208,9 @@ class _Worker:
     def place(self, number: int, plan: Plan) -> None:
         self.host.place(number, plan)
 
+    def hold(self, memory: float) -> None:
+        self.host.memory = memory
+
     def ask(self, number: int, verb: str, *arguments: Any) -> Answer:
         return self.host.ask(number, verb, *arguments)
 
@@ -262,6 +269,7 @@ class _Workers:
         self._conditioned: dict[int, dict[int, tuple[Any, ...]]] = {}
         self._stored: dict[int, tuple[Any, Any]] = {}
         self._actors: list[Any] = []
+        self._held = float("inf")
         try:
             self._check_free(n_workers)
             self._actors = [self._new() for _ in range(n_workers)]
@@ -368,6 +376,12 @@ class _Workers:
         together = max(self._machines.count(machine) for machine in self._machines)
         share = memory / together
         return min(share, 0.5 * self.asked["memory"]) if "memory" in self.asked else share
+
+    def hold(self, memory: float) -> None:
+        """Bytes that shards on a machine may take; those that do not fit are made again when they are asked."""
+        self._held = memory
+        for actor in self._actors:
+            actor.hold.remote(self.memory_of_shard(memory))
 
     def stored(self, parts: Sequence[Index], leaf_rows: Ragged, tables: Tables) -> list[Any]:
         X, Y, known, labels = tables
@@ -486,6 +500,7 @@ class _Workers:
         ready, _ = ray.wait([new.ready.remote()], timeout=10 * self.wait_seconds)
         if not ready:
             raise RuntimeError("a Ray worker died, and the cluster has no room for another")
+        new.hold.remote(self.memory_of_shard(self._held))
         for number, (owner, plan) in self._plans.items():
             if owner == worker:
                 new.place.remote(number, plan)

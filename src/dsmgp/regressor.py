@@ -17,9 +17,9 @@ from dsmgp.drawn import Drawn
 from dsmgp.executor import Executor
 from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
 from dsmgp.guard import progress_shown, unchanged_on_error
-from dsmgp.kept import Kept
 from dsmgp.mixture import Mixture
 from dsmgp.parameters import checked
+from dsmgp.streamed import Streamed
 from dsmgp.tree import Node
 from dsmgp.updates import Rows
 from dsmgp.validation import check_choice, check_count, check_noise, random_generator
@@ -29,7 +29,7 @@ __all__ = ["DSMGPRegressor", "load"]
 Array = NDArray[np.float64]
 
 
-class DSMGPRegressor(Drawn, Kept, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression that scales: a deep structured mixture of GPs.
 
     The input space is partitioned in several random ways, and every part has a GP of its own (Trapp et al.,

@@ -166,6 +166,9 @@ class ShardedExperts(Experts):
         self.laws, self.n_rows, self.memory = [list(own) for own in laws], n_rows, memory
         self.X, self.Y, self.known = tables
         self.threads = Threads(self.X.device)
+        #: The files that rows are in, where they are in files.
+        self.store: Any = None
+        self.units: Any = None
         weakref.finalize(self, hosts.remove, shards)
 
     @classmethod
@@ -326,11 +329,18 @@ class ShardedConditioned(Conditioned):
         return Conditioned(self.experts.local(), self.naturals, self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.experts.store is not None:
+            return self.experts.store.reduced(self)
         return Conditioned, (self.experts.local(), self.naturals, self.memory)
 
     @property
     def leaf_rows(self) -> Ragged:
         return self.experts.leaf_rows
+
+    @property
+    def leaf_sizes(self) -> Index:
+        store = self.experts.store
+        return self.leaf_rows.sizes if store is None else store.sizes
 
     @property
     def n_rows(self) -> int:

@@ -11,6 +11,7 @@ anew when a file is read, unless their factors were asked for.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp.conditioned import Conditioned
+from dsmgp.engine import Law
 from dsmgp.execution import as_numpy, as_tensor
 from dsmgp.experts import Experts
 from dsmgp.flat_tree import flatten_tree, grow_flat
@@ -36,6 +38,8 @@ from dsmgp.parameters import checked
 from dsmgp.process import Family
 from dsmgp.ragged import Ragged
 from dsmgp.settings import Settings
+from dsmgp.sharded import LocalHosts
+from dsmgp.store import FOLDER, RowStore
 from dsmgp.stored_families import (
     Own,
     prefixed,
@@ -57,6 +61,8 @@ __all__ = ["Saved", "read_model", "write_model"]
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
+#: The name of the file in the folder of a model whose rows are beside it.
+MODEL = "model.dsmgp"
 
 
 @dataclass
@@ -145,7 +151,10 @@ def write_model(
         arrays["ids"] = state.rows.ids
     arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
     write_naturals(model, arrays)
-    if include_factors:
+    if getattr(model.experts.experts, "store", None) is not None:
+        path, store = _write_store(Path(path), model.experts, arrays)
+        header["store"] = {"n_rows": int(store.n_rows)}
+    elif include_factors:
         _write_factors(model.experts.local(), arrays)
     write_archive(path, header, arrays)
 
@@ -153,7 +162,17 @@ def write_model(
 def read_model(
     estimator: Any, path: str | Path, kernel: Any = None, mean: Any = None
 ) -> tuple[Any, Saved]:
-    """An estimator of a class with the parameters of the file, and what the file holds."""
+    """An estimator of a class with the parameters of the file, and what the file holds.
+
+    A folder is that of a model whose rows are beside its file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / MODEL).exists():
+            raise ModelFileError(
+                f"the folder {path} holds no model ({MODEL} is missing); a fit that was cut short leaves none"
+            )
+        path = path / MODEL
     archive = read_archive(path)
     own = Own(True, {"kernel": kernel, "mean": mean})
     with _told_of(Path(path).name):
@@ -165,7 +184,7 @@ def read_model(
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
         rows = _read_rows(archive, X, Y)
-        model = _read_model(archive, checked(made), rows, own)
+        model = _read_model(archive, checked(made), rows, own, path.parent)
         refuse_unused(own)
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
         if squeeze and Y.shape[1] != 1:
@@ -287,7 +306,7 @@ def _count(archive: Archive, name: str) -> int:
 # The model
 
 
-def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> Model:
+def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, folder: Path) -> Model:
     X, Y = rows.X, rows.Y
     n_dims, n_outputs = X.shape[1], Y.shape[1]
     tree = _read_tree(archive, "tree", X, n_dims)
@@ -314,15 +333,33 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> M
     if (gate is not None) != (weights == "gated"):
         raise ModelFileError("its weights do not go with its gate")
     naturals = read_naturals(archive, families, family, n_dims)
-    experts = _experts(tree, families, family, settings, rows, inputs, outputs)
-    if "factor.alpha" in archive:
-        conditioned = _read_factors(archive, experts, naturals, 0.5 * _memory(settings))
+    memory, units = 0.5 * _memory(settings), (inputs, outputs)
+    if "store" in archive.header:
+        laws = _laws(families, family, n_dims, n_outputs)
+        store = _read_store(archive, folder, n_leaves, n_dims, n_outputs)
+        evidence = archive.array("store.log_evidence", np.float64, n_leaves, n_outputs)
+        hosts = LocalHosts(memory, settings.device)
+        conditioned: Conditioned = store.conditioned(
+            hosts, laws, units, memory, settings.dtype, naturals, evidence
+        )
     else:
-        conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
+        experts = _experts(tree, families, family, settings, rows, *units)
+        if "factor.alpha" in archive:
+            conditioned = _read_factors(archive, experts, naturals, memory)
+        else:
+            conditioned = Conditioned(experts, naturals, memory)
     thetas = read_thetas(archive, families, family)
     return Model(
         tree, families, family, conditioned, inputs, outputs, weights, scales, gate, thetas
     )
+
+
+def _laws(
+    families: Sequence[Family], family: NDArray[Any], n_dims: int, n_outputs: int
+) -> list[list[Law]]:
+    """By output and leaf."""
+    own = [each.laws(n_dims) for each in families]
+    return [[own[f][output] for f in family.tolist()] for output in range(n_outputs)]
 
 
 def _memory(settings: Settings) -> float:
@@ -339,8 +376,7 @@ def _experts(
     inputs: InputUnits,
     outputs: OutputUnits,
 ) -> Experts:
-    own = [each.laws(rows.X.shape[1]) for each in families]
-    laws = [[own[f][output] for f in family.tolist()] for output in range(rows.Y.shape[1])]
+    laws = _laws(families, family, rows.X.shape[1], rows.Y.shape[1])
     kind = (settings.device, settings.dtype)
     known = None
     if rows.noise is not None:
@@ -389,6 +425,40 @@ def _read_gate(archive: Archive) -> Gate | None:
     if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
         raise ModelFileError("its gate makes no sense")
     return Gate(exponents[0], exponents[1], weights, variances)
+
+
+# Rows beside the file, where they were not held in memory
+
+
+def _write_store(folder: Path, seen: Any, arrays: Arrays) -> tuple[Path, RowStore]:
+    """Copy the rows into a folder, unless they are there; the model's file comes last, so a folder that has one is whole."""
+    store: RowStore = seen.experts.store
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / FOLDER).mkdir(exist_ok=True)
+        if folder.resolve() != store.folder.resolve():
+            for shard in range(len(store.checksums)):
+                shutil.copyfile(store.file(shard), store.moved(folder).file(shard))
+    except OSError as error:
+        raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error
+    arrays["store.firsts"], arrays["store.sizes"] = store.firsts, store.sizes
+    arrays["store.checksums"] = store.checksums
+    arrays["store.log_evidence"] = seen.log_evidence
+    return folder / MODEL, store
+
+
+def _read_store(
+    archive: Archive, folder: Path, n_leaves: int, n_inputs: int, n_outputs: int
+) -> RowStore:
+    told = archive.entry("store", lambda v: isinstance(v, dict))
+    firsts = archive.array("store.firsts", np.int64, None)
+    sizes = archive.array("store.sizes", np.int64, n_leaves)
+    checksums = archive.array("store.checksums", np.int64, len(firsts) - 1)
+    runs = firsts[0] == 0 and firsts[-1] == n_leaves and (np.diff(firsts) > 0).all()
+    if not runs or (sizes < 0).any() or int(told["n_rows"]) < 1:
+        raise ModelFileError("its leaves do not go with its rows")
+    n_rows = int(told["n_rows"])
+    return RowStore(folder, n_rows, n_inputs, n_outputs, firsts, sizes, checksums)
 
 
 # Factors, where they were asked for

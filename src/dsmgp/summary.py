@@ -14,7 +14,7 @@ from dsmgp.model import Model
 from dsmgp.process import Process
 from dsmgp.stationary import Stationary
 from dsmgp.thetas import parameter_names
-from dsmgp.tree import depth, leaves, log_n_induced_trees, n_induced_trees
+from dsmgp.tree import depth, log_n_induced_trees, n_induced_trees
 
 __all__ = ["describe", "summarise"]
 
@@ -29,8 +29,9 @@ def summarise(
 ) -> str:
     """The text of :meth:`DSMGPRegressor.summary`."""
     experts = model.experts.experts
-    n_rows, n_outputs = experts.Y.shape
-    sizes = np.array([leaf.n_rows for leaf in leaves(model.tree)])
+    n_rows, n_outputs = model.experts.n_rows, experts.n_outputs
+    assert isinstance(model.experts, Conditioned), "not settled"
+    sizes = model.experts.leaf_sizes
     lines = [
         f"Deep structured mixture of GPs: {n_rows} rows, {len(names)} inputs, "
         f"{n_outputs} output{'s' * (n_outputs > 1)}, {model.weights} weights",
@@ -42,7 +43,7 @@ def summarise(
         f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / n_rows:.4g} per row)",
         f"leave-one-out   NLPD {loo_scores[0]:.4g}, at new inputs {loo_scores[1]:.4g}",
     ]
-    plan = model.experts.sharing if isinstance(model.experts, Conditioned) else None
+    plan = model.experts.sharing
     if plan is not None:
         lines.append(
             f"shared factors  {len(plan.flops)} of {len(sizes)} leaves factorised, {plan.saving:.0%} of the work saved"

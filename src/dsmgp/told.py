@@ -117,6 +117,7 @@ class Told(Changeable):
     @property
     def row_ids_(self) -> NDArray[np.int64]:
         self._fitted  # noqa: B018
+        self._refuse_stored("row_ids_", "rows are numbered in the order of the files")
         return self._changing.rows.ids.copy()
 
     @property

@@ -65,7 +65,12 @@ class Trainer:
     @property
     def memory(self) -> float:
         """Bytes that matrices may take: half of them factors that are kept, a quarter those that are worked on."""
-        return self.settings.memory_limit or 0.25 * memory(self.settings.device)
+        return self.settings.memory_limit or self.default_memory(self.settings)
+
+    @staticmethod
+    def default_memory(settings: Settings) -> float:
+        """Where the user has not said."""
+        return 0.25 * memory(settings.device)
 
     def build(self, kernel: Any) -> Family:
         """A family before it has learned."""
@@ -261,7 +266,9 @@ class Trainer:
 
     def _check_memory(self, some: Sequence[Leaf]) -> None:
         """Refuse a leaf whose matrices cannot be held, before anything is allocated."""
-        largest = max(leaf.n_rows for leaf in some)
+        self._refuse_large(max(leaf.n_rows for leaf in some))
+
+    def _refuse_large(self, largest: int) -> None:
         need = 4 * largest**2 * torch.finfo(self.settings.dtype).bits // 8
         limit = self.settings.memory_limit or 0.8 * memory(self.settings.device)
         if need > limit:

@@ -1,0 +1,131 @@
+"""Rows that do not fit in memory: a generated dataset in Parquet files, fitted and predicted out of core.
+
+    python benchmarks/outofcore.py [--rows 10_000_000] [--memory-limit 2GB] [--executor local]
+
+Writes the files to a temporary folder, then fits and predicts all of them in a process of its own, whose largest resident memory is what the system
+says of it. Results are kept in benchmarks/results/outofcore.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from harness import HERE, Runs, setting
+
+RESULTS = HERE / "results" / "outofcore.json"
+N_INPUTS, NOISE, PER_FILE = 8, 0.1, 1_000_000
+
+
+def function(X: np.ndarray) -> np.ndarray:
+    """Smooth, with an interaction, and two inputs that do nothing; its variance is about one."""
+    return (
+        np.sin(3 * X[:, 0]) + X[:, 1] * X[:, 2] + np.abs(X[:, 3]) + 0.5 * np.cos(4 * X[:, 4]) * X[:, 5]
+    )  # fmt: skip
+
+
+def write(folder: Path, n_rows: int) -> int:
+    """Files of a million rows each; the bytes that they hold once they are numbers."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for k, first in enumerate(range(0, n_rows, PER_FILE)):
+        rng = np.random.default_rng([1, k])
+        X = rng.uniform(-1, 1, size=(min(PER_FILE, n_rows - first), N_INPUTS))
+        columns = {f"x{j}": X[:, j] for j in range(N_INPUTS)}
+        columns["y"] = function(X) + NOISE * rng.normal(size=len(X))
+        parquet.write_table(pa.table(columns), folder / f"{k:04d}.parquet")
+    return 8 * n_rows * (N_INPUTS + 1)
+
+
+def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, float]:
+    """Fit and predict, in this process."""
+    from dsmgp import DSMGPRegressor
+
+    model = DSMGPRegressor(memory_limit=memory_limit, executor=executor, random_state=0)
+    start = time.perf_counter()
+    model.fit_dataset(data, target="y")
+    fitted = time.perf_counter()
+    n_rows = model.predict_dataset(data, out)
+    done = time.perf_counter()
+    store = model._model.experts.experts.store
+    return {
+        "fit_seconds": round(fitted - start, 1),
+        "predict_seconds": round(done - fitted, 1),
+        "predicted_rows": n_rows,
+        "resident_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "n_leaves": len(store.sizes),
+        "n_shards": len(store.checksums),
+        "mean_leaf": round(float(store.sizes.mean()), 1),
+        "loo": round(model.loo_score_, 4),
+        "store_gb": round(sum(store.file(k).stat().st_size for k in range(len(store.checksums))) / 1e9, 2),
+    }  # fmt: skip
+
+
+def error(folder: Path, out: Path) -> float:
+    """Root mean square of what predictions of the training inputs are off the function by, file after file."""
+    import pyarrow.dataset as pads
+
+    total, n_rows, predicted = 0.0, 0, parquet_column(out)
+    for file in sorted(folder.glob("*.parquet")):
+        table = pads.dataset(str(file)).to_table()
+        X = np.column_stack([table[f"x{j}"].to_numpy() for j in range(N_INPUTS)])
+        mean = predicted[n_rows : n_rows + len(X)]
+        total += float(np.square(mean - function(X)).sum())
+        n_rows += len(X)
+    return float(np.sqrt(total / n_rows))
+
+
+def parquet_column(path: Path) -> np.ndarray:
+    from pyarrow import parquet
+
+    return parquet.read_table(path, columns=["y_mean"])["y_mean"].to_numpy()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=10_000_000)
+    parser.add_argument("--memory-limit", default="2GB")
+    parser.add_argument("--executor", default="local")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--work", nargs=2, metavar=("DATA", "OUT"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.work:
+        print(json.dumps(work(*asked.work, asked.memory_limit, asked.executor)))
+        return
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        data, out = Path(folder) / "data", Path(folder) / "predicted.parquet"
+        data.mkdir()
+        n_bytes = write(data, asked.rows)
+        command = [
+            sys.executable,
+            __file__,
+            "--memory-limit",
+            asked.memory_limit,
+            "--executor",
+            asked.executor,
+        ]
+        found = subprocess.run(
+            [*command, "--work", str(data), str(out)], stdout=subprocess.PIPE, text=True, check=True
+        )
+        row = {
+            "rows": asked.rows, "executor": asked.executor, "memory_limit": asked.memory_limit, "data_gb": round(n_bytes / 1e9, 2),
+            **json.loads(found.stdout.splitlines()[-1]), "rmse_to_function": round(error(data, out), 4), "noise": NOISE,
+            **setting(),
+        }  # fmt: skip
+    runs = Runs(asked.results, ("rows", "executor", "memory_limit"))
+    runs.add([row])
+    print(json.dumps(row, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Estimators that are fitted to datasets on disk, and predict them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from dsmgp.archive import ModelFileError
+from dsmgp.checkpoint import checkpointed
+from dsmgp.fit import fit_by
+from dsmgp.guard import progress_shown, unchanged_on_error
+from dsmgp.kept import Kept
+from dsmgp.parameters import checked
+from dsmgp.predicted import predicted
+from dsmgp.progress import tick
+from dsmgp.settings import Settings
+from dsmgp.storage import MODEL
+from dsmgp.updates import Changing, Rows
+from dsmgp.validation import random_generator
+
+if TYPE_CHECKING:
+    from dsmgp.stream import Batch, RowStream
+
+__all__ = ["Streamed"]
+
+Array = NDArray[np.float64]
+Data = str | Path | Sequence[str | Path]
+# Rows that are predicted at once: shards that do not fit in memory are made again for each lot of them.
+PREDICTED_ROWS = 2**20
+
+
+class Streamed(Kept):
+    """The methods for data that may be larger than memory."""
+
+    def fit_dataset(
+        self,
+        data: Data,
+        target: str | Sequence[str],
+        *,
+        features: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        categories: str = "onehot",
+        missing: str = "refuse",
+        store: str | Path | None = None,
+    ) -> Self:
+        """Fit to Parquet files, which may hold far more rows than memory does.
+
+        Units, hyperparameters and tree come from a sample of rows; then one pass sends every row to its leaves, in files, and leaves are
+        conditioned shard by shard within ``memory_limit``. Where the sample holds all rows, the model is that of :meth:`fit`.
+
+        Parameters
+        ----------
+        data : path, glob, or sequence of them
+            Parquet files, or folders of them. All have the same columns.
+        target : str or sequence of str
+            The columns to predict.
+        features, drop : sequence of str
+            Columns to predict from (all others if left out), and columns to leave out.
+        categories : {"onehot", "refuse"}
+            What to do with columns of text.
+        missing : {"refuse", "impute"}
+            What to do with missing values of inputs.
+        store : path, optional
+            A folder for the model and its rows, which :func:`dsmgp.load` reads. A temporary one if left out.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np, pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> from dsmgp import DSMGPRegressor
+        >>> x = np.linspace(0, 1, 400)
+        >>> folder = getfixture("tmp_path")
+        >>> parquet.write_table(pa.table({"x": x, "y": np.sin(6 * x)}), folder / "rows.parquet")
+        >>> model = DSMGPRegressor(leaf_size=100, random_state=0).fit_dataset(folder, target="y")
+        >>> model.predict_dataset(folder / "rows.parquet", folder / "predicted.parquet")
+        400
+        >>> parquet.read_table(folder / "predicted.parquet").column_names
+        ['y_mean', 'y_std']
+        """
+        from dsmgp.stream import RowStream
+        from dsmgp.stream_fit import StreamTrainer, sample_rows
+
+        folder = None if store is None else _empty_store(Path(store))
+        targets = [target] if isinstance(target, str) else list(target)
+        with unchanged_on_error(self), progress_shown(self.verbose):
+            settings = checked(self)
+            _refuse_other_trees(settings)
+            stream = RowStream.learn(data, targets, features, drop, categories, missing)
+            rng, seeded = random_generator(self.random_state), self.random_state is not None
+            names = stream.recipe.input_names
+            with checkpointed(self.checkpoint, _traits(stream), settings, rng, seeded) as remember:
+                most = settings.memory_limit or StreamTrainer.default_memory(settings)
+                n_sample = sample_rows(stream.n_rows, len(names) + len(targets), most)
+                sample = stream.sample(n_sample, rng)
+                trainer = StreamTrainer(stream, settings, rng, sample, folder, remember)
+                fitted = fit_by(trainer)
+            rows = Rows.first(*sample, None)
+            self._tell(fitted)
+            scores = (fitted.loo_score, fitted.loo_score_new_inputs)
+            self._change_to(Changing.first(fitted.model, rows, settings.local_scale, scores))
+            self._squeeze, self._target_names = len(targets) == 1, targets
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+            self._dates, self.adapted_ = {}, []
+            self._table = stream.recipe.as_dict()
+            if folder is not None:
+                self.save(folder)
+        return self
+
+    def predict_dataset(
+        self,
+        data: Data,
+        out: str | Path,
+        *,
+        interval: float | Sequence[float] = (),
+        quantiles: Sequence[float] = (),
+        keep: Sequence[str] = (),
+        include_noise: bool = True,
+    ) -> int:
+        """Predict the rows of Parquet files, lot by lot, into another.
+
+        Parameters
+        ----------
+        data : path, glob, or sequence of them
+            With the columns that the model was fitted to.
+        out : path
+            The Parquet file to write; it is there whole or not at all. For each target it has its mean and standard deviation.
+        interval : float or sequence of float
+            Probabilities of central intervals, whose ends are written too. They take longer than the rest.
+        quantiles : sequence of float
+            Levels of quantiles to write.
+        keep : sequence of str
+            Columns of the data to write beside.
+        include_noise : bool
+            Whether spread is that of a new observation y, or of the function f.
+
+        Returns
+        -------
+        int
+            How many rows there were.
+        """
+        from dsmgp.recipe import Column, Recipe
+        from dsmgp.stream import ParquetSink, RowStream
+
+        check_is_fitted(self)
+        intervals = [interval] if isinstance(interval, (int, float)) else list(interval)
+        for level in [*intervals, *quantiles]:
+            if not 0 < level < 1:
+                raise ValueError(f"expected levels between 0 and 1, such as 0.9, got {level!r}")
+        names = self._target_names or (["y"] if self._squeeze else [])
+        names = names or [f"y{k}" for k in range(self._rows[1].shape[1])]
+        if hasattr(self, "_table"):
+            recipe = Recipe.from_dict(self._table)
+        else:
+            known = getattr(self, "feature_names_in_", None)
+            if known is None:
+                raise ValueError(
+                    "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
+                )
+            recipe = Recipe([Column(str(name), "number") for name in known], names)
+        stream = RowStream(data, recipe, with_targets=False)
+        n_rows = 0
+        with ParquetSink(out) as sink, progress_shown(self.verbose):
+            for X, tables in _lots(stream.batches(keep)):
+                said = predicted(self, X, names, intervals, quantiles, include_noise)
+                sink.add(tables, keep, said)
+                n_rows += len(X)
+                tick(n_rows / stream.n_rows)
+        return n_rows
+
+
+def _lots(batches: Iterator[Batch]) -> Iterator[tuple[Array, list[Any]]]:
+    """Batches joined until there are enough rows."""
+    X: list[Array] = []
+    tables: list[Any] = []
+    for batch in batches:
+        X.append(batch.X)
+        tables.append(batch.table)
+        if sum(map(len, X)) >= PREDICTED_ROWS:
+            yield np.concatenate(X), tables
+            X, tables = [], []
+    if X:
+        yield np.concatenate(X), tables
+
+
+def _empty_store(folder: Path) -> Path:
+    """A folder in which there is no model yet; what a fit that was cut short has left there does not matter."""
+    if not folder.parent.is_dir():
+        raise ModelFileError(f"the folder {folder.parent} does not exist; create it first")
+    if folder.exists() and (
+        not folder.is_dir() or any(one.name != "shards" for one in folder.iterdir())
+    ):
+        what = "a model" if (folder / MODEL).exists() else "something else"
+        raise ModelFileError(f"{folder} is there already, with {what} in it; give another path")
+    return folder
+
+
+def _refuse_other_trees(settings: Settings) -> None:
+    if settings.structure != "balanced" or settings.objective != "surrogate":
+        raise ValueError(
+            "fit_dataset needs structure='balanced' and objective='surrogate'; with others fit a part of the rows in memory"
+        )
+
+
+def _traits(stream: RowStream) -> list[NDArray[Any]]:
+    """What tells a dataset from another without reading it."""
+    told = [file.stat() for file in stream.files]
+    names = "\0".join(str(file) for file in stream.files).encode()
+    numbers = [(one.st_size, one.st_mtime_ns) for one in told]
+    return [np.array(numbers, dtype=np.int64), np.frombuffer(names, dtype=np.uint8)]
