@@ -317,6 +317,11 @@ class Conditioned:
             self._left_variance = self.left_out.variance
         self.left_out = self._labels = None
 
+    def release(self) -> None:
+        """Let go of factors at once; nothing can be asked then. They and these leaves point at one another, and would else
+        wait for Python to look for such circles."""
+        del self.factors
+
     def columns(self, number: int) -> tuple[Column, ...] | None:
         """What was computed of one leaf, output by output, on the CPU; nothing if its factor was not kept."""
         if self.group[number] >= 0 and not self.factors.holds(int(self.group[number])):

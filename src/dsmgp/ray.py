@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -442,7 +442,7 @@ class _Workers:
                     "lower leaf_size, start fewer workers on a machine, or use larger machines"
                 )
 
-    def ask(self, shards: Sequence[int], verb: str, arguments: Sequence[Any]) -> list[Answer]:
+    def ask(self, shards: Sequence[int], verb: str, arguments: Iterable[Any]) -> list[Answer]:
         asked = [(n, verb, own) for n, own in zip(shards, arguments, strict=True)]
         waiting = [self._send(*one) for one in asked]
         found = []

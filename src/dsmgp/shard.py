@@ -142,7 +142,13 @@ class Shard:
 
     def drop(self, key: int) -> None:
         """Forget what was conditioned."""
-        self._conditioned.pop(key, None)
+        if key in self._conditioned:
+            self._conditioned.pop(key).release()
+
+    def release(self) -> None:
+        """Give back memory at once."""
+        for key in list(self._conditioned):
+            self.drop(key)
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,8 @@ class ShardHost:
             return self._live[number]
         need = self._plans[number].n_bytes
         while self._live and need + sum(self._plans[k].n_bytes for k in self._live) > self.memory:
-            self._live.popitem(last=False)
+            _, oldest = self._live.popitem(last=False)
+            oldest.release()
         self._live[number] = shard = Shard(self._plans[number])
         for arguments in self._asked[number].values():
             shard.condition(*arguments)

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,7 +68,7 @@ class Hosts(Protocol):
     def place(self, plans: Sequence[Plan]) -> list[int]:
         """Make shards; the numbers by which they are asked."""
 
-    def ask(self, shards: Sequence[int], verb: str, arguments: Sequence[Any]) -> list[Answer]:
+    def ask(self, shards: Sequence[int], verb: str, arguments: Iterable[Any]) -> list[Answer]:
         """A verb of :class:`~dsmgp.shard.Shard` for each of the shards, with arguments of its own; all at once where that
         can be."""
 
@@ -113,7 +113,7 @@ class LocalHosts:
             self._host.place(number, plan)
         return numbers
 
-    def ask(self, shards: Sequence[int], verb: str, arguments: Sequence[Any]) -> list[Answer]:
+    def ask(self, shards: Sequence[int], verb: str, arguments: Iterable[Any]) -> list[Answer]:
         found = []
         for number, own in zip(shards, arguments, strict=True):
             found.append(self._host.ask(number, verb, *own))
@@ -219,7 +219,7 @@ class ShardedExperts(Experts):
             self.leaf_rows, self.X, self.Y, self.laws, memory=self.memory, known=self.known
         )
 
-    def ask(self, verb: str, arguments: Sequence[Any], shards: Index | None = None) -> list[Any]:
+    def ask(self, verb: str, arguments: Iterable[Any], shards: Index | None = None) -> list[Any]:
         """What shards answer; an error that one of them met is raised here, and so is what they warn of."""
         numbers = self.shards if shards is None else [self.shards[k] for k in shards]
         found = self.hosts.ask(numbers, verb, arguments)
@@ -363,6 +363,9 @@ class ShardedConditioned(Conditioned):
     def forget_left_out(self) -> None:
         self._left = None
 
+    def release(self) -> None:
+        self.experts.hosts.drop(self.experts.shards, self._key)
+
     def columns(self, number: int) -> tuple[Column, ...] | None:
         """Factors are elsewhere: a leaf that rows come to is made again here."""
         return None
@@ -372,19 +375,23 @@ class ShardedConditioned(Conditioned):
         mean = np.empty((n_pairs, n_outputs))
         variance = np.empty((n_pairs if with_variance else 0, n_outputs))
         tests, owner = as_numpy(X), self._shard[routes.leaf]
-        asked, places, told = np.unique(owner), [], []
-        for shard in asked:
-            own = np.flatnonzero(owner == shard)
-            places.append(routes.rows.positions(own))
-            some = routes.rows.take(own)
-            here = np.zeros(len(tests), dtype=bool)
-            here[some.flat] = True
-            rows = np.flatnonzero(here)  # each is sent once, however many leaves it reaches
-            local = np.empty(len(tests), dtype=np.int64)
-            local[rows] = np.arange(len(rows))
-            leaf = self._place[routes.leaf[own]]
-            told.append((self._key, leaf, local[some.flat], some.ends, tests[rows], with_variance))
-        for where, found in zip(places, self.experts.ask("predict", told, asked), strict=True):
+        asked = np.unique(owner)
+        own = [np.flatnonzero(owner == shard) for shard in asked]
+
+        def told() -> Iterator[tuple[Any, ...]]:
+            """The rows that a shard is asked for are put together when it is its turn."""
+            for mine in own:
+                some = routes.rows.take(mine)
+                here = np.zeros(len(tests), dtype=bool)
+                here[some.flat] = True
+                rows = np.flatnonzero(here)  # each is sent once, however many leaves it reaches
+                local = np.empty(len(tests), dtype=np.int64)
+                local[rows] = np.arange(len(rows))
+                leaf = self._place[routes.leaf[mine]]
+                yield self._key, leaf, local[some.flat], some.ends, tests[rows], with_variance
+
+        for mine, found in zip(own, self.experts.ask("predict", told(), asked), strict=True):
+            where = routes.rows.positions(mine)
             mean[where] = found[0]
             if with_variance:
                 variance[where] = found[1]
