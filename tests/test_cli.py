@@ -220,3 +220,30 @@ def test_an_interrupt_saves_the_best_so_far_when_asked(tmp_path, save):
     else:
         assert "interrupted; nothing was written" in said
         assert not (tmp_path / "m.dsmgp").exists()
+
+
+# Folders of Parquet files
+
+
+def test_a_folder_of_files_is_fitted_and_predicted_out_of_core(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    x = np.linspace(0, 1, 600)
+    data = tmp_path / "data"
+    data.mkdir()
+    for k in range(3):
+        part = x[k::3]
+        table = pa.table({"x": part, "kind": np.where(part > 0.5, "a", "b"), "y": np.sin(6 * part)})
+        parquet.write_table(table, data / f"{k}.parquet")
+    model, out = tmp_path / "model", tmp_path / "out.parquet"
+    fit = ["fit", str(data), "--target", "y", "--out", str(model), "--leaf-size", "100", "--json"]
+    assert json.loads(run(*fit).stdout)["rows"] == 600
+    assert "with a model in it" in run(*fit, code=2).stderr
+    run("predict", str(model), str(data / "*.parquet"), "--out", str(out), "--keep", "x")
+    found = parquet.read_table(out).to_pandas()
+    assert list(found) == ["x", "y_mean", "y_std", "y_low_90", "y_high_90"]
+    assert np.abs(found["y_mean"] - np.sin(6 * found["x"])).max() < 0.05
+    run("predict", str(model), str(data / "0.parquet"), "--out", str(tmp_path / "one.csv"))
+    assert json.loads(run("info", str(model), "--json").stdout)["rows"] == 600
+    assert "give --out" in run("predict", str(model), str(data), code=2).stderr

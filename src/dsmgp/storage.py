@@ -57,7 +57,7 @@ from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.updates import Changing, Rows
 
-__all__ = ["Saved", "read_model", "write_model"]
+__all__ = ["MODEL", "Saved", "model_file", "read_model", "write_model"]
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
@@ -162,17 +162,8 @@ def write_model(
 def read_model(
     estimator: Any, path: str | Path, kernel: Any = None, mean: Any = None
 ) -> tuple[Any, Saved]:
-    """An estimator of a class with the parameters of the file, and what the file holds.
-
-    A folder is that of a model whose rows are beside its file.
-    """
-    path = Path(path)
-    if path.is_dir():
-        if not (path / MODEL).exists():
-            raise ModelFileError(
-                f"the folder {path} holds no model ({MODEL} is missing); a fit that was cut short leaves none"
-            )
-        path = path / MODEL
+    """An estimator of a class with the parameters of the file, and what the file holds."""
+    path = model_file(path)
     archive = read_archive(path)
     own = Own(True, {"kernel": kernel, "mean": mean})
     with _told_of(Path(path).name):
@@ -206,6 +197,18 @@ def read_model(
             table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
             dates=_read_dates(archive, X.shape[1]),
         )
+
+
+def model_file(path: str | Path) -> Path:
+    """The file itself: a folder is that of a model whose rows are beside it."""
+    path = Path(path)
+    if not path.is_dir():
+        return path
+    if not (path / MODEL).exists():
+        raise ModelFileError(
+            f"the folder {path} holds no model ({MODEL} is missing); a fit that was cut short leaves none"
+        )
+    return path / MODEL
 
 
 @contextmanager

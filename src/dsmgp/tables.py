@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import csv, feather, parquet
 
-__all__ = ["TableError", "read_table", "write_table"]
+__all__ = ["TableError", "is_dataset", "read_table", "write_table"]
 
 #: Endings of file names, and what they stand for.
 ENDINGS = {
@@ -63,6 +63,12 @@ def read_table(source: str | Path, kind: str | None = None) -> pa.Table:
     if table.num_columns == 0 or table.num_rows == 0:
         raise TableError(f"{name} has no rows")
     return table
+
+
+def is_dataset(source: str | Path) -> bool:
+    """Whether many files are meant: a folder, or names with a pattern."""
+    path = Path(source)
+    return path.is_dir() or (not path.exists() and any(sign in str(source) for sign in "*?["))
 
 
 def write_table(table: pa.Table, target: str | Path, kind: str | None = None) -> None:

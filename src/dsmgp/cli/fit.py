@@ -13,7 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, as_table, command, print_json, refuse, say
+from dsmgp.cli.talk import (
+    INTERRUPTED,
+    AsJson,
+    Debug,
+    as_table,
+    command,
+    print_json,
+    refuse,
+    say,
+)  # fmt: skip
 
 __all__ = ["fit"]
 
@@ -39,6 +48,11 @@ class Effort(StrEnum):
     high = "high"
 
 
+class Executor(StrEnum):
+    local = "local"
+    ray = "ray"
+
+
 class Weights(StrEnum):
     gated = "gated"
     posterior = "posterior"
@@ -47,9 +61,9 @@ class Weights(StrEnum):
 
 @command
 def fit(
-    data: Annotated[str, typer.Argument(help="CSV, TSV, Parquet or Feather file; - for standard input.")],
+    data: Annotated[str, typer.Argument(help="CSV, TSV, Parquet or Feather file; - for standard input; a folder or glob of Parquet files of any size.")],
     target: Annotated[list[str], typer.Option("--target", "-t", help="Column to predict; may be repeated.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write, such as model.dsmgp.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write, such as model.dsmgp; for a folder of data it is a folder.")],
     feature: Annotated[list[str], typer.Option(help="Column to predict from; all others if left out. May be repeated.")] = [],  # noqa: B006
     drop: Annotated[list[str], typer.Option(help="Column to leave out; may be repeated.")] = [],  # noqa: B006
     categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.onehot,
@@ -62,6 +76,8 @@ def fit(
     max_iter: Annotated[int | None, typer.Option(help="Most iterations of the optimiser.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(help="What matrices may take, such as 4GB.")] = None,
+    executor: Annotated[Executor, typer.Option(help="Where leaves are worked on: here, or on a Ray cluster.")] = Executor.local,
+    checkpoint: Annotated[Path | None, typer.Option(help="File from which the same fit goes on if it is cut short.")] = None,
     seed: Annotated[int, typer.Option(help="Seeds everything random.")] = 0,
     include_factors: Annotated[bool, typer.Option("--include-factors", help="A larger file that loads faster.")] = False,
     on_interrupt: Annotated[OnInterrupt, typer.Option(help="On Ctrl-C: write nothing, or the best found so far.")] = OnInterrupt.abort,
@@ -74,21 +90,15 @@ def fit(
 
     Example: dsmgp fit train.csv --target price --out price.dsmgp
     """
-    if out.exists() and not force:
+    from dsmgp.tables import is_dataset, read_table
+
+    # The folder of a model is never replaced, and may hold what a fit that was cut short has left.
+    if out.exists() and not force and not is_dataset(data):
         refuse(f"{out} is there already; give another name, or --force to replace it")
     if not out.parent.is_dir():
         refuse(f"the folder {out.parent} does not exist; create it first")
-    from dsmgp.recipe import Recipe
-    from dsmgp.tables import read_table
-
-    table = read_table(data)
-    recipe = Recipe.learn(table, target, feature, drop, categories.value, missing.value)
-    X, Y = recipe.inputs(table), recipe.outputs(table)
-    if not quiet:
-        for remark in recipe.remarks:
-            say(remark)
-
     from dsmgp import DSMGPRegressor
+    from dsmgp.recipe import Recipe
 
     model = DSMGPRegressor(
         kernel=kernel,
@@ -99,14 +109,36 @@ def fit(
         max_iter=max_iter,
         device=device,
         memory_limit=memory_limit,
+        executor=executor.value,
+        checkpoint=checkpoint,
         random_state=seed,
     )
     start = time.perf_counter()
-    with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
-        model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)
+    if is_dataset(data):
+        with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
+            model.fit_dataset(
+                data,
+                target,
+                features=feature,
+                drop=drop,
+                categories=categories.value,
+                missing=missing.value,
+                store=out,
+            )
+        recipe = Recipe.from_dict(model._table)
+    else:
+        table = read_table(data)
+        recipe = Recipe.learn(table, target, feature, drop, categories.value, missing.value)
+        X, Y = recipe.inputs(table), recipe.outputs(table)
+        if not quiet:
+            for remark in recipe.remarks:
+                say(remark)
+        start = time.perf_counter()
+        with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
+            model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)
+        model._table = recipe.as_dict()
+        model.save(out, include_factors=include_factors)
     seconds = time.perf_counter() - start
-    model._table = recipe.as_dict()
-    model.save(out, include_factors=include_factors)
     stopped = bool(listener.stopping)
     _report(model, recipe, out, seconds, stopped, as_json)
     if stopped:
@@ -148,7 +180,7 @@ def _watched(quiet: bool, save: bool) -> Iterator[Any]:
 def _report(
     model: Any, recipe: Any, out: Path, seconds: float, stopped: bool, as_json: bool
 ) -> None:
-    n_rows = len(model._rows[0])
+    n_rows = model._model.experts.n_rows
     if as_json:
         print_json(
             {

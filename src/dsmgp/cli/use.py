@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "info", "predict", "report"]
 
-Model = Annotated[Path, typer.Argument(help="A model file that dsmgp fit wrote.")]
+Model = Annotated[Path, typer.Argument(help="A model that dsmgp fit wrote.")]
 Data = Annotated[
     str, typer.Argument(help="CSV, TSV, Parquet or Feather file; - for standard input.")
 ]
-# Rows that are predicted at once: quantiles need the whole law of each.
-CHUNK = 20_000
 
 
 def _loaded(path: Path) -> tuple[DSMGPRegressor, Recipe]:
@@ -61,27 +59,33 @@ def predict(
 
     Example: dsmgp predict price.dsmgp new.csv --out predictions.csv --interval 0.9
     """
-    import numpy as np
     import pyarrow as pa
 
-    from dsmgp.tables import read_table, write_table
+    from dsmgp.predicted import predicted
+    from dsmgp.tables import is_dataset, read_table, write_table
 
     levels = _levels(quantiles)
     for level in interval:
         if not 0 < level < 1:
             refuse(f"expected --interval between 0 and 1, such as 0.9, got {level}")
     fitted, recipe = _loaded(model)
+    if is_dataset(data):
+        if out == "-":
+            refuse(
+                "predictions of a folder of files are written to a file; give --out predictions.parquet"
+            )
+        n_rows = fitted.predict_dataset(
+            data, out, interval=interval, quantiles=levels, keep=keep, include_noise=not function
+        )
+        say(f"{n_rows} rows predicted: {out}")
+        return
     table = read_table(data)
     for name in keep:
         if name not in table.column_names:
             refuse(f"there is no column {name!r} to keep in {data}")
     X = _rows(fitted, recipe, table)
-    parts = [
-        _columns(fitted, recipe, X[k : k + CHUNK], interval, levels, not function)
-        for k in range(0, len(X), CHUNK)
-    ]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    columns = {name: table[name] for name in keep} | {n: pa.array(v) for n, v in joined.items()}
+    said = predicted(fitted, X, recipe.targets, interval, levels, not function)
+    columns = {name: table[name] for name in keep} | {n: pa.array(v) for n, v in said.items()}
     write_table(pa.table(columns), out)
     if out != "-":
         say(f"{len(X)} rows predicted: {out}")
@@ -95,35 +99,6 @@ def _levels(text: str) -> list[float]:
     if not all(0 < level < 1 for level in levels):
         refuse(f"expected --quantiles between 0 and 1, such as 0.05,0.5,0.95, got {text!r}")
     return levels
-
-
-def _columns(
-    fitted: DSMGPRegressor,
-    recipe: Recipe,
-    X: Any,
-    intervals: list[float],
-    levels: list[float],
-    include_noise: bool,
-) -> dict[str, Any]:
-    """Predictions of some rows by the names of their columns."""
-    law = fitted.predict_dist(X, include_noise=include_noise)
-    ends = {level: law.interval(level) for level in dict.fromkeys(intervals)}
-    quantiles = {level: law.quantile(level) for level in dict.fromkeys(levels)}
-    n = len(X)
-    found: dict[str, Any] = {}
-    for k, target in enumerate(recipe.targets):
-
-        def own(values: Any, k: int = k) -> Any:
-            return values.reshape(n, -1)[:, k]
-
-        found[f"{target}_mean"] = own(law.mean)
-        found[f"{target}_std"] = own(law.std)
-        for level, (low, high) in ends.items():
-            found[f"{target}_low_{100 * level:g}"] = own(low)
-            found[f"{target}_high_{100 * level:g}"] = own(high)
-        for level, values in quantiles.items():
-            found[f"{target}_q{100 * level:g}"] = own(values)
-    return found
 
 
 @command
@@ -195,16 +170,19 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
     Example: dsmgp info price.dsmgp
     """
     from dsmgp.archive import read_archive
+    from dsmgp.storage import model_file
 
-    archive = read_archive(model)
+    file = model_file(model)
+    archive = read_archive(file)
     header = archive.header
+    written = [p for p in model.rglob("*") if p.is_file()] if model.is_dir() else [file]
     table = header.get("table") or {}
     n_rows, n_inputs = archive.arrays["X"].shape
     about = {
         "format": header["format"],
         "dsmgp": header["dsmgp"],
         "torch": header["torch"],
-        "rows": n_rows,
+        "rows": header.get("store", {}).get("n_rows", n_rows),
         "inputs": header.get("feature_names") or [f"x{k}" for k in range(n_inputs)],
         "targets": table.get("targets") or archive.arrays["Y"].shape[1],
         "kernels": [family["kernel"] for family in header["families"]],
@@ -212,7 +190,7 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
         "loo_nlpd": header["scores"]["loo"],
         "loo_nlpd_new_inputs": header["scores"]["loo_new_inputs"],
         "factors": "factor.alpha" in archive,
-        "bytes": model.stat().st_size,
+        "bytes": sum(p.stat().st_size for p in written),
         "settings": {k: v for k, v in header["parameters"].items() if not isinstance(v, dict)},
     }
     if as_json:

@@ -1,0 +1,129 @@
+"""Ray against one process at equal cores: what it costs to have leaves elsewhere, and what more workers gain.
+
+    python benchmarks/cluster.py [--rows 100_000] [--leaf-size 500] [--repeats 3] [--results PATH]
+
+A Ray cluster is started on this machine. The same fit and the same predictions are made in turn by one process on as many threads as there are cores, by as many
+workers of one core each, by one thread and by one worker; medians of several rounds are kept, in benchmarks/results/cluster.json. Workers are running when the
+clock starts: how long they take to start is told apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import ray
+import torch
+
+from dsmgp import DSMGPRegressor
+from dsmgp.ray import RayExecutor
+from harness import HERE, generated, setting, write_report
+
+RESULTS = HERE / "results" / "cluster.json"
+N_TEST = 20_000
+
+
+def timed(X, y, X_test, leaf_size: int, executor, n_threads: int) -> dict[str, float]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        model = DSMGPRegressor("matern32", leaf_size=leaf_size, executor=executor, random_state=0)
+        start = time.perf_counter()
+        model.fit(X, y)
+        fitted = time.perf_counter()
+        mean, std = model.predict(X_test, return_std=True)
+        done = time.perf_counter()
+    finally:
+        torch.set_num_threads(before)
+    return {
+        "fit": fitted - start, "predict": done - fitted, "evidence": model.log_marginal_likelihood_,
+        "mean": float(mean.sum()), "std": float(std.sum()), "n_evaluations": model.n_evaluations_,
+    }  # fmt: skip
+
+
+def moved(executor: RayExecutor, before) -> dict[str, float]:
+    """Bytes for each evaluation of the evidence and its gradient, since ``before``."""
+    now = executor.traffic
+    n_calls = now.calls["gradient"] - before.calls.get("gradient", 0)
+    n_workers = executor.workers.n_shards
+    sent = now.sent["gradient"] - before.sent.get("gradient", 0)
+    received = now.received["gradient"] - before.received.get("gradient", 0)
+    return {
+        "sent": sent / (n_calls / n_workers), "received": received / (n_calls / n_workers),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=100_000)
+    parser.add_argument("--leaf-size", type=int, default=500)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    n_cores = len(os.sched_getaffinity(0))
+    X, Y, X_test, _ = generated(asked.rows, 0)
+    y, X_test = Y[:, 0], X_test[:N_TEST]
+    half = asked.rows // n_cores
+    start = time.perf_counter()
+    ray.init(
+        num_cpus=n_cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+    )
+    up = time.perf_counter() - start
+    found: dict[str, list[dict[str, float]]] = {}
+    starts, traffic = [], {}
+    for round_ in range(asked.repeats):
+        for n in (n_cores, 1):
+            found.setdefault(f"threads {n}", []).append(
+                timed(X, y, X_test, asked.leaf_size, "local", n)
+            )
+            with RayExecutor(n_workers=n) as executor:
+                start = time.perf_counter()
+                _ = executor.workers
+                starts.append(time.perf_counter() - start)
+                timed(
+                    X[:2000], y[:2000], X_test[:100], asked.leaf_size, executor, n
+                )  # compiled code is loaded
+                before = copy.deepcopy(executor.traffic)
+                found.setdefault(f"workers {n}", []).append(
+                    timed(X, y, X_test, asked.leaf_size, executor, n)
+                )
+                traffic = moved(executor, before)
+                if n == 1:  # a worker's share of the rows: weak scaling
+                    found.setdefault("workers 1, its share of rows", []).append(
+                        timed(X[:half], y[:half], X_test, asked.leaf_size, executor, n)
+                    )
+            print(round_, {name: round(rows[-1]["fit"], 2) for name, rows in found.items()})
+
+    def median(name: str, key: str) -> float:
+        return float(np.median([row[key] for row in found[name]]))
+
+    reference = found[f"threads {n_cores}"][0]
+    report = {
+        "rows": asked.rows, "leaf_size": asked.leaf_size, "cores": n_cores, "repeats": asked.repeats,
+        "seconds": {name: {k: round(median(name, k), 3) for k in ("fit", "predict")} for name in found},
+        "overhead": {k: round(median(f"workers {n_cores}", k) / median(f"threads {n_cores}", k), 3) for k in ("fit", "predict")},
+        "overhead_1": {k: round(median("workers 1", k) / median("threads 1", k), 3) for k in ("fit", "predict")},
+        "strong_scaling": round(median("workers 1", "fit") / median(f"workers {n_cores}", "fit"), 3),
+        "weak_scaling": round(median("workers 1, its share of rows", "fit") / median(f"workers {n_cores}", "fit"), 3),
+        "equal_to_local": all(
+            abs(row[k] - reference[k]) <= 1e-9 * abs(reference[k])
+            for name in (f"workers {n_cores}", "workers 1") for row in found[name] for k in ("evidence", "mean", "std")
+        ),
+        "bytes_per_evaluation": {k: round(v) for k, v in traffic.items()},
+        "cluster_start_seconds": round(up, 1), "workers_start_seconds": round(float(np.median(starts)), 1),
+        **setting(),
+    }  # fmt: skip
+    write_report(asked.results, report)
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
