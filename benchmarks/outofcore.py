@@ -19,10 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import HERE, Runs, setting
+from harness import HERE, Runs, setting, table
 
 RESULTS = HERE / "results" / "outofcore.json"
 N_INPUTS, NOISE, PER_FILE = 8, 0.1, 1_000_000
+# What a leaf and its part of the tree take at the driver.
+TREE_BYTES = 1500
 
 
 def function(X: np.ndarray) -> np.ndarray:
@@ -88,6 +90,40 @@ def parquet_column(path: Path) -> np.ndarray:
     from pyarrow import parquet
 
     return parquet.read_table(path, columns=["y_mean"])["y_mean"].to_numpy()
+
+
+def page(rows: list[dict]) -> str:
+    """The tables of docs/scaling.md: what was measured, and what follows from it on paper."""
+    rows = sorted(rows, key=lambda row: row["rows"])
+    columns = {
+        "rows": "rows", "memory_limit": "memory_limit", "data_gb": "data (GB)", "fit_seconds": "fit (s)", "predict_seconds": "predict all (s)",
+        "resident_gb": "resident (GB)", "store_gb": "files (GB)", "n_leaves": "leaves", "mean_leaf": "rows a leaf",
+        "rmse_to_function": "RMSE to the function", "loo": "leave-one-out NLPD",
+    }  # fmt: skip
+    last, cores = rows[-1], 2
+    fit, predict = (last[k] * cores / last["rows"] for k in ("fit_seconds", "predict_seconds"))
+    on_paper = [
+        {
+            "rows": f"{n:.0e}".replace("e+0", "e"), "cores": n_cores, "fit": f"{n * fit / n_cores / 60:.0f} min",
+            "predict": f"{n * predict / n_cores / 60:.0f} min", "files": f"{n * last['store_gb'] / last['rows']:,.0f} GB",
+            "tree": f"{n * last['n_leaves'] / last['rows'] * TREE_BYTES / 1e9:.0f} GB",
+        }
+        for n, n_cores in ((1e8, 16), (1e8, 128), (1e9, 128), (1e9, 1024))
+    ]  # fmt: skip
+    words = {
+        "rows": "rows",
+        "cores": "cores",
+        "fit": "fit",
+        "predict": "predict all",
+        "files": "files",
+        "tree": "tree at the driver",
+    }
+    return (
+        table(columns, rows)
+        + f"\n\nOn paper, from the last of these: {1e6 * fit:.0f} core-microseconds a row to fit, {1e6 * predict:.0f} to predict, "
+        f"{last['store_gb'] * 1e9 / last['rows']:.0f} bytes of files a row.\n\n"
+        + table(words, on_paper)
+    )
 
 
 def main() -> None:

@@ -19,9 +19,11 @@ from statistics import mean
 
 import accuracy
 import changepoints
+import cluster
 import engine
 import finetune
 import memory
+import outofcore
 import scaling
 import sharing
 import sparse
@@ -31,7 +33,7 @@ import updates
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, engine, finetune, memory, scaling, sharing, sparse, speed, structures,
+    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scaling, sharing, sparse, speed, structures,
     updates,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
