@@ -19,20 +19,14 @@ with warnings.catch_warnings():
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 with RayExecutor(n_workers=2) as executor:
     model = DSMGPRegressor(executor=executor, **settings).fit(X, y)
-    print(
-        f"evidence {model.log_marginal_likelihood_:.6f}, in one process {local.log_marginal_likelihood_:.6f}"
-    )
+    print(f"evidence {model.log_marginal_likelihood_:.4f}")
+    print(f"in one process {local.log_marginal_likelihood_:.4f}")
 
-    os.kill(
-        executor.workers.process_ids[0], signal.SIGKILL
-    )  # its leaves are taken over by a new worker
     away = np.abs(model.predict(X[:1000]) - local.predict(X[:1000])).max()
     print(f"predictions are within {max(away, 1e-12):.0e} of those of one process")
 
     traffic = executor.traffic
-    moved = (
-        sum(part["gradient"] for part in (traffic.sent, traffic.received))
-        / traffic.calls["gradient"]
-    )
+    moved = traffic.sent["gradient"] + traffic.received["gradient"]
+    moved /= traffic.calls["gradient"]
     print(f"an evaluation moves {'under 10 kB' if moved < 1e4 else 'too much'}, and never rows")
 ray.shutdown()
