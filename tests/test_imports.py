@@ -63,6 +63,7 @@ LAYERS = [
         "blueprint",
         "flat_tree",
         "stored_families",
+        "stored_leaves",
         "storage",
         "bars",
         "drawn",

@@ -231,7 +231,7 @@ def test_errors_name_the_file_and_the_remedy(wavy, tmp_path):
     model, _ = fitted(wavy, "nothing learned")
     with pytest.raises(ModelFileError, match="does not exist; check the path"):
         load(tmp_path / "nothing.dsmgp")
-    with pytest.raises(ModelFileError, match="cannot read"):
+    with pytest.raises(ModelFileError, match="holds no model"):
         load(tmp_path)
     (tmp_path / "notes.txt").write_text("a,b\n1,2\n" * 10)
     with pytest.raises(ModelFileError, match=r"notes\.txt is not a dsmgp model file"):

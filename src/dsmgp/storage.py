@@ -11,7 +11,6 @@ anew when a file is read, unless their factors were asked for.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,24 +21,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp.conditioned import Conditioned
-from dsmgp.engine import Law
-from dsmgp.execution import as_numpy, as_tensor
-from dsmgp.experts import Experts
 from dsmgp.flat_tree import flatten_tree, grow_flat
 from dsmgp.gate import Gate
 from dsmgp.learn import Learned
-from dsmgp.machine import memory
 from dsmgp.model import WEIGHTS, Model
 from dsmgp.parameters import checked
-from dsmgp.process import Family
-from dsmgp.ragged import Ragged
 from dsmgp.settings import Settings
-from dsmgp.sharded import LocalHosts
-from dsmgp.store import FOLDER, RowStore
 from dsmgp.stored_families import (
     Own,
     prefixed,
@@ -52,6 +42,7 @@ from dsmgp.stored_families import (
     write_module,
     write_naturals,
 )
+from dsmgp.stored_leaves import MODEL, StoredLeaves, write_leaves
 from dsmgp.timeline import Dates
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
@@ -61,8 +52,6 @@ __all__ = ["MODEL", "Saved", "model_file", "read_model", "write_model"]
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
-#: The name of the file in the folder of a model whose rows are beside it.
-MODEL = "model.dsmgp"
 
 
 @dataclass
@@ -151,12 +140,8 @@ def write_model(
         arrays["ids"] = state.rows.ids
     arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
     write_naturals(model, arrays)
-    if getattr(model.experts.experts, "store", None) is not None:
-        path, store = _write_store(Path(path), model.experts, arrays)
-        header["store"] = {"n_rows": int(store.n_rows)}
-    elif include_factors:
-        _write_factors(model.experts.local(), arrays)
-    write_archive(path, header, arrays)
+    where, about = write_leaves(Path(path), model.experts, include_factors, arrays)
+    write_archive(where, header | about, arrays)
 
 
 def read_model(
@@ -336,61 +321,11 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, fold
     if (gate is not None) != (weights == "gated"):
         raise ModelFileError("its weights do not go with its gate")
     naturals = read_naturals(archive, families, family, n_dims)
-    memory, units = 0.5 * _memory(settings), (inputs, outputs)
-    if "store" in archive.header:
-        laws = _laws(families, family, n_dims, n_outputs)
-        store = _read_store(archive, folder, n_leaves, n_dims, n_outputs)
-        evidence = archive.array("store.log_evidence", np.float64, n_leaves, n_outputs)
-        hosts = LocalHosts(memory, settings.device)
-        conditioned: Conditioned = store.conditioned(
-            hosts, laws, units, memory, settings.dtype, naturals, evidence
-        )
-    else:
-        experts = _experts(tree, families, family, settings, rows, *units)
-        if "factor.alpha" in archive:
-            conditioned = _read_factors(archive, experts, naturals, memory)
-        else:
-            conditioned = Conditioned(experts, naturals, memory)
+    stored = StoredLeaves(tree, families, family, naturals, (inputs, outputs))
+    conditioned = stored.read(archive, settings, rows, folder)
     thetas = read_thetas(archive, families, family)
     return Model(
         tree, families, family, conditioned, inputs, outputs, weights, scales, gate, thetas
-    )
-
-
-def _laws(
-    families: Sequence[Family], family: NDArray[Any], n_dims: int, n_outputs: int
-) -> list[list[Law]]:
-    """By output and leaf."""
-    own = [each.laws(n_dims) for each in families]
-    return [[own[f][output] for f in family.tolist()] for output in range(n_outputs)]
-
-
-def _memory(settings: Settings) -> float:
-    """Bytes that matrices may take, as in a fit."""
-    return settings.memory_limit or 0.25 * memory(settings.device)
-
-
-def _experts(
-    tree: Node,
-    families: Sequence[Family],
-    family: NDArray[Any],
-    settings: Settings,
-    rows: Rows,
-    inputs: InputUnits,
-    outputs: OutputUnits,
-) -> Experts:
-    laws = _laws(families, family, rows.X.shape[1], rows.Y.shape[1])
-    kind = (settings.device, settings.dtype)
-    known = None
-    if rows.noise is not None:
-        known = as_tensor(outputs.noise_to_experts(rows.noise), kind)
-    return Experts(
-        leaves(tree),
-        as_tensor(inputs.to_experts(rows.X), kind),
-        as_tensor(outputs.to_experts(rows.Y), kind),
-        laws,
-        memory=0.25 * _memory(settings),
-        known=known,
     )
 
 
@@ -428,93 +363,6 @@ def _read_gate(archive: Archive) -> Gate | None:
     if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
         raise ModelFileError("its gate makes no sense")
     return Gate(exponents[0], exponents[1], weights, variances)
-
-
-# Rows beside the file, where they were not held in memory
-
-
-def _write_store(folder: Path, seen: Any, arrays: Arrays) -> tuple[Path, RowStore]:
-    """Copy the rows into a folder, unless they are there; the model's file comes last, so a folder that has one is whole."""
-    store: RowStore = seen.experts.store
-    try:
-        folder.mkdir(exist_ok=True)
-        (folder / FOLDER).mkdir(exist_ok=True)
-        if folder.resolve() != store.folder.resolve():
-            for shard in range(len(store.checksums)):
-                shutil.copyfile(store.file(shard), store.moved(folder).file(shard))
-    except OSError as error:
-        raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error
-    arrays["store.firsts"], arrays["store.sizes"] = store.firsts, store.sizes
-    arrays["store.checksums"] = store.checksums
-    arrays["store.log_evidence"] = seen.log_evidence
-    return folder / MODEL, store
-
-
-def _read_store(
-    archive: Archive, folder: Path, n_leaves: int, n_inputs: int, n_outputs: int
-) -> RowStore:
-    told = archive.entry("store", lambda v: isinstance(v, dict))
-    firsts = archive.array("store.firsts", np.int64, None)
-    sizes = archive.array("store.sizes", np.int64, n_leaves)
-    checksums = archive.array("store.checksums", np.int64, len(firsts) - 1)
-    runs = firsts[0] == 0 and firsts[-1] == n_leaves and (np.diff(firsts) > 0).all()
-    if not runs or (sizes < 0).any() or int(told["n_rows"]) < 1:
-        raise ModelFileError("its leaves do not go with its rows")
-    n_rows = int(told["n_rows"])
-    return RowStore(folder, n_rows, n_inputs, n_outputs, firsts, sizes, checksums)
-
-
-# Factors, where they were asked for
-
-
-def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
-    rows, experts = conditioned.leaf_rows, conditioned.experts
-    arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
-    arrays["factor.log_evidence"] = conditioned.log_evidence
-    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
-    arrays["factor.alpha"] = np.stack([as_numpy(a).astype(kind) for a in conditioned.alpha])
-    for output in range(experts.n_outputs):
-        # One triangle of each leaf, row after row.
-        triangles = [
-            as_numpy(conditioned.factor(output, k))[np.tril_indices(n)].astype(kind)
-            for k, n in enumerate(rows.sizes.tolist())
-            if n
-        ]
-        arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
-
-
-def _read_factors(
-    archive: Archive, experts: Experts, naturals: Sequence[Tensor], memory: float
-) -> Conditioned:
-    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
-    n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
-    rows = Ragged(
-        archive.array("factor.rows", np.int64, n_pairs),
-        archive.array("factor.row_ends", np.int64, n_leaves + 1),
-    )
-    own = experts.leaf_rows
-    in_order = rows.flat[np.lexsort((rows.flat, own.owner))]
-    if not np.array_equal(rows.ends, own.ends) or not np.array_equal(
-        in_order, own.flat[np.lexsort((own.flat, own.owner))]
-    ):
-        raise ModelFileError("its factors are of other rows than its leaves")
-    sizes = rows.sizes
-    ends = np.concatenate([[0], np.cumsum(sizes * (sizes + 1) // 2)])
-    alpha = archive.array("factor.alpha", kind, experts.n_outputs, n_pairs)
-    factors = []
-    for output in range(experts.n_outputs):
-        flat = archive.array(f"factor.lower.{output}", kind, int(ends[-1]))
-        by_leaf = []
-        for k, n in enumerate(sizes.tolist()):
-            whole = np.zeros((n, n), dtype=kind)
-            whole[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
-            if not (whole.diagonal() > 0).all():
-                raise ModelFileError("its factors make no sense")
-            by_leaf.append(torch.from_numpy(whole).to(experts.X.device))
-        factors.append(by_leaf)
-    evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
-    on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
-    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)
 
 
 # Inputs that are dates

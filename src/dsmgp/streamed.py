@@ -31,7 +31,7 @@ __all__ = ["Streamed"]
 Array = NDArray[np.float64]
 Data = str | Path | Sequence[str | Path]
 # Rows that are predicted at once: shards that do not fit in memory are made again for each lot of them.
-PREDICTED_ROWS = 2**20
+PREDICTED_ROWS = 2**21
 
 
 class Streamed(Kept):
