@@ -16,7 +16,8 @@ from dsmgp import DSMGPRegressor, FactorisationWarning, load
 
 ray = pytest.importorskip("ray")
 
-from dsmgp.ray import RayExecutor, _Workers, default_executor  # noqa: E402
+from dsmgp.ray import RayExecutor, default_executor  # noqa: E402
+from dsmgp.ray_workers import Workers  # noqa: E402
 from dsmgp.sharded import ShardedConditioned, balanced  # noqa: E402
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -132,7 +133,7 @@ def test_files_pickles_and_copies_are_whole_by_themselves(executor, rows, tmp_pa
 def killer(monkeypatch, executor):
     """Kills workers: call it with (worker, verb, how many questions to let pass)."""
     orders, pids = [], executor.workers.process_ids
-    send = _Workers._send
+    send = Workers._send
 
     def then_kill(self, number, verb, arguments):
         reference = send(self, number, verb, arguments)
@@ -144,7 +145,7 @@ def killer(monkeypatch, executor):
                     os.kill(pids[worker], signal.SIGKILL)
         return reference
 
-    monkeypatch.setattr(_Workers, "_send", then_kill)
+    monkeypatch.setattr(Workers, "_send", then_kill)
     return lambda *order: orders.append(list(order))
 
 
@@ -179,7 +180,7 @@ def test_a_worker_killed_when_leaves_have_seen_their_rows(
 
 def test_a_question_that_kills_every_worker_is_given_up(executor, rows, monkeypatch):
     X, y, _ = rows
-    send = _Workers._send
+    send = Workers._send
 
     def deadly(self, number, verb, arguments):
         actor = self._actors[self._plans[number][0]]
@@ -190,7 +191,7 @@ def test_a_question_that_kills_every_worker_is_given_up(executor, rows, monkeypa
         return reference
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Workers, "_send", deadly)
+        patch.setattr(Workers, "_send", deadly)
         model = DSMGPRegressor("rbf", leaf_size=100, random_state=0, executor=executor)
         with pytest.raises(RuntimeError, match="3 Ray workers in a row died of the same work"):
             model.fit(X, y)

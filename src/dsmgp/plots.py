@@ -5,21 +5,17 @@ Every one is a method of :class:`~dsmgp.DSMGPRegressor` too: ``model.plot_releva
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from dsmgp.canvas import BAND, CUTS, MODEL, ROWS, columns, names_of, number_of, show_dates
 from dsmgp.mixture import Mixture
 from dsmgp.regressor import DSMGPRegressor
-from dsmgp.relevance import relevance
 from dsmgp.scores import pit
-from dsmgp.tree import Leaf, Node, Product, Sum
+from dsmgp.structure_plots import plot_changepoints, plot_relevance, plot_splits, plot_tree
 
 __all__ = [
     "plot_calibration",
@@ -35,11 +31,9 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-# One hue for what the model says, one for what was observed, one for where the model cuts.
-MODEL, BAND, ROWS, CUTS = "#08306b", "#2171b5", "#333333", "#cb181d"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", "#c6dbef", "#6baed6"])
-# Rows on whose other inputs a partial dependence is averaged, and nodes that a picture of a tree can show.
-MAX_BACKGROUND, MAX_NODES = 100, 400
+# Rows on whose other inputs a partial dependence is averaged.
+MAX_BACKGROUND = 100
 # Components of an averaged law that are drawn, the heaviest first.
 MAX_COMPONENTS = 1000
 
@@ -98,9 +92,9 @@ def plot_predictive(
     if y is not None:
         ax.plot(x[:, 0], np.asarray(y), ".", color="0.2", markersize=2.5, alpha=0.6, label="rows")
     ax.set_xlim(grid[0], grid[-1])
-    ax.set_xlabel(_names(model)[0])
+    ax.set_xlabel(names_of(model)[0])
     ax.set_ylabel("y")
-    _show_dates(ax, model, 0)
+    show_dates(ax, model, 0)
     return ax
 
 
@@ -141,8 +135,8 @@ def plot_dependence(
     'x1'
     """
     ax = ax or plt.figure().gca()
-    rows, names = model._test_rows(X), _names(model)  # dates as days
-    column = _number(feature, names)
+    rows, names = model._test_rows(X), names_of(model)  # dates as days
+    column = number_of(feature, names)
     values = rows[:, column]
     low, high = np.quantile(values, [0.01, 0.99])
     if not low < high:
@@ -165,132 +159,7 @@ def plot_dependence(
     ax.set_xlim(grid[0], grid[-1])
     ax.set_xlabel(names[column])
     ax.set_ylabel("y")
-    _show_dates(ax, model, column)
-    return ax
-
-
-def plot_splits(
-    model: DSMGPRegressor, dimension: int | str = 0, *, n_bins: int = 60, ax: Axes | None = None
-) -> Axes:
-    """Posterior probability of the cuts along one input, by position.
-
-    The height of a bar is the expected number of cuts inside it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> model = DSMGPRegressor(leaf_size=20, random_state=0).fit(X, X[:, 0] > 0.5)
-    >>> plot_splits(model).get_ylabel()
-    'expected cuts'
-    """
-    ax = ax or plt.figure().gca()
-    names = _names(model)
-    column = _number(dimension, names)
-    model._fitted  # noqa: B018  # refused before a fit
-    splits = model.split_posterior(column)
-    if len(splits):
-        ax.hist(splits.position, bins=n_bins, weights=splits.probability, color=CUTS, alpha=0.85)
-    ax.set_xlabel(names[column])
-    ax.set_ylabel("expected cuts")
-    _show_dates(ax, model, column)
-    return ax
-
-
-def plot_changepoints(
-    model: DSMGPRegressor,
-    level: float = 0.5,
-    dimension: int | str | None = None,
-    *,
-    ax: Axes | None = None,
-) -> Axes:
-    """Changes that are at least so probable: a line at each, with the interval that holds it, over the probabilities of all gaps.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=40)
-    >>> model = DSMGPRegressor("rbf", structure="changepoint", max_iter=5).fit(X, y)
-    >>> plot_changepoints(model).get_ylabel()
-    'probability of a change'
-    """
-    ax = ax or plt.figure().gca()
-    if dimension is None:
-        dimension = getattr(model._model, "dimension", 0)
-    splits = replace(model.split_posterior(dimension), dates=None)
-    ax.vlines(splits.position, 0.0, splits.probability, color="0.35", linewidth=0.8)
-    for change in splits.change_points(level):
-        ax.axvspan(change.low, change.high, color=CUTS, alpha=0.25, linewidth=0.0)
-        ax.axvline(change.position, color=CUTS, linewidth=1.0, alpha=change.probability)
-    ax.set_ylim(0.0, max(1.0, float(splits.probability.max(initial=0.0))))
-    ax.set_ylabel("probability of a change")
-    _show_dates(ax, model, dimension)
-    return ax
-
-
-def plot_tree(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
-    """The structure: sums, products and leaves, each as heavy as its posterior probability.
-
-    A tree of very many nodes is cut off below; the title says so.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.linspace(0, 1, 40)[:, None]
-    >>> model = DSMGPRegressor(leaf_size=20, sum_children=2, random_state=0).fit(X, X[:, 0] > 0.5)
-    >>> plot_tree(model).get_title()
-    '11 nodes, 6 leaves'
-    """
-    ax = ax or plt.figure().gca()
-    root, reach = model._fitted.tree, model._fitted.posterior.log_reach
-    shown, n_nodes, n_leaves = _first_levels(root)
-    place = _places(root, shown)
-    for node in shown:
-        x, depth = place[id(node)]
-        for child in () if isinstance(node, Leaf) else node.children:
-            if id(child) in place:
-                below, down = place[id(child)]
-                weight = float(np.exp(reach[child])) if child in reach else 1.0
-                ax.plot([x, below], [-depth, -down], color="0.55", linewidth=0.4 + 1.8 * weight, zorder=1)  # fmt: skip
-    looks = {
-        Sum: ("o", MODEL, "sum"),
-        Product: ("s", CUTS, "product"),
-        Leaf: ("o", "#74c476", "leaf"),
-    }
-    for kind, (marker, colour, label) in looks.items():
-        at = np.array([place[id(n)] for n in shown if isinstance(n, kind)]).reshape(-1, 2)
-        size = 60 if kind is not Leaf else 25
-        ax.scatter(at[:, 0], -at[:, 1], marker=marker, s=size, color=colour, label=label, zorder=2)
-    ax.set_axis_off()
-    ax.legend(loc="lower center", ncols=3, frameon=False, bbox_to_anchor=(0.5, -0.14))
-    hidden = n_nodes - len(shown)
-    ax.set_title(
-        f"{n_nodes:,} nodes, {n_leaves:,} leaves" + (f" ({hidden:,} not shown)" if hidden else ""),
-        fontsize="medium",
-    )
-    return ax
-
-
-def plot_relevance(model: DSMGPRegressor, *, n_most: int = 20, ax: Axes | None = None) -> Axes:
-    """How fast the function varies along each input, over the fastest: inverse length-scales per standard deviation.
-
-    The average over the leaves' kernels, weighed as the model weighs its leaves. Needs kernels with length-scales.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> X = np.random.default_rng(0).uniform(size=(80, 2))
-    >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(9 * X[:, 1]))
-    >>> [label.get_text() for label in plot_relevance(model).get_yticklabels()]
-    ['x0', 'x1']
-    """
-    ax = ax or plt.figure().gca()
-    found, names = relevance(model._fitted), _names(model)
-    order = np.argsort(found)[-n_most:]
-    ax.barh([names[k] for k in order], found[order], color=BAND)
-    ax.set_xlim(0, 1)
-    ax.set_xlabel("relevance")
+    show_dates(ax, model, column)
     return ax
 
 
@@ -310,7 +179,7 @@ def plot_calibration(
     'probability of the interval'
     """
     ax = ax or plt.figure().gca()
-    u = _columns(pit(np.asarray(y, dtype=np.float64), model.predict_dist(X)))
+    u = columns(pit(np.asarray(y, dtype=np.float64), model.predict_dist(X)))
     levels = np.linspace(0.01, 0.99, 99)
     # Repeated outputs of a row are not independent: rows count.
     spread = 1.96 * np.sqrt(levels * (1 - levels) / len(u))
@@ -383,9 +252,9 @@ def plot_residuals(
     """
     ax = ax or plt.figure().gca()
     law = model.predict_dist(X)
-    mean = _columns(law.mean)[:, output]
-    low, high = (_columns(end)[:, output] - mean for end in law.interval(0.9))
-    residual = _columns(np.asarray(y, dtype=np.float64))[:, output] - mean
+    mean = columns(law.mean)[:, output]
+    low, high = (columns(end)[:, output] - mean for end in law.interval(0.9))
+    residual = columns(np.asarray(y, dtype=np.float64))[:, output] - mean
     order = np.argsort(mean)
     # Intervals of rows with like predictions, smoothed, or a band would be a comb.
     window = max(1, len(order) // 50)
@@ -465,81 +334,3 @@ def _averaged(law: Mixture, n_points: int, output: int) -> tuple[Mixture, Array]
     )
     weights /= weights.sum(axis=1, keepdims=True)
     return Mixture(weights, means[:, :, None], variances[:, :, None]), own.mean(axis=1)
-
-
-def _first_levels(root: Node) -> tuple[list[Node], int, int]:
-    """The nodes of as many levels as can be shown, and how many nodes and leaves there are."""
-    shown: list[Node] = []
-    level, n_nodes, n_leaves = [root], 0, 0
-    while level:
-        if n_nodes + len(level) <= MAX_NODES or not shown:
-            shown += level
-        n_nodes += len(level)
-        n_leaves += sum(isinstance(node, Leaf) for node in level)
-        level = [c for node in level if not isinstance(node, Leaf) for c in node.children]
-    return shown, n_nodes, n_leaves
-
-
-def _places(root: Node, shown: list[Node]) -> dict[int, tuple[float, int]]:
-    """Across, in the middle of what is below; and down."""
-    known = {id(node) for node in shown}
-    place: dict[int, tuple[float, int]] = {}
-    n_ends = 0
-
-    def put(node: Node, depth: int) -> float:
-        nonlocal n_ends
-        below = [] if isinstance(node, Leaf) else [c for c in node.children if id(c) in known]
-        if below:
-            across = [put(child, depth + 1) for child in below]
-            x = 0.5 * (across[0] + across[-1])
-        else:
-            x = float(n_ends)
-            n_ends += 1
-        place[id(node)] = (x, depth)
-        return x
-
-    put(root, 0)
-    return place
-
-
-def _names(model: DSMGPRegressor) -> list[str]:
-    names = getattr(model, "feature_names_in_", None)
-    return [f"x{k}" for k in range(model.n_features_in_)] if names is None else list(names)
-
-
-def _number(feature: int | str, names: list[str]) -> int:
-    if isinstance(feature, str) and feature in names:
-        return names.index(feature)
-    if not isinstance(feature, str) and 0 <= int(feature) < len(names):
-        return int(feature)
-    raise ValueError(
-        f"expected an input by number or name, one of {', '.join(names)}, got {feature!r}"
-    )
-
-
-def _like(model: DSMGPRegressor, X: Array) -> Any:
-    """Rows with the names that the model was fitted with, if it was."""
-    if not hasattr(model, "feature_names_in_"):
-        return X
-    import pandas as pd
-
-    return pd.DataFrame(X, columns=list(model.feature_names_in_))
-
-
-def _columns(values: Array) -> Array:
-    return values.reshape(len(values), -1)
-
-
-def _show_dates(ax: Axes, model: DSMGPRegressor, dimension: int | str) -> None:
-    """Days since the first row as dates, where the input is one of dates."""
-    dates = model.split_posterior(dimension).dates
-    if dates is None:
-        return
-
-    def written(days: float, _: int) -> str:
-        low, high = sorted(ax.get_xlim())
-        text = str(dates.to_dates(days))
-        return text[:10] if high - low > 3.0 else text[:16].replace("T", " ")
-
-    ax.xaxis.set_major_formatter(FuncFormatter(written))
-    ax.xaxis.set_major_locator(MaxNLocator(6))

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp import __version__, plots
+from dsmgp.canvas import names_of
 from dsmgp.mixture import Mixture
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.relevance import relevance
@@ -128,7 +129,7 @@ class _Page:
         self.observed = observed
         self.y = observed[:, 0] if model._squeeze else observed
         self.law: Mixture = model.predict_dist(X)
-        self.names = plots._names(model)
+        self.names = names_of(model)
         self.title = title or f"Report on {', '.join(self.targets)}"
         self.scores = score_table(self.y, self.law, model._rows[1].mean(axis=0))
 
