@@ -1,6 +1,6 @@
 """Ray against one process at equal cores: what it costs to have leaves elsewhere, and what more workers gain.
 
-    python benchmarks/cluster.py [--rows 100_000] [--leaf-size 500] [--repeats 3] [--results PATH]
+    python benchmarks/cluster.py [--rows 100_000] [--leaf-size 500] [--repeats 3] [--results PATH] [--quick]
 
 A Ray cluster is started on this machine. The same fit and the same predictions are made in turn by one process on as many threads as there are cores, by as many
 workers of one core each, by one thread and by one worker; medians of several rounds are kept, in benchmarks/results/cluster.json. Workers are running when the
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import logging
 import os
 import time
@@ -19,14 +18,12 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import ray
 import torch
 
 from dsmgp import DSMGPRegressor
 from dsmgp.ray import RayExecutor
-from harness import HERE, generated, setting, table, write_report
+from harness import generated, results_path, setting, table, write_report
 
-RESULTS = HERE / "results" / "cluster.json"
 N_TEST = 20_000
 
 
@@ -91,8 +88,14 @@ def main() -> None:
     parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=100_000)
     parser.add_argument("--leaf-size", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--quick", action="store_true", help="few rows, one round")
     asked = parser.parse_args()
+    if asked.quick:
+        asked.rows, asked.leaf_size, asked.repeats = 3000, 100, 1
+    path = asked.results or results_path("cluster", asked.quick)
+    import ray
+
     warnings.simplefilter("ignore")
     n_cores = len(os.sched_getaffinity(0))
     X, Y, X_test, _ = generated(asked.rows, N_TEST)
@@ -103,6 +106,9 @@ def main() -> None:
         num_cpus=n_cores, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
     )
     up = time.perf_counter() - start
+    timed(
+        X[:2000], y[:2000], X_test[:100], asked.leaf_size, "local", n_cores
+    )  # compiled code is loaded
     found: dict[str, list[dict[str, float]]] = {}
     starts, traffic = [], {}
     for round_ in range(asked.repeats):
@@ -147,8 +153,8 @@ def main() -> None:
         "cluster_start_seconds": round(up, 1), "workers_start_seconds": round(float(np.median(starts)), 1),
         **setting(),
     }  # fmt: skip
-    write_report(asked.results, report)
-    print(json.dumps(report, indent=1))
+    write_report(path, report)
+    print(page(report))
 
 
 if __name__ == "__main__":

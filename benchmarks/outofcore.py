@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: a generated dataset in Parquet files, fitted and predicted out of core.
 
-    python benchmarks/outofcore.py [--rows 10_000_000] [--memory-limit 2GB] [--executor local]
+    python benchmarks/outofcore.py [--rows 10_000_000] [--memory-limit 2GB] [--executor local] [--quick]
 
 Writes the files to a temporary folder, then fits and predicts all of them in a process of its own, whose largest resident memory is what the system
 says of it. Results are kept in benchmarks/results/outofcore.json.
@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import HERE, Runs, setting, table
+from harness import Runs, results_path, setting, table
 
-RESULTS = HERE / "results" / "outofcore.json"
 N_INPUTS, NOISE, PER_FILE = 8, 0.1, 1_000_000
 # What a leaf and its part of the tree take at the driver.
 TREE_BYTES = 1500
@@ -132,12 +131,16 @@ def main() -> None:
     parser.add_argument("--memory-limit", default="2GB")
     parser.add_argument("--executor", default="local")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path)
     parser.add_argument("--work", nargs=2, metavar=("DATA", "OUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="few rows")
     asked = parser.parse_args()
     if asked.work:
         print(json.dumps(work(*asked.work, asked.memory_limit, asked.executor)))
         return
+    if asked.quick:
+        asked.rows, asked.memory_limit = 20_000, "50MB"
+    path = asked.results or results_path("outofcore", asked.quick)
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
         data, out = Path(folder) / "data", Path(folder) / "predicted.parquet"
         data.mkdir()
@@ -158,9 +161,9 @@ def main() -> None:
             **json.loads(found.stdout.splitlines()[-1]), "rmse_to_function": round(error(data, out), 4), "noise": NOISE,
             **setting(),
         }  # fmt: skip
-    runs = Runs(asked.results, ("rows", "executor", "memory_limit"))
+    runs = Runs(path, ("rows", "executor", "memory_limit"))
     runs.add([row])
-    print(json.dumps(row, indent=1))
+    print(page(runs.rows))
 
 
 if __name__ == "__main__":

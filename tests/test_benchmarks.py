@@ -30,12 +30,20 @@ def test_engine_reports_every_size_and_constant(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["speed", "memory", "finetune"])
+@pytest.mark.parametrize("name", ["speed", "memory", "finetune", "outofcore"])
 def test_no_run_fails(name, tmp_path):
     rows = run(name, tmp_path)
     assert rows
     assert not [row for row in rows if "failed" in row]
     assert all(row["commit"] and row["machine"] for row in rows)
+
+
+@pytest.mark.slow
+def test_ray_finds_what_one_process_finds(tmp_path):
+    pytest.importorskip("ray")
+    report = run("cluster", tmp_path)
+    assert report["equal_to_local"]
+    assert report["overhead"]["fit"] > 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from dsmgp import DSMGPRegressor, demo, plots
+from dsmgp import DSMGPRegressor, demo, plots, structure_plots
 from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits
 from dsmgp.relevance import relevance
 
@@ -146,7 +146,7 @@ def test_learning_falls_to_the_best(uneven):
 def test_large_trees_are_cut_off_and_say_so(uneven, monkeypatch):
     model, _, _ = uneven
     assert "not shown" not in model.plot_tree().get_title()
-    monkeypatch.setattr(plots, "MAX_NODES", 10)
+    monkeypatch.setattr(structure_plots, "MAX_NODES", 10)
     assert "not shown" in model.plot_tree().get_title()
 
 
