@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: a generated dataset in Parquet files, fitted and predicted out of core.
 
-    python benchmarks/outofcore.py [--rows 10_000_000] [--memory-limit 2GB] [--executor local] [--quick]
+    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--quick]
 
 Writes the files to a temporary folder, then fits and predicts all of them in a process of its own, whose largest resident memory is what the system
 says of it. Results are kept in benchmarks/results/outofcore.json.
@@ -127,7 +127,7 @@ def page(rows: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=10_000_000)
+    parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=1_000_000)
     parser.add_argument("--memory-limit", default="2GB")
     parser.add_argument("--executor", default="local")
     parser.add_argument("--folder", type=Path)
