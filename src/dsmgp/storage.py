@@ -21,21 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp.conditioned import Conditioned
-from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
 from dsmgp.flat_tree import flatten_tree, grow_flat
-from dsmgp.gate import Gate
+from dsmgp.gate import BOUNDS, Gate
 from dsmgp.learn import Learned
 from dsmgp.machine import memory
 from dsmgp.model import WEIGHTS, Model
 from dsmgp.parameters import checked
 from dsmgp.process import Family
-from dsmgp.ragged import Ragged
 from dsmgp.settings import Settings
+from dsmgp.stored_factors import read_factors, write_factors
 from dsmgp.stored_families import (
     Own,
     prefixed,
@@ -52,11 +51,15 @@ from dsmgp.timeline import Dates
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.updates import Changing, Rows
+from dsmgp.validation import LARGEST, check_finite
 
 __all__ = ["Saved", "read_model", "write_model"]
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
+# Parameters that say where work is done: not part of what was learned, and not for a file to choose. Whoever wrote it could else
+# have a fit overwrite and remove a file, or run on a cluster.
+NOT_KEPT = ("checkpoint", "executor")
 
 
 @dataclass
@@ -146,7 +149,7 @@ def write_model(
     arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
     write_naturals(model, arrays)
     if include_factors:
-        _write_factors(model.experts.local(), arrays)
+        write_factors(model.experts.local(), arrays)
     write_archive(path, header, arrays)
 
 
@@ -161,6 +164,8 @@ def read_model(
         Y = archive.array("Y", np.float64, len(X), None)
         if X.shape[1] == 0 or Y.shape[1] == 0 or len(X) == 0:
             raise ModelFileError("it holds no rows")
+        check_finite(X, "X")
+        check_finite(Y, "y")
         parameters = _read_parameters(archive, own, X.shape[1])
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
@@ -215,6 +220,8 @@ def _told_of(name: str) -> Any:
 def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for name, value in parameters.items():
+        if name in NOT_KEPT:
+            continue
         if isinstance(value, torch.nn.Module):
             written[name] = {"module": write_module(value, name, name, own, arrays)}
         elif isinstance(value, (Sum, Product, Leaf)):
@@ -227,7 +234,7 @@ def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> d
             written[name] = np.asarray(value).tolist()
         elif isinstance(value, (str, int, float, bool, type(None))):
             written[name] = value
-        else:  # a generator of random numbers, or where work is done: not part of what was learned
+        else:  # a generator of random numbers
             written[name] = None
     return written
 
@@ -236,6 +243,8 @@ def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
     written = archive.entry("parameters", lambda v: isinstance(v, dict))
     read: dict[str, Any] = {}
     for name, value in written.items():
+        if name in NOT_KEPT:
+            continue
         if isinstance(value, dict) and "module" in value:
             read[name] = read_module(archive, value["module"], name, name, own, None)
         elif isinstance(value, dict):
@@ -307,8 +316,7 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> M
         archive.array("outputs.centre", np.float64, n_outputs),
         archive.array("outputs.loading", np.float64, n_outputs, n_outputs),
     )
-    if not (inputs.scale > 0).all() or not math.isfinite(outputs.log_det):
-        raise ModelFileError("its units make no sense")
+    _check_units(inputs, outputs, rows)
     weights = archive.entry("weights", lambda v: v in WEIGHTS)
     gate = _read_gate(archive)
     if (gate is not None) != (weights == "gated"):
@@ -316,13 +324,41 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own) -> M
     naturals = read_naturals(archive, families, family, n_dims)
     experts = _experts(tree, families, family, settings, rows, inputs, outputs)
     if "factor.alpha" in archive:
-        conditioned = _read_factors(archive, experts, naturals, 0.5 * _memory(settings))
+        conditioned = read_factors(archive, experts, naturals, 0.5 * _memory(settings))
     else:
         conditioned = Conditioned(experts, naturals, 0.5 * _memory(settings))
     thetas = read_thetas(archive, families, family)
-    return Model(
+    model = Model(
         tree, families, family, conditioned, inputs, outputs, weights, scales, gate, thetas
     )
+    _check_variances(model, conditioned)
+    return model
+
+
+def _check_units(inputs: InputUnits, outputs: OutputUnits, rows: Rows) -> None:
+    """Units in which the rows can be told, there and back."""
+    sound = (inputs.scale > 0).all() and math.isfinite(outputs.log_det)
+    if sound:
+        check_finite(outputs.loading, "the units of y")
+        with np.errstate(all="ignore"):
+            seen = inputs.to_experts(rows.X), outputs.to_experts(rows.Y)
+            sound = all((np.abs(told) < LARGEST).all() for told in seen)
+    if not sound:
+        raise ModelFileError("its units make no sense")
+
+
+def _check_variances(model: Model, conditioned: Conditioned) -> None:
+    """The least and the most that a leaf's variance can be are numbers in the user's units."""
+    prior = conditioned.prior_variance
+    prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
+    with np.errstate(all="ignore"):
+        spread = model.scales * model.shape.mean_variance
+        told = [
+            model.outputs.variance_to_user(variance * spread)
+            for variance in (conditioned.noise, conditioned.noise + prior)
+        ]
+    if not all((np.isfinite(each) & (each > 0)).all() for each in told):
+        raise ModelFileError("its variances are out of range")
 
 
 def _memory(settings: Settings) -> float:
@@ -386,62 +422,16 @@ def _read_gate(archive: Archive) -> Gate | None:
     exponents = [written["variance_exponent"], written["scale_exponent"]]
     if not all(isinstance(e, float) and math.isfinite(e) for e in exponents):
         raise ModelFileError("its gate has exponents that are no numbers")
-    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
+    # What a fit can find; beyond, a leaf that is less sure could be asked instead of one that is more so.
+    within = all(
+        low <= e <= high
+        for e, (low, high) in zip(exponents, (BOUNDS["exponent"], BOUNDS["scale"]), strict=True)
+    )
+    low, high = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
+    sound = (weights >= 0).all() and abs(weights.sum() - 1) <= 1e-9
+    if not within or not sound or not ((low <= variances) & (variances <= high)).all():
         raise ModelFileError("its gate makes no sense")
     return Gate(exponents[0], exponents[1], weights, variances)
-
-
-# Factors, where they were asked for
-
-
-def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
-    rows, experts = conditioned.leaf_rows, conditioned.experts
-    arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
-    arrays["factor.log_evidence"] = conditioned.log_evidence
-    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
-    arrays["factor.alpha"] = np.stack([as_numpy(a).astype(kind) for a in conditioned.alpha])
-    for output in range(experts.n_outputs):
-        # One triangle of each leaf, row after row.
-        triangles = [
-            as_numpy(conditioned.factor(output, k))[np.tril_indices(n)].astype(kind)
-            for k, n in enumerate(rows.sizes.tolist())
-            if n
-        ]
-        arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
-
-
-def _read_factors(
-    archive: Archive, experts: Experts, naturals: Sequence[Tensor], memory: float
-) -> Conditioned:
-    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
-    n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
-    rows = Ragged(
-        archive.array("factor.rows", np.int64, n_pairs),
-        archive.array("factor.row_ends", np.int64, n_leaves + 1),
-    )
-    own = experts.leaf_rows
-    in_order = rows.flat[np.lexsort((rows.flat, own.owner))]
-    if not np.array_equal(rows.ends, own.ends) or not np.array_equal(
-        in_order, own.flat[np.lexsort((own.flat, own.owner))]
-    ):
-        raise ModelFileError("its factors are of other rows than its leaves")
-    sizes = rows.sizes
-    ends = np.concatenate([[0], np.cumsum(sizes * (sizes + 1) // 2)])
-    alpha = archive.array("factor.alpha", kind, experts.n_outputs, n_pairs)
-    factors = []
-    for output in range(experts.n_outputs):
-        flat = archive.array(f"factor.lower.{output}", kind, int(ends[-1]))
-        by_leaf = []
-        for k, n in enumerate(sizes.tolist()):
-            whole = np.zeros((n, n), dtype=kind)
-            whole[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
-            if not (whole.diagonal() > 0).all():
-                raise ModelFileError("its factors make no sense")
-            by_leaf.append(torch.from_numpy(whole).to(experts.X.device))
-        factors.append(by_leaf)
-    evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
-    on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
-    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)
 
 
 # Inputs that are dates
@@ -493,11 +483,23 @@ def _read_scores(archive: Archive) -> dict[str, Any]:
     scores = archive.entry("scores", lambda v: isinstance(v, dict))
     kernels = scores["kernels"]
     return {
-        "loo": float(scores["loo"]),
-        "loo_new_inputs": float(scores["loo_new_inputs"]),
-        "kernels": None if kernels is None else {str(k): float(v) for k, v in kernels.items()},
+        "loo": _finite(scores["loo"]),
+        "loo_new_inputs": _finite(scores["loo_new_inputs"]),
+        "kernels": None if kernels is None else {str(k): _number(v) for k, v in kernels.items()},
         "n_evaluations": int(scores["n_evaluations"]),
     }
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ModelFileError(f"its score {value!r} is no number")
+    return float(value)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(_number(value)):
+        raise ModelFileError(f"its score {value!r} is not finite")
+    return float(value)
 
 
 def _are_names(value: Any, n: int) -> bool:
