@@ -248,13 +248,20 @@ def test_rows_far_from_zero_lose_no_more_than_their_own_digits():
 
 
 def test_twins_in_single_precision_with_little_noise_are_left_out():
-    """Their block of the inverse is all but singular; it was once factorised in single precision, and failed."""
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        X = np.repeat(rng.normal(size=(4, 3)), 5, axis=0)
-        y = rng.normal(size=(20, 2))
+    """Their block of the inverse is all but singular: in single precision these could not be factorised."""
+    for seed, noise in ((62, 1e-8), (84, 1e-8), (119, 1e-8), (20, 1e-7), (39, 1e-7), (42, 1e-7)):
+        rng = np.random.default_rng(seed)
+        X = np.rint(rng.normal(size=(10, 3)) * [1, 0.3, 0.3])
+        y = np.sin(X @ rng.normal(size=(3, 1))) + 0.1 * rng.normal(size=(10, 1))
         model = DSMGPRegressor(
-            "matern52", noise_variance=1e-8, optimizer=None, dtype="float32", random_state=0
+            "matern52",
+            noise_variance=noise,
+            optimizer=None,
+            leaf_size=[43],
+            sum_children=1,
+            dtype="float32",
+            effort="low",
+            random_state=0,
         ).fit(X, y)
         assert np.isfinite(model.loo_score_new_inputs_)
         assert np.isfinite(model.predict(X)).all()
