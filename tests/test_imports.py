@@ -62,6 +62,7 @@ LAYERS = [
         "frames",
         "blueprint",
         "flat_tree",
+        "stored_factors",
         "stored_families",
         "stored_leaves",
         "storage",

@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import struct
-import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FORMAT", "Archive", "ModelFileError", "read_archive", "write_archive"]
+__all__ = ["FORMAT", "Archive", "ModelFileError", "new_beside", "read_archive", "write_archive"]
 
 #: The version of the format that is written. Files of all versions up to it are read.
 FORMAT = 1
@@ -84,26 +85,40 @@ def write_archive(
         raise ModelFileError(f"{target} is a folder; give the name of a file")
     content = _packed(header, arrays)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        temporary = new_beside(target)
     except OSError as error:
         raise ModelFileError(f"cannot write in {target.parent}: {error.strerror}") from error
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, _usual_mode(target))
         os.replace(temporary, target)
     except OSError as error:
         raise ModelFileError(f"cannot write {target}: {error.strerror}") from error
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     _settle(target.parent)
+
+
+def new_beside(target: Path) -> Path:
+    """An empty file in the folder of another, of the same mode, which is to take its place."""
+    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(8)}"
+    mode = target.stat().st_mode & 0o777 if target.exists() else None
+    # Made with the mode of any new file: asking for the mask means to set it, for all threads of the process.
+    os.close(
+        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
+    )
+    if mode is not None:
+        os.chmod(temporary, mode)
+    return temporary
 
 
 def read_archive(path: str | Path) -> Archive:
     """The content of a file, once its sum has been checked."""
     source = Path(path)
+    if source.exists() and not source.is_file():  # a pipe or a device might never end
+        raise ModelFileError(f"cannot read {source}: it is no file")
     try:
         content = source.read_bytes()
     except FileNotFoundError:
@@ -185,21 +200,13 @@ def _arrays(source: Path, content: bytes) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _usual_mode(target: Path) -> int:
-    """As the file has it, or as any new file would: temporary files are for their owner only."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
 def _settle(folder: Path) -> None:
     """Let the folder know of the new name for good, where the system can say so."""
     if not hasattr(os, "O_DIRECTORY"):
         return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with suppress(OSError):  # the file is in its place; not every file system can do more
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -24,6 +24,7 @@ from dsmgp.segmented import Segmented
 from dsmgp.splits import Splits
 from dsmgp.tree import Leaf, Node, Product, Sum
 from dsmgp.units import InputUnits, OutputUnits
+from dsmgp.validation import check_reach
 
 __all__ = ["BreakingModel", "Contamination"]
 
@@ -296,7 +297,8 @@ class BreakingModel:
         return {own.leaf: (own, expert) for own, expert in pairs}
 
     def _seen(self, X: Array) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self.inputs.to_experts(X)))
+        seen = check_reach(self.inputs.to_experts(X), "X")
+        return torch.from_numpy(np.ascontiguousarray(seen))
 
 
 def _count(node: Node, ways: dict[int, int]) -> int:

@@ -39,6 +39,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Law = Stationary | General
 BoundLaw = BoundStationary | BoundGeneral
+# What is added to squares that rounding has made indefinite, of their mean diagonal.
+LEAST_SHARE = 1e-10
 # By row: how far the mean without the row is from the observation, and the variance; the same without twins.
 Left = tuple[Array, Array, Array, Array]
 
@@ -164,9 +166,21 @@ def without_twins(
         at, of = (torch.from_numpy(a).to(half.device) for a in (members, leaf))
         for some in torch.arange(len(of), device=at.device).split(max(1, 2**26 // half.shape[-1])):
             columns = half.mT[of[some, None], at[some]]  # (groups, size, rows)
-            S = torch.cholesky_inverse(torch.linalg.cholesky(columns @ columns.mT))
-            pulled = (S @ alpha[of[some, None], at[some]].unsqueeze(-1)).squeeze(-1)
+            S = _inverse_of_square(columns)
+            pulled = (S @ alpha[of[some, None], at[some]].to(S).unsqueeze(-1)).squeeze(-1)
             where = (leaf[some.cpu().numpy(), None], members[some.cpu().numpy()])
-            away[where] = pulled.to("cpu", torch.float64).numpy()
-            variance[where] = S.diagonal(dim1=-2, dim2=-1).to("cpu", torch.float64).numpy()
+            away[where] = pulled.cpu().numpy()
+            variance[where] = S.diagonal(dim1=-2, dim2=-1).cpu().numpy()
     return away, variance
+
+
+def _inverse_of_square(A: Tensor) -> Tensor:
+    """Inverses of ``A A'`` (groups, size, size), in double precision: rows that are twins make it all but singular."""
+    A = A.double()
+    square = A @ A.mT
+    factor, failed = torch.linalg.cholesky_ex(square)
+    if bool(failed.any()):
+        diagonal = square.diagonal(dim1=-2, dim2=-1)
+        diagonal += LEAST_SHARE * diagonal.mean(-1, keepdim=True)
+        factor = torch.linalg.cholesky(square)
+    return torch.cholesky_inverse(factor)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from dsmgp.routes import Router, Routes
 from dsmgp.splits import Splits
 from dsmgp.tree import Node, Product, Sum, n_induced_trees, nodes
 from dsmgp.units import InputUnits, OutputUnits
+from dsmgp.validation import check_reach
 
 __all__ = ["WEIGHTS", "Model"]
 
@@ -296,7 +298,9 @@ class Model:
         return n_induced_trees(self.tree)
 
     def experts_see(self, X: Array) -> Tensor:
-        return as_tensor(self.inputs.to_experts(X), self.experts.experts.X)
+        like = self.experts.experts.X
+        seen = check_reach(self.inputs.to_experts(X), "X", like.dtype == torch.float32)
+        return as_tensor(seen, like)
 
     def answers(self, X: Array, routes: Routes, with_variance: bool = True) -> tuple[Array, Array]:
         """Mean and variance of f for every pair of leaf and row, in the units of the experts."""

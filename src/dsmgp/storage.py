@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp.conditioned import Conditioned
 from dsmgp.flat_tree import flatten_tree, grow_flat
-from dsmgp.gate import Gate
+from dsmgp.gate import BOUNDS, Gate
 from dsmgp.learn import Learned
 from dsmgp.model import WEIGHTS, Model
 from dsmgp.parameters import checked
@@ -47,11 +47,15 @@ from dsmgp.timeline import Dates
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.updates import Changing, Rows
+from dsmgp.validation import LARGEST, check_finite
 
 __all__ = ["MODEL", "Saved", "model_file", "read_model", "write_model"]
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[Any]]
+# Parameters that say where work is done: not part of what was learned, and not for a file to choose. Whoever wrote it could else
+# have a fit overwrite and remove a file, or run on a cluster.
+NOT_KEPT = ("checkpoint", "executor")
 
 
 @dataclass
@@ -156,6 +160,8 @@ def read_model(
         Y = archive.array("Y", np.float64, len(X), None)
         if X.shape[1] == 0 or Y.shape[1] == 0 or len(X) == 0:
             raise ModelFileError("it holds no rows")
+        check_finite(X, "X")
+        check_finite(Y, "y")
         parameters = _read_parameters(archive, own, X.shape[1])
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
@@ -222,6 +228,8 @@ def _told_of(name: str) -> Any:
 def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for name, value in parameters.items():
+        if name in NOT_KEPT:
+            continue
         if isinstance(value, torch.nn.Module):
             written[name] = {"module": write_module(value, name, name, own, arrays)}
         elif isinstance(value, (Sum, Product, Leaf)):
@@ -234,7 +242,7 @@ def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> d
             written[name] = np.asarray(value).tolist()
         elif isinstance(value, (str, int, float, bool, type(None))):
             written[name] = value
-        else:  # a generator of random numbers, or where work is done: not part of what was learned
+        else:  # a generator of random numbers
             written[name] = None
     return written
 
@@ -243,6 +251,8 @@ def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
     written = archive.entry("parameters", lambda v: isinstance(v, dict))
     read: dict[str, Any] = {}
     for name, value in written.items():
+        if name in NOT_KEPT:
+            continue
         if isinstance(value, dict) and "module" in value:
             read[name] = read_module(archive, value["module"], name, name, own, None)
         elif isinstance(value, dict):
@@ -314,8 +324,7 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, fold
         archive.array("outputs.centre", np.float64, n_outputs),
         archive.array("outputs.loading", np.float64, n_outputs, n_outputs),
     )
-    if not (inputs.scale > 0).all() or not math.isfinite(outputs.log_det):
-        raise ModelFileError("its units make no sense")
+    _check_units(inputs, outputs, rows)
     weights = archive.entry("weights", lambda v: v in WEIGHTS)
     gate = _read_gate(archive)
     if (gate is not None) != (weights == "gated"):
@@ -324,9 +333,37 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, fold
     stored = StoredLeaves(tree, families, family, naturals, (inputs, outputs))
     conditioned = stored.read(archive, settings, rows, folder)
     thetas = read_thetas(archive, families, family)
-    return Model(
+    model = Model(
         tree, families, family, conditioned, inputs, outputs, weights, scales, gate, thetas
     )
+    _check_variances(model, conditioned)
+    return model
+
+
+def _check_units(inputs: InputUnits, outputs: OutputUnits, rows: Rows) -> None:
+    """Units in which the rows can be told, there and back."""
+    sound = (inputs.scale > 0).all() and math.isfinite(outputs.log_det)
+    if sound:
+        check_finite(outputs.loading, "the units of y")
+        with np.errstate(all="ignore"):
+            seen = inputs.to_experts(rows.X), outputs.to_experts(rows.Y)
+            sound = all((np.abs(told) < LARGEST).all() for told in seen)
+    if not sound:
+        raise ModelFileError("its units make no sense")
+
+
+def _check_variances(model: Model, conditioned: Conditioned) -> None:
+    """The least and the most that a leaf's variance can be are numbers in the user's units."""
+    prior = conditioned.prior_variance
+    prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
+    with np.errstate(all="ignore"):
+        spread = model.scales * model.shape.mean_variance
+        told = [
+            model.outputs.variance_to_user(variance * spread)
+            for variance in (conditioned.noise, conditioned.noise + prior)
+        ]
+    if not all((np.isfinite(each) & (each > 0)).all() for each in told):
+        raise ModelFileError("its variances are out of range")
 
 
 def _read_tree(archive: Archive, prefix: str, X: Array | None, n_dims: int) -> Node:
@@ -360,7 +397,14 @@ def _read_gate(archive: Archive) -> Gate | None:
     exponents = [written["variance_exponent"], written["scale_exponent"]]
     if not all(isinstance(e, float) and math.isfinite(e) for e in exponents):
         raise ModelFileError("its gate has exponents that are no numbers")
-    if (weights < 0).any() or abs(weights.sum() - 1) > 1e-9 or not (variances > 0).all():
+    # What a fit can find; beyond, a leaf that is less sure could be asked instead of one that is more so.
+    within = all(
+        low <= e <= high
+        for e, (low, high) in zip(exponents, (BOUNDS["exponent"], BOUNDS["scale"]), strict=True)
+    )
+    low, high = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
+    sound = (weights >= 0).all() and abs(weights.sum() - 1) <= 1e-9
+    if not within or not sound or not ((low <= variances) & (variances <= high)).all():
         raise ModelFileError("its gate makes no sense")
     return Gate(exponents[0], exponents[1], weights, variances)
 
@@ -414,11 +458,23 @@ def _read_scores(archive: Archive) -> dict[str, Any]:
     scores = archive.entry("scores", lambda v: isinstance(v, dict))
     kernels = scores["kernels"]
     return {
-        "loo": float(scores["loo"]),
-        "loo_new_inputs": float(scores["loo_new_inputs"]),
-        "kernels": None if kernels is None else {str(k): float(v) for k, v in kernels.items()},
+        "loo": _finite(scores["loo"]),
+        "loo_new_inputs": _finite(scores["loo_new_inputs"]),
+        "kernels": None if kernels is None else {str(k): _number(v) for k, v in kernels.items()},
         "n_evaluations": int(scores["n_evaluations"]),
     }
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ModelFileError(f"its score {value!r} is no number")
+    return float(value)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(_number(value)):
+        raise ModelFileError(f"its score {value!r} is not finite")
+    return float(value)
 
 
 def _are_names(value: Any, n: int) -> bool:

@@ -26,6 +26,7 @@ from dsmgp.conditioned import Conditioned
 from dsmgp.execution import as_numpy
 from dsmgp.model import Model
 from dsmgp.process import Family, Process, build_process
+from dsmgp.stationary import Stationary
 
 __all__ = [
     "Own",
@@ -179,6 +180,13 @@ def read_naturals(
             common[output] = torch.from_numpy(own)
     if not all(bool(torch.isfinite(natural).all()) for natural in common):
         raise ModelFileError("its hyperparameters are not finite")
+    for each in families:
+        for law, natural in zip(each.laws(n_dims), common, strict=True):
+            if isinstance(law, Stationary):  # of others the vector is free of constraints
+                n_positive = len(law.columns) + 1 + (law.kind == "rq")
+                positive = torch.cat([natural[..., :n_positive], natural[..., -1:]], -1)
+                if not bool((positive > 0).all()):
+                    raise ModelFileError("its hyperparameters are not positive")
     return common
 
 

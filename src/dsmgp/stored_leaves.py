@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.archive import Archive, ModelFileError
 from dsmgp.conditioned import Conditioned
 from dsmgp.engine import Law
-from dsmgp.execution import as_numpy, as_tensor
+from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
 from dsmgp.machine import memory
 from dsmgp.process import Family
-from dsmgp.ragged import Ragged
 from dsmgp.settings import Settings
 from dsmgp.sharded import LocalHosts
 from dsmgp.store import FOLDER, RowStore
+from dsmgp.stored_factors import read_factors, write_factors
 from dsmgp.tree import Node, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.updates import Rows
@@ -43,7 +42,7 @@ def write_leaves(
     if getattr(seen.experts, "store", None) is not None:
         return _write_store(path, seen, arrays)
     if include_factors:
-        _write_factors(seen.local(), arrays)
+        write_factors(seen.local(), arrays)
     return path, {}
 
 
@@ -76,7 +75,7 @@ class StoredLeaves:
             )
         experts = _experts(self.tree, laws, settings, rows, *self.units)
         if "factor.alpha" in archive:
-            return _read_factors(archive, experts, self.naturals, room)
+            return read_factors(archive, experts, self.naturals, room)
         return Conditioned(experts, self.naturals, room)
 
 
@@ -139,56 +138,3 @@ def _read_store(
         raise ModelFileError("its leaves do not go with its rows")
     n_rows = int(told["n_rows"])
     return RowStore(folder, n_rows, n_inputs, n_outputs, firsts, sizes, checksums)
-
-
-# Factors, where they were asked for
-
-
-def _write_factors(conditioned: Conditioned, arrays: Arrays) -> None:
-    rows, experts = conditioned.leaf_rows, conditioned.experts
-    arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
-    arrays["factor.log_evidence"] = conditioned.log_evidence
-    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
-    arrays["factor.alpha"] = np.stack([as_numpy(a).astype(kind) for a in conditioned.alpha])
-    for output in range(experts.n_outputs):
-        # One triangle of each leaf, row after row.
-        triangles = [
-            as_numpy(conditioned.factor(output, k))[np.tril_indices(n)].astype(kind)
-            for k, n in enumerate(rows.sizes.tolist())
-            if n
-        ]
-        arrays[f"factor.lower.{output}"] = np.concatenate([np.empty(0, kind), *triangles])
-
-
-def _read_factors(
-    archive: Archive, experts: Experts, naturals: Sequence[Tensor], memory: float
-) -> Conditioned:
-    kind = np.float32 if experts.X.dtype == torch.float32 else np.float64
-    n_pairs, n_leaves = len(experts.leaf_rows.flat), experts.n_leaves
-    rows = Ragged(
-        archive.array("factor.rows", np.int64, n_pairs),
-        archive.array("factor.row_ends", np.int64, n_leaves + 1),
-    )
-    own = experts.leaf_rows
-    in_order = rows.flat[np.lexsort((rows.flat, own.owner))]
-    if not np.array_equal(rows.ends, own.ends) or not np.array_equal(
-        in_order, own.flat[np.lexsort((own.flat, own.owner))]
-    ):
-        raise ModelFileError("its factors are of other rows than its leaves")
-    sizes = rows.sizes
-    ends = np.concatenate([[0], np.cumsum(sizes * (sizes + 1) // 2)])
-    alpha = archive.array("factor.alpha", kind, experts.n_outputs, n_pairs)
-    factors = []
-    for output in range(experts.n_outputs):
-        flat = archive.array(f"factor.lower.{output}", kind, int(ends[-1]))
-        by_leaf = []
-        for k, n in enumerate(sizes.tolist()):
-            whole = np.zeros((n, n), dtype=kind)
-            whole[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
-            if not (whole.diagonal() > 0).all():
-                raise ModelFileError("its factors make no sense")
-            by_leaf.append(torch.from_numpy(whole).to(experts.X.device))
-        factors.append(by_leaf)
-    evidence = archive.array("factor.log_evidence", np.float64, n_leaves, experts.n_outputs)
-    on_device = [torch.from_numpy(a).to(experts.X.device) for a in alpha]
-    return Conditioned.restored(experts, naturals, rows, evidence, on_device, factors, memory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,6 +17,7 @@ import pyarrow.dataset as pads
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from dsmgp.archive import new_beside
 from dsmgp.recipe import MAX_LEVELS, Recipe
 from dsmgp.tables import TableError
 from dsmgp.tree import Leaf
@@ -164,10 +164,7 @@ class ParquetSink:
             raise TableError(f"the folder {self.path.parent} does not exist; create it first")
 
     def __enter__(self) -> ParquetSink:
-        handle, self._temporary = tempfile.mkstemp(
-            dir=self.path.parent, prefix=f".{self.path.name}."
-        )
-        os.close(handle)
+        self._temporary = new_beside(self.path)
         return self
 
     def add(self, tables: Sequence[Any], keep: Sequence[str], columns: dict[str, Array]) -> None:
@@ -184,12 +181,9 @@ class ParquetSink:
             if self._writer is not None:
                 self._writer.close()
             if kind is None:
-                mask = os.umask(0)
-                os.umask(mask)
-                os.chmod(self._temporary, 0o666 & ~mask)
                 os.replace(self._temporary, self.path)
         finally:
-            Path(self._temporary).unlink(missing_ok=True)
+            self._temporary.unlink(missing_ok=True)
 
 
 def parquet_files(data: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv, feather, parquet
+
+from dsmgp.archive import new_beside
 
 __all__ = ["TableError", "is_dataset", "read_table", "write_table"]
 
@@ -85,18 +86,17 @@ def write_table(table: pa.Table, target: str | Path, kind: str | None = None) ->
         )
     if not path.parent.is_dir():
         raise TableError(f"the folder {path.parent} does not exist; create it first")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = None
     try:
-        with os.fdopen(handle, "wb") as file:
+        temporary = new_beside(path)
+        with temporary.open("wb") as file:
             _write(table, file, found)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except OSError as error:
         raise TableError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def _content(source: str | Path) -> pa.Buffer:

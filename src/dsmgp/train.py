@@ -22,11 +22,12 @@ from dsmgp.learn import TOLERANCE, Learned, Objective, learn
 from dsmgp.loo import equal_rows
 from dsmgp.machine import memory
 from dsmgp.periods import dominant_periods, set_periods
-from dsmgp.process import Family, build_process
+from dsmgp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Node, leaves
 from dsmgp.units import InputUnits, OutputUnits
+from dsmgp.validation import check_reach
 
 __all__ = ["Trainer"]
 
@@ -80,6 +81,7 @@ class Trainer:
             settings.mean,
             settings.noise_variance,
             self.X.shape[1],
+            noise_floor=SINGLE_NOISE_FLOOR if settings.dtype == torch.float32 else NOISE_FLOOR,
             spread=self._spread,
             variance=self._variance(),
         )
@@ -154,7 +156,9 @@ class Trainer:
         """Values as the experts see them."""
         known, rows, seen = self._seen.get(type(units), (None, None, torch.empty(0)))
         if known is not units or rows is not values:
-            seen = as_tensor(units.to_experts(values), self._home)
+            what = "X" if isinstance(units, InputUnits) else "y"
+            single = self.settings.dtype == torch.float32
+            seen = as_tensor(check_reach(units.to_experts(values), what, single), self._home)
             self._seen[type(units)] = units, values, seen
         return seen
 

@@ -40,7 +40,8 @@ class InputUnits:
         return cls(*_moments(X))
 
     def to_experts(self, X: Array) -> Array:
-        return (X - self.centre) / self.scale
+        with np.errstate(over="ignore"):  # validation.check_reach has the words for it
+            return np.asarray((X - self.centre) / self.scale)
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class OutputUnits:
 
     def to_experts(self, Y: Array) -> Array:
         if self.diagonal:
-            return (Y - self.centre) / np.diag(self.loading)
+            with np.errstate(over="ignore"):
+                return np.asarray((Y - self.centre) / np.diag(self.loading))
         return np.asarray(np.linalg.solve(self.loading, (Y - self.centre).T).T, np.float64)
 
     def noise_to_experts(self, noise: Array) -> Array:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from dsmgp.routes import Routes, place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves, nodes
+from dsmgp.validation import check_reach
 from dsmgp.weigh import Witnesses, weigh
 
 __all__ = ["Changing", "Rows"]
@@ -139,7 +141,11 @@ class Changing:
         model, known = self.model, self._known(noise)
         rows = self.rows.joined(X, Y, noise)
         ids = rows.ids[len(self.rows) :]
-        seen = model.inputs.to_experts(X), model.outputs.to_experts(Y)
+        single = model.experts.experts.X.dtype == torch.float32
+        seen = (
+            check_reach(model.inputs.to_experts(X), "X", single),
+            check_reach(model.outputs.to_experts(Y), "y", single),
+        )
         return self._moved(rows, X, lambda online, routes: online.joined(routes, ids, *seen, known))
 
     def without(self, ids: Index) -> Changing:

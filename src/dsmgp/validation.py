@@ -12,12 +12,15 @@ from sklearn.utils import check_random_state
 
 # Beyond this squares overflow.
 LARGEST = 1e150
+# The same in single precision, with room for small length-scales.
+SINGLE_LARGEST = 1e12
 
 __all__ = [
     "check_choice",
     "check_count",
     "check_finite",
     "check_noise",
+    "check_reach",
     "check_row_ids",
     "input_number",
     "random_generator",
@@ -67,6 +70,21 @@ def check_finite(
         + (f", and {n_bad - 1} more such entries" if n_bad > 1 else "")
         + ("; rescale the data" if np.isfinite(entry) else "; drop or impute such rows first")
     )
+
+
+def check_reach(
+    values: NDArray[np.float64], what: str, single: bool = False
+) -> NDArray[np.float64]:
+    """The same values, in the units of the experts; refused where these are out of the range of their precision."""
+    limit = SINGLE_LARGEST if single else LARGEST
+    beyond = ~(np.abs(values) < limit)
+    if beyond.any():
+        raise ValueError(
+            f"row {np.argwhere(beyond)[0][0]} of {what} lies more than {limit:g} units away from the training rows, which is out of "
+            f"range{' in single precision' if single else ''}; check the units of that row"
+            + (", or use dtype='float64'" if single else "")
+        )
+    return values
 
 
 def input_number(dimension: Any, n_inputs: int, names: Sequence[str] | None = None) -> int:

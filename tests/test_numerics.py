@@ -1,0 +1,190 @@
+"""Rounding stays under the bounds that docs/numerics.md states, on matrices that are hard, in both engines and precisions."""
+
+import functools
+
+import fifty_digits
+import gpytorch
+import numpy as np
+import oracle
+import pytest
+import torch
+from hard_kernels import hard_kernels, residuals
+
+from dsmgp import DSMGPRegressor
+from dsmgp.batched import BatchedEngine
+from dsmgp.conditioned import FactorisationWarning
+from dsmgp.native import KINDS, NativeEngine
+from dsmgp.process import SINGLE_NOISE_FLOOR
+
+pytest.importorskip("dsmgp.compiled", reason="needs numba", exc_type=ImportError)
+
+# In units of the order of the matrix times the precision (Higham 2002, theorem 10.3, has n + 1 of them).
+MOST_FACTOR, MOST_SOLVE = 2.0, 4.0
+EPS = np.finfo(np.float64).eps
+N_LEAVES = 250  # of each of four kernels
+ENGINES = {
+    "native": (NativeEngine, torch.float64),
+    "batched": (BatchedEngine, torch.float64),
+    "single": (BatchedEngine, torch.float32),
+}
+
+
+def exact(kind):
+    return lambda X, natural: oracle.kernel(kind, natural[:-2], natural[-2])(X, X)
+
+
+@functools.cache
+def measured(kind, engine, n_leaves=N_LEAVES, most_rows=80, seed=1):
+    hard = hard_kernels(kind, n_leaves, seed, most_rows)
+    return hard, residuals(hard, ENGINES[engine][0], exact(kind), ENGINES[engine][1])
+
+
+def most_matrix_error(kind, engine, reach):
+    """What a covariance may be wrong by, over the output scale; ``reach`` is how many length-scales rows are apart.
+
+    Rounding the inputs alone moves it by the precision times the reach. Distances by products lose more, and kernels in
+    the distance itself the square root of what is lost.
+    """
+    if engine == "native":
+        return 4 * EPS * (1 + reach)
+    lost = 0.4 * EPS**0.45 if kind == "matern12" else 0.0
+    return np.maximum(400 * EPS * (1 + reach), lost)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_factors_and_solutions_have_small_residuals_however_hard_the_matrix(kind, engine):
+    _, found = measured(kind, engine)
+    assert np.isfinite(found.log_evidence).all()
+    assert found.factor.max() < MOST_FACTOR
+    assert found.solve.max() < MOST_SOLVE
+    assert (found.added > 0).any(), "hard enough that some need jitter"
+    most = 1.1e-2 if engine == "single" else 1.1e-11
+    assert found.added.max() < most
+
+
+@pytest.mark.parametrize("engine", ["native", "batched"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_covariances_are_as_exact_as_their_inputs_allow(kind, engine):
+    _, found = measured(kind, engine)
+    assert (found.matrix <= most_matrix_error(kind, engine, found.reach)).all()
+
+
+@pytest.mark.parametrize("engine", ["native", "batched"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_evidence_is_that_of_fifty_digits(kind, engine):
+    """Up to what an error in the covariances makes of it, which the condition number magnifies."""
+    hard, found = measured(kind, engine, n_leaves=40, most_rows=12, seed=7)
+    for k, rows in enumerate(hard.rows):
+        natural, n = hard.naturals[k], len(rows)
+        added = found.added[k] * natural[-2:].sum() / (1 - found.added[k])
+        expected, fit = fifty_digits.log_evidence(kind, hard.X[rows], hard.y[rows], natural, added)
+        nugget = natural[-1] + added
+        condition = (n * natural[-2] + nugget) / nugget
+        wrong = n * EPS + most_matrix_error(kind, engine, found.reach[k])
+        most = n * condition * (n + fit) * wrong
+        assert abs(found.log_evidence[k] - expected) <= 1e-12 * abs(expected) + most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_evidence_of_a_usual_leaf_has_twelve_digits(kind, rng):
+    X, y = rng.normal(size=(10, 2)), rng.normal(size=10)
+    natural = np.array([0.8, 1.3, 1.7, 0.1])
+    kernel = oracle.kernel(kind, natural[:2], natural[2])
+    K = kernel(X, X) + natural[3] * np.eye(10)
+    expected, _ = fifty_digits.log_evidence(kind, X, y, natural)
+    dense = -0.5 * (y @ np.linalg.solve(K, y) + np.linalg.slogdet(K)[1] + 10 * np.log(2 * np.pi))
+    assert dense == pytest.approx(expected, rel=1e-12)
+
+
+# What single precision may be wrong by against double, in predictive standard deviations, by the noise variance.
+MOST_SINGLE = {1e-1: 0.01, 1e-2: 0.01, 1e-3: 0.05, SINGLE_NOISE_FLOOR: 0.3}
+
+
+@pytest.mark.parametrize("noise", MOST_SINGLE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_is_wrong_by_a_small_part_of_a_standard_deviation(kind, noise):
+    rng = np.random.default_rng(0)
+    X, new = rng.uniform(-2, 2, size=(300, 2)), rng.uniform(-2, 2, size=(200, 2))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + np.sqrt(noise) * rng.normal(size=300)
+    options = {"kernel": kind, "noise_variance": noise, "optimizer": None, "random_state": 0}
+    options |= {"leaf_size": [100, 300], "sum_children": 2}
+    mean, std = DSMGPRegressor(**options).fit(X, y).predict(new, return_std=True)
+    single = DSMGPRegressor(**options, dtype="float32").fit(X, y)
+    single_mean, single_std = single.predict(new, return_std=True)
+    assert np.abs((single_mean - mean) / std).max() < MOST_SINGLE[noise]
+    assert np.abs(single_std / std - 1).max() < MOST_SINGLE[noise]
+
+
+def test_noise_that_is_learned_in_single_precision_stays_where_that_can_be_trusted(rng):
+    X = rng.uniform(-2, 2, size=(200, 1))
+    y = np.sin(2 * X[:, 0])  # no noise at all
+    single = DSMGPRegressor("rbf", dtype="float32", random_state=0).fit(X, y)
+    double = DSMGPRegressor("rbf", random_state=0).fit(X, y)
+    assert single.noise_ >= SINGLE_NOISE_FLOOR > 10 * double.noise_
+
+
+# Nothing that is not a number leaves the library
+
+
+@pytest.mark.parametrize(
+    "kernel", ["rbf", "matern12", "matern32", "rq", "periodic", "rbf+matern52"]
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_however_far_are_answered_by_numbers(kernel, dtype, wavy):
+    X, y = wavy
+    model = DSMGPRegressor(kernel, "linear", leaf_size=40, max_iter=3, dtype=dtype, random_state=0)
+    model.fit(X, y)
+    reach = 1e149 if dtype == "float64" else 1e11
+    new = np.concatenate([X[:2] * s for s in (0.0, 1.0, -1e8, reach, -reach)])
+    mean, std = model.predict(new, return_std=True)
+    _, covariance = model.predict(new[:6], return_cov=True)
+    law = model.predict_dist(new)
+    for part in (mean, std, covariance, law.quantile(0.9), law.logpdf(0.0), model.noise_at(new)):
+        assert np.isfinite(part).all()
+    assert np.isfinite(model.sample_y(new[:6], 3)).all()
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "periodic", "rbf+matern52"])
+def test_rows_out_of_the_range_of_their_precision_are_refused(kernel, wavy):
+    """Their squares would be infinite, and differences of them no numbers."""
+    X, y = wavy
+    single = DSMGPRegressor(kernel, max_iter=2, dtype="float32", random_state=0).fit(X, y)
+    for reach in (1e15, 1e30, 1e100):
+        with pytest.raises(ValueError, match=r"row 1 of X .* single precision.*float64"):
+            single.predict(X[:2] * [[1.0], [reach]])
+    with pytest.raises(ValueError, match=r"row 0 of X .* single precision"):
+        single.partial_fit(X[:1] * 1e20, y[:1])
+    with pytest.raises(ValueError, match=r"row 0 of y .* single precision"):
+        single.partial_fit(X[:1], y[:1] + 1e20)
+    tiny = DSMGPRegressor(kernel, max_iter=2, random_state=0).fit(1e-20 * X, y)
+    with pytest.raises(ValueError, match="row 0 of X lies more than 1e\\+150 units away"):
+        tiny.predict(np.full((1, 2), 1e140))
+
+
+class Broken(gpytorch.kernels.RBFKernel):
+    """Sound where it is tried, and no number where it counts."""
+
+    def forward(self, x1, x2, diag=False, **params):
+        found = super().forward(x1, x2, diag=diag, **params)
+        return found if x1.shape[-2] <= 2 else found * torch.nan
+
+
+def test_a_kernel_that_gives_no_numbers_is_refused(wavy):
+    model = DSMGPRegressor(Broken(), max_iter=2)
+    with pytest.raises(ValueError, match="could not be factorised"):
+        model.fit(*wavy)
+    assert not hasattr(model, "tree_")
+
+
+@pytest.mark.filterwarnings("ignore::dsmgp.conditioned.FactorisationWarning")
+def test_a_matrix_that_nothing_helps_is_refused_in_words(wavy):
+    """Covariances that are no covariances: their negative is."""
+
+    class Negative(gpytorch.kernels.RBFKernel):
+        def forward(self, x1, x2, diag=False, **params):
+            return -super().forward(x1, x2, diag=diag, **params)
+
+    with pytest.raises(ValueError, match="could not be factorised even with added noise"):
+        DSMGPRegressor(Negative(), optimizer=None, noise_variance=1e-6).fit(*wavy)
+    assert issubclass(FactorisationWarning, UserWarning)

@@ -1,0 +1,275 @@
+"""Laws that hold whatever the table: a valid predictive law or an error that says why; units, form and order do not matter."""
+
+import warnings
+
+import numpy as np
+import pytest
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from odd_tables import FORMS, dressed, options, tables
+
+from dsmgp import DSMGPRegressor
+from dsmgp.conditioned import FactorisationWarning
+from dsmgp.process import NOISE_FLOOR
+from dsmgp.tree import Leaf, Product, Region, Sum
+
+pytestmark = pytest.mark.filterwarnings("ignore::dsmgp.conditioned.FactorisationWarning")
+
+
+def holds(law, n, *drawn):
+    """Check a law on so many draws, always the same ones: a failure can be made again."""
+    checked = given(*drawn)(law)
+    settings(
+        max_examples=n,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )(checked)()
+
+
+def often(few, many):
+    """So many draws, and far more in the slow run."""
+    return pytest.mark.parametrize("n", [few, pytest.param(many, marks=pytest.mark.slow)])
+
+
+def fitted_or_refused(table, chosen):
+    """A model, or None where the rows were refused by an error in words."""
+    try:
+        return DSMGPRegressor(**chosen).fit(*table.given)
+    except ValueError as error:
+        refusal = error
+    assert type(refusal) is ValueError, repr(refusal)
+    assert len(table.X) == 1, f"rows that can be learned from were refused: {refusal!r}"
+    assert "minimum of 2" in str(refusal)
+    return None
+
+
+def holds_a_valid_law(model, asked):
+    law = model.predict_dist(asked)
+    mean, std = (np.asarray(part) for part in model.predict(asked, return_std=True))
+    _, std_f = model.predict(asked, return_std=True, include_noise=False)
+    for part in (mean, std, std_f, law.mean, law.std, law.weights, law.component_means):
+        assert np.isfinite(part).all()
+    np.testing.assert_allclose(law.weights.sum(axis=1), 1.0, rtol=1e-9)
+    assert (law.weights >= 0).all()
+    assert (std > 0).all()
+    assert (std >= np.asarray(std_f) * (1 - 1e-9)).all()
+    # A new observation varies at least as its noise does, and the noise is above its floor.
+    assert (std**2 >= model.noise_at(asked) * (1 - 1e-6)).all()
+    asked_for = model.noise_variance
+    if model.standardize:
+        floor = NOISE_FLOOR if asked_for is None else min(NOISE_FLOOR, 0.5 * asked_for)
+        assert np.min(model.noise_) >= 0.99 * floor
+    levels = law.quantile([0.001, 0.05, 0.5, 0.95, 0.999])
+    assert np.isfinite(levels).all()
+    assert (np.diff(levels, axis=0) >= 0).all()
+    assert np.isfinite(law.logpdf(law.mean)).all()
+    assert np.isfinite(model.log_marginal_likelihood_)
+    assert np.isfinite([model.loo_score_, model.loo_score_new_inputs_]).all()
+
+
+@often(30, 2000)
+def test_any_table_gives_a_valid_law_or_an_error_in_words(n):
+    def law(table, chosen):
+        model = fitted_or_refused(table, chosen)
+        if model is not None:
+            holds_a_valid_law(model, table.asked)
+
+    holds(law, n, tables(), options())
+
+
+def trees(draw, n_dims, region=None, depth=3):
+    """A tree built by hand, whose cuts need not lie among the rows: leaves may be empty."""
+    region = Region.whole(n_dims) if region is None else region
+    kind = draw(st.sampled_from(["leaf", "product", "sum"])) if depth else "leaf"
+    if kind == "leaf":
+        return Leaf(region)
+    if kind == "sum":
+        n = draw(st.integers(1, 3))
+        children = [trees(draw, n_dims, region, depth - 1) for _ in range(n)]
+        weights = np.array([draw(st.floats(0.05, 1.0)) for _ in range(n)])
+        return Sum(children, np.log(weights / weights.sum()))
+    dimension = draw(st.integers(0, n_dims - 1))
+    low, high = region.lower[dimension], region.upper[dimension]
+    split = draw(st.floats(-2.5, 2.5))
+    if not low < split < high:
+        return Leaf(region)
+    parts = region.split(dimension, [split])
+    return Product([trees(draw, n_dims, p, depth - 1) for p in parts], dimension, [split])
+
+
+@often(15, 500)
+def test_any_tree_gives_a_valid_law(n):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=60)
+    asked = np.concatenate([X[:10], 3 * X[:10]])
+
+    def law(data, weights, optimizer):
+        tree = trees(data.draw, 2)
+        model = DSMGPRegressor(
+            "rbf", structure=tree, weights=weights, optimizer=optimizer, max_iter=2, random_state=0
+        )
+        holds_a_valid_law(model.fit(X, y), asked)
+
+    ways = st.sampled_from(["gated", "posterior", "uniform"])
+    holds(law, n, st.data(), ways, st.sampled_from([None, "lbfgs"]))
+
+
+@often(10, 200)
+def test_the_form_of_a_table_does_not_matter(n):
+    def law(table, form):
+        if form in ("float32", "integers"):
+            X = np.asarray(dressed(table.X, form), dtype=np.float64)
+        else:
+            X = table.X
+        options = {"kernel": "matern32", "max_iter": 2, "effort": "low", "random_state": 0}
+        plain = DSMGPRegressor(**options).fit(X, table.Y)
+        given_so = DSMGPRegressor(**options).fit(dressed(X, form), table.Y)
+        np.testing.assert_array_equal(
+            np.asarray(given_so.predict(dressed(X, form))), plain.predict(X)
+        )
+
+    holds(law, n, tables(most_rows=80, most_inputs=8, least_rows=2), st.sampled_from(FORMS))
+
+
+def conditioned(X, Y, tree, weights="posterior"):
+    """A model whose hyperparameters and tree are given: nothing in it is drawn or searched for."""
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=X.shape[1]))
+    kernel.base_kernel.lengthscale = 0.7
+    model = DSMGPRegressor(
+        kernel,
+        structure=tree,
+        noise_variance=0.05,
+        optimizer=None,
+        weights=weights,
+        local_scale=False,
+    )
+    return model.fit(X, Y)
+
+
+def halves(X, dimension=0):
+    """A sum of all rows, and of two halves along an input."""
+    whole = Region.whole(X.shape[1])
+    split = float(np.median(X[:, dimension]))
+    parts = [Leaf(part) for part in whole.split(dimension, [split])]
+    return Sum([Leaf(whole), Product(parts, dimension, [split])])
+
+
+def told(model, asked):
+    """What can be compared: moments, quantiles and the evidence."""
+    law = model.predict_dist(asked)
+    return law.mean, law.std, law.quantile(0.1), model.log_marginal_likelihood_
+
+
+@often(15, 500)
+def test_the_order_of_rows_does_not_matter(n):
+    def law(table, weights, seed):
+        X, Y, tree = table.X, table.Y, halves(table.X)
+        order = np.random.default_rng(seed).permutation(len(X))
+        first = told(conditioned(X, Y, tree, weights), table.new)
+        other = told(conditioned(X[order], Y[order], tree, weights), table.new)
+        spread = np.ptp(Y) + 1e-9 * np.abs(Y).max()
+        for ours, theirs in zip(first[:3], other[:3], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6 * spread)
+        assert first[3] == pytest.approx(other[3], rel=1e-6, abs=1e-4)
+
+    rows = tables(most_rows=60, most_inputs=5, least_rows=2)
+    holds(law, n, rows, st.sampled_from(["posterior", "uniform"]), st.integers(0, 99))
+
+
+@often(15, 500)
+def test_shifted_and_scaled_rows_give_shifted_and_scaled_laws(n):
+    """Powers of two: what is left is the model's own doing, not rounding."""
+
+    def law(seed, scale_exponents, y_exponent, shift, y_shift):
+        rng = np.random.default_rng(seed)
+        X = np.round(rng.normal(size=(50, 3)), 3)
+        Y = np.round(np.sin(X @ rng.normal(size=(3, 2))), 3)
+        unit, y_unit = 2.0 ** np.array(scale_exponents), 2.0**y_exponent
+        moved_X, moved_Y = (X + shift) * unit, (Y + y_shift) * y_unit
+        plain = conditioned(X, Y, halves(X))
+        moved = conditioned(moved_X, moved_Y, halves(moved_X))
+        new = X[:10] + 0.25
+        ours, theirs = told(plain, new), told(moved, (new + shift) * unit)
+        digits = 1e-6 * (1 + 1e-6 * max(abs(shift), abs(y_shift)))
+        for mean in (0, 2):
+            back = theirs[mean] / y_unit - y_shift
+            np.testing.assert_allclose(back, ours[mean], atol=10 * digits)
+        np.testing.assert_allclose(theirs[1] / y_unit, ours[1], rtol=10 * digits)
+        expected = ours[3] - 2 * len(X) * np.log(y_unit)
+        assert theirs[3] == pytest.approx(expected, rel=1e-6, abs=1e-2)
+
+    exponents = st.integers(-27, 27)  # 1e-8 to 1e8
+    shifts = st.sampled_from([0.0, 1.0, -1e3, 1e6])
+    holds(
+        law,
+        n,
+        st.integers(0, 99),
+        st.tuples(exponents, exponents, exponents),
+        exponents,
+        shifts,
+        shifts,
+    )
+
+
+@often(4, 60)
+def test_a_whole_fit_is_the_same_in_other_units(n):
+    """Structure, kernel and theta are found anew from the moved rows."""
+
+    def law(seed, exponent, y_exponent):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-2, 2, size=(90, 2))
+        y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=90)
+        unit, y_unit = 2.0**exponent, 2.0**y_exponent
+        options = {"kernel": "matern52", "leaf_size": 40, "max_iter": 15, "random_state": 0}
+        plain = DSMGPRegressor(**options).fit(X, y).predict(X, return_std=True)
+        moved = DSMGPRegressor(**options).fit(X * unit, y * y_unit)
+        mean, std = moved.predict(X * unit, return_std=True)
+        np.testing.assert_allclose(mean / y_unit, plain[0], atol=1e-3)
+        np.testing.assert_allclose(std / y_unit, plain[1], rtol=1e-2)
+
+    holds(law, n, st.integers(0, 99), st.integers(-27, 27), st.integers(-27, 27))
+
+
+def test_rows_far_from_zero_lose_no_more_than_their_own_digits():
+    """An offset of 1e9 leaves seven digits of a spread of one."""
+    rng = np.random.default_rng(1)
+    X, new = rng.normal(size=(80, 2)), rng.normal(size=(20, 2))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=80)
+    options = {"kernel": "rbf", "leaf_size": 40, "max_iter": 20, "random_state": 0}
+    plain, std = DSMGPRegressor(**options).fit(X, y).predict(new, return_std=True)
+    far = DSMGPRegressor(**options).fit(X + 1e9, y + 1e9)
+    mean, far_std = far.predict(new + 1e9, return_std=True)
+    np.testing.assert_allclose(mean - 1e9, plain, atol=1e-2)
+    np.testing.assert_allclose(far_std, std, rtol=1e-2)
+
+
+def test_twins_in_single_precision_with_little_noise_are_left_out():
+    """Their block of the inverse is all but singular: in single precision these could not be factorised."""
+    for seed, noise in ((62, 1e-8), (84, 1e-8), (119, 1e-8), (20, 1e-7), (39, 1e-7), (42, 1e-7)):
+        rng = np.random.default_rng(seed)
+        X = np.rint(rng.normal(size=(10, 3)) * [1, 0.3, 0.3])
+        y = np.sin(X @ rng.normal(size=(3, 1))) + 0.1 * rng.normal(size=(10, 1))
+        model = DSMGPRegressor(
+            "matern52",
+            noise_variance=noise,
+            optimizer=None,
+            leaf_size=[43],
+            sum_children=1,
+            dtype="float32",
+            effort="low",
+            random_state=0,
+        ).fit(X, y)
+        assert np.isfinite(model.loo_score_new_inputs_)
+        assert np.isfinite(model.predict(X)).all()
+
+
+def test_warnings_of_added_noise_name_the_remedy():
+    X = np.repeat(np.random.default_rng(0).normal(size=(3, 1)), 20, axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FactorisationWarning)
+        with pytest.raises(FactorisationWarning, match="raise noise_variance"):
+            DSMGPRegressor("rbf", noise_variance=1e-18, optimizer=None).fit(X, X[:, 0])
