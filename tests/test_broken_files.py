@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_a_step_of_writing_that_fails_leaves_the_old_file(
         raise OSError(number, os.strerror(number))
 
     if place == "write":
-        opened = os.fdopen
+        opened = Path.open
 
         def full(*given):
             file = opened(*given)
@@ -192,7 +193,7 @@ def test_a_step_of_writing_that_fails_leaves_the_old_file(
                 {"write": fail, "__enter__": lambda s: s, "__exit__": lambda s, *_: file.close()},
             )()
 
-        monkeypatch.setattr(os, "fdopen", full)
+        monkeypatch.setattr(Path, "open", full)
     else:
         monkeypatch.setattr(os, place, fail)
     with pytest.raises(ModelFileError, match=os.strerror(number)):

@@ -109,8 +109,12 @@ def new_beside(target: Path) -> Path:
     os.close(
         os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
     )
-    if mode is not None:
-        os.chmod(temporary, mode)
+    try:
+        if mode is not None:
+            os.chmod(temporary, mode)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     return temporary
 
 
