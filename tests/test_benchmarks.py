@@ -55,6 +55,16 @@ def test_scaling_does_not_run_again_what_is_there(tmp_path):
     assert (tmp_path / "scaling.png").exists()
 
 
+@pytest.mark.slow
+def test_use_without_end_takes_no_more_memory_and_drifts_nowhere(tmp_path):
+    report = run("soak", tmp_path)
+    assert report["rounds"] >= 10
+    assert report["growth"] < 60  # MB; memory of C libraries comes and goes by tens
+    assert report["drift"] < 1e-6
+    assert report["spread_drift"] < 1e-6
+    assert report["single_drift"] < 0.3  # docs/numerics.md
+
+
 def test_tables_in_the_documentation_are_those_of_the_results():
     command = [sys.executable, BENCHMARKS / "pages.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)

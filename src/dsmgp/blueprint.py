@@ -17,6 +17,8 @@ from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp.process import linear_mean
+
 __all__ = [
     "CannotDescribe",
     "build_module",
@@ -67,6 +69,8 @@ MEANS = {
     "ConstantMean": Plan((), ("constant",)),
     "LinearMean": Plan(("input_size", "bias")),
 }
+# Where GPyTorch's own class would draw random numbers.
+MAKERS = {"LinearMean": linear_mean}
 PRIORS = {
     "NormalPrior": ("loc", "scale"),
     "LogNormalPrior": ("loc", "scale"),
@@ -273,7 +277,7 @@ def _build(described: Any, budget: list[int]) -> Module:
     for hyperparameter, prior in described["priors"].items():
         _check_known(hyperparameter, plan)
         options[f"{hyperparameter}_prior"] = _build_prior(prior)
-    module = getattr(home, name)(*parts, **options)
+    module = MAKERS.get(name, getattr(home, name))(*parts, **options)
     module.to(DTYPES[described["dtype"]])
     own = dict(module.named_parameters(recurse=False))
     for key in described["fixed"]:

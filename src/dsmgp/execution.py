@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -135,8 +135,11 @@ class Threads:
                 return [function(item) for item in work]
             # Even a single item goes to a thread with one core: results do not depend on how many items
             # there are, and the calling thread never starts OpenMP's own, which do not survive a fork.
-            futures = [_pool(n_threads).submit(function, item) for item in work]
+            pool = _pool(n_threads)
+            futures: list[Future[Result]] = []
             try:
+                for item in work:
+                    futures.append(pool.submit(function, item))
                 return [future.result() for future in futures]
             finally:  # after an error nothing goes on behind the caller's back
                 for future in futures:

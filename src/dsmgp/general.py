@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,11 +18,26 @@ from dsmgp.distance import distance
 if TYPE_CHECKING:
     from dsmgp.process import Process
 
-__all__ = ["BoundGeneral", "General", "flatten"]
+__all__ = ["BoundGeneral", "General", "flatten", "one_at_a_time"]
 
 # GPyTorch evaluates kernels lazily, and flips settings of the process and attributes of the kernel
 # while it does: one thread at a time. What follows, factorising and autograd, runs in parallel.
-_one_at_a_time = threading.Lock()
+_lock = threading.Lock()
+
+
+def one_at_a_time() -> threading.Lock:
+    """The lock to hold while GPyTorch makes a matrix."""
+    return _lock
+
+
+def _forget_lock() -> None:
+    """A forked child has none of its parent's threads, and so nobody to give the lock back."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
 
 
 class General:
@@ -93,11 +109,11 @@ class BoundGeneral:
         return self.process.mean(X).detach()
 
     def variance(self, X: Tensor) -> Tensor:
-        with torch.no_grad(), _one_at_a_time:
+        with torch.no_grad(), one_at_a_time():
             return self.process.kernel(X, diag=True).detach()
 
     def cross(self, A: Tensor, B: Tensor) -> Tensor:
-        with torch.no_grad(), _one_at_a_time:
+        with torch.no_grad(), one_at_a_time():
             return self.process.kernel(A, B).to_dense().detach()
 
     def covariance(
@@ -107,7 +123,7 @@ class BoundGeneral:
         if X.shape[0] != 1 or not bool(mask.all()):
             raise ValueError("a general kernel takes one leaf at a time, without padding")
         parameters = self.process.trainable()
-        with torch.enable_grad(), _one_at_a_time:
+        with torch.enable_grad(), one_at_a_time():
             K = self.process.kernel(X).to_dense()
             mean = self.process.mean(X)
             noise = self.process.likelihood.noise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,8 +19,10 @@ def unchanged_on_error(estimator: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        estimator.__dict__.clear()
+        # In this order: one who is impatient, and interrupts again, finds at least all that was there.
         estimator.__dict__.update(before)
+        for name in estimator.__dict__.keys() - before.keys():
+            del estimator.__dict__[name]
         raise
 
 
@@ -36,13 +39,34 @@ def progress_shown(verbose: bool) -> Iterator[None]:
             with bars.bar():
                 yield
             return
-    logger = logging.getLogger("dsmgp")
-    handler, level = logging.StreamHandler(), logger.level
-    handler.setFormatter(logging.Formatter("dsmgp: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
+    with _logged:
         yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+
+
+class _Logged:
+    """What the library logs goes to standard error, once, for as long as any thread is inside."""
+
+    def __init__(self) -> None:
+        self.lock, self.n_inside, self.level = threading.Lock(), 0, logging.NOTSET
+        self.handler = logging.Handler()
+
+    def __enter__(self) -> None:
+        logger = logging.getLogger("dsmgp")
+        with self.lock:
+            self.n_inside += 1
+            if self.n_inside == 1:
+                self.handler, self.level = logging.StreamHandler(), logger.level
+                self.handler.setFormatter(logging.Formatter("dsmgp: %(message)s"))
+                logger.addHandler(self.handler)
+                logger.setLevel(logging.INFO)
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("dsmgp")
+        with self.lock:
+            self.n_inside -= 1
+            if not self.n_inside:
+                logger.removeHandler(self.handler)
+                logger.setLevel(self.level)
+
+
+_logged = _Logged()

@@ -238,28 +238,34 @@ def _switches() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
 
 
 class _Guard:
-    """Counts who needs BLAS to keep to one thread: the first sets the limit, the last takes it off."""
+    """Knows who needs BLAS to keep to one thread: the first sets the limit, the last takes it off.
+
+    Each step can be interrupted, and leaving be called again: who is inside is written down before the limit is set, and
+    crossed out after it was put back.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.n_inside = 0
+        self.inside: set[object] = set()
         self.switches: list[tuple[Callable[[], int], Callable[[int], None]]] | None = None
         self.before: list[int] = []
 
-    def enter(self) -> None:
+    def enter(self, who: object) -> None:
         with self.lock:
-            if not self.n_inside:
+            first = not self.inside
+            if first:
                 if self.switches is None:  # looks through all loaded libraries: once
                     self.switches = _switches()
                 self.before = [n_threads() for n_threads, _ in self.switches]
+            self.inside.add(who)
+            if first:
                 self._set([1] * len(self.before))
-            self.n_inside += 1
 
-    def leave(self) -> None:
+    def leave(self, who: object) -> None:
         with self.lock:
-            self.n_inside -= 1
-            if not self.n_inside:
+            if self.inside == {who}:
                 self._set(self.before)
+            self.inside.discard(who)
 
     def _set(self, limits: list[int]) -> None:
         for (_, limit), n_threads in zip(self.switches or [], limits, strict=True):
@@ -272,7 +278,7 @@ _guard = _Guard()
 def _forget_guard() -> None:
     """A forked child has none of its parent's threads, and so nobody inside."""
     global _guard
-    if _guard.n_inside:
+    if _guard.inside:
         _guard._set(_guard.before)
     _guard = _Guard()
 
@@ -293,9 +299,13 @@ def one_thread() -> Iterator[None]:
     >>> with one_thread(), one_thread():
     ...     pass
     """
-    guard = _guard
-    guard.enter()
+    guard, who = _guard, object()
     try:
+        guard.enter(who)
         yield
     finally:
-        guard.leave()
+        try:
+            guard.leave(who)
+        except BaseException:  # Ctrl-C just now
+            guard.leave(who)
+            raise

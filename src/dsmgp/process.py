@@ -35,7 +35,7 @@ from gpytorch.priors import LogNormalPrior
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from dsmgp.general import General, flatten
+from dsmgp.general import General, flatten, one_at_a_time
 from dsmgp.stationary import Stationary
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "Process",
     "build_process",
     "kernel_parts",
+    "linear_mean",
 ]
 
 KERNELS: dict[str, Any] = {
@@ -81,10 +82,21 @@ def _set_period_length(kernel: PeriodicKernel, value: Tensor) -> None:
     kernel.period_length = value
 
 
+def linear_mean(input_size: int, **options: Any) -> LinearMean:
+    """GPyTorch's, starting at zero: its own start is random, and would take numbers from the user's seed."""
+    with torch.device("meta"):  # where nothing is drawn; this thread alone is there
+        built = LinearMean(input_size, **options)
+    built = built.to_empty(device="cpu").double()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.zero_()
+    return built
+
+
 MEANS: dict[str, Any] = {
     "zero": lambda n_dims: ZeroMean(),
     "constant": lambda n_dims: ConstantMean(),
-    "linear": lambda n_dims: LinearMean(n_dims),
+    "linear": linear_mean,
 }
 # Least noise variance, in units of the (standardised) output's variance: repeated rows then still
 # leave a matrix that can be factorised.
@@ -283,7 +295,7 @@ def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: f
     copied = copy.deepcopy(kernel).double()
     probe = torch.stack([torch.zeros(n_dims), torch.ones(n_dims)]).double()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), one_at_a_time():
             covariance = copied(probe).to_dense()
     except Exception as error:
         raise ValueError(
@@ -322,12 +334,7 @@ def _build_mean(mean: str | Mean, n_dims: int) -> Mean:
                 f"unknown mean {mean!r}: expected one of {', '.join(map(repr, MEANS))}, "
                 "or a gpytorch mean"
             )
-        with torch.random.fork_rng(devices=[]):  # LinearMean starts at random
-            built = MEANS[mean](n_dims).double()
-        with torch.no_grad():
-            for p in built.parameters():
-                p.zero_()
-        return built
+        return MEANS[mean](n_dims).double()
     if not isinstance(mean, Mean):
         raise ValueError(
             f"expected mean to be one of {', '.join(map(repr, MEANS))} or a gpytorch mean, got {mean!r}"

@@ -55,24 +55,29 @@ class Listener:
                 self.hear(share, self.text)
 
 
-_listener: Listener | None = None
+# Those that listen, the last of them to what happens now: fits may overlap in threads, and end in any order.
+_listeners: list[Listener] = []
+
+
+def _present() -> Listener | None:
+    return next(reversed(_listeners), None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[Listener]:
     """For the time of a fit."""
-    global _listener
-    before, _listener = _listener, listener
     try:
+        _listeners.append(listener)
         yield listener
     finally:
-        _listener = before
+        if listener in _listeners:
+            _listeners.remove(listener)
 
 
 @contextmanager
 def span(low: float, high: float, text: str) -> Iterator[None]:
     """A part of the work: from one share to another of that in which it lies."""
-    told = _listener
+    told = _present()
     if told is None:
         yield
         return
@@ -93,10 +98,12 @@ def span(low: float, high: float, text: str) -> Iterator[None]:
 
 def tick(fraction: float) -> None:
     """So much of the present part is done."""
-    if _listener is not None:
-        _listener._tick(fraction)
+    listener = _present()
+    if listener is not None:
+        listener._tick(fraction)
 
 
 def stopping() -> bool:
     """Whether the fit was asked to come to an end."""
-    return _listener is not None and _listener.stopping
+    listener = _present()
+    return listener is not None and listener.stopping

@@ -1,0 +1,122 @@
+"""What comes with an installation: licences of dependencies, and packages that install and run where nothing else is."""
+
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution, requires
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# In a licence's name or in a trove classifier.
+PERMISSIVE = re.compile(
+    r"\b(MIT|BSD|Apache|ISC|PSF|PSFL|Python Software Foundation|HPND|Historical Permission|Unlicense|0BSD|MIT-0|"
+    r"Zlib|CC0)\b",
+    re.IGNORECASE,
+)
+COPYLEFT = re.compile(
+    r"\b(A?GPL|LGPL|MPL|EUPL|CDDL|EPL|General Public|Mozilla Public)", re.IGNORECASE
+)
+# Not permissive, or not said by their metadata; none of them is needed to use the library.
+EXCEPTIONS = {
+    "certifi": "MPL 2.0 for a list of certificates; comes with requests, for the documentation and Ray",
+    "hypothesis": "MPL 2.0; tests only, nothing of it is distributed",
+    "pathspec": "MPL 2.0; mkdocs and mypy only, nothing of it is distributed",
+    "pyqt6": "GPL 3; the browser that tests look at reports with, nothing of it is distributed",
+    "pyqt6-webengine": "as pyqt6",
+    "pyqt6-qt6": "as pyqt6 (LGPL 3)",
+    "pyqt6-webengine-qt6": "as pyqt6 (LGPL 3)",
+    "text-unidecode": "Artistic or GPL; documentation only",
+    "tqdm": "MPL 2.0 and MIT; progress bars of other packages",
+    "orjson": "MPL 2.0, or Apache or MIT at choice",
+}
+
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [plain(line.partition("==")[0].strip()) for line in lines if "==" in line]
+
+
+def licence_of(name):
+    """All that its metadata say, in one text; empty where it is not installed."""
+    try:
+        metadata = distribution(name).metadata
+    except PackageNotFoundError:
+        return ""
+    told = [metadata.get("License-Expression") or "", (metadata.get("License") or "")[:300]]
+    told += [c for c in metadata.get_all("Classifier", []) if c.startswith("License")]
+    return " ".join(told)
+
+
+def core():
+    """What ``pip install dsmgp`` brings, directly and through others."""
+    found, waiting = set(), ["dsmgp"]
+    while waiting:
+        for requirement in requires(waiting.pop()) or []:
+            name = plain(re.match(r"[\w.-]+", requirement)[0])
+            if "extra ==" in requirement or name in found or not licence_of(name):
+                continue
+            found.add(name)
+            waiting.append(name)
+    return found
+
+
+def test_every_pinned_dependency_has_a_permissive_licence_or_a_reason():
+    installed = {name: licence_of(name) for name in pinned()}
+    installed = {name: told for name, told in installed.items() if told}
+    assert len(installed) > 20
+    wrong = {
+        name: told
+        for name, told in installed.items()
+        if name not in EXCEPTIONS
+        and (not PERMISSIVE.search(told) or (COPYLEFT.search(told) and " OR " not in told))
+    }
+    assert not wrong
+
+
+def test_nothing_that_the_core_needs_is_an_exception():
+    assert {"torch", "gpytorch", "numpy"} <= core()
+    assert not core() & EXCEPTIONS.keys()
+
+
+def test_every_dependency_is_pinned():
+    declared = {plain(re.match(r"[\w.-]+", r)[0]) for r in requires("dsmgp")} - {"dsmgp"}
+    assert declared - set(pinned()) <= {"ray"}  # which brings its own pins
+
+
+FIRST_EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.slow
+def test_wheel_and_sdist_install_and_run_the_first_example(tmp_path):
+    """Into an empty environment that sees the dependencies of this one, and nothing of the working tree."""
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / "dist")]
+    pytest.importorskip("hatchling", reason="builds packages")
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    wheel, sdist = (next((tmp_path / "dist").glob(kind)) for kind in ("*.whl", "*.tar.gz"))
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "dsmgp/py.typed" in names
+    assert not [n for n in names if n.startswith(("tests", "benchmarks"))]
+    example = FIRST_EXAMPLE.search((ROOT / "README.md").read_text())[1]
+    for package in (wheel, sdist):
+        home = tmp_path / package.suffix[1:]
+        venv.create(home, with_pip=False)
+        site = next((home / "lib").glob("python*")) / "site-packages"
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+        install += ["--no-build-isolation", "--target", str(site), str(package)]
+        subprocess.run(install, check=True, capture_output=True)
+        # Of this environment the dependencies, but for the working tree itself.
+        (site / "others.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
+        code = f"import dsmgp; assert {str(site)!r} in dsmgp.__file__, dsmgp.__file__\n{example}"
+        done = subprocess.run(
+            [home / "bin" / "python", "-W", "ignore", "-c", code],
+            cwd=tmp_path, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr

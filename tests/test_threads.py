@@ -1,0 +1,229 @@
+"""Models that are fitted at once are those fitted one by one, and the process is left as it was found."""
+
+import logging
+import multiprocessing
+import os
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import gpytorch
+import joblib
+import linear_operator
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+
+from dsmgp import DSMGPRegressor, lapack, load
+from dsmgp.general import one_at_a_time
+from dsmgp.progress import Listener, _listeners, listening
+
+N = 90
+RNG = np.random.default_rng(5)
+X = RNG.uniform(-2, 2, size=(N, 2))
+Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] ** 2]) + 0.1 * RNG.normal(size=(N, 2))
+
+
+def kinds():
+    """Models that take different ways through the library: compiled, batched, GPyTorch's kernels, several outputs."""
+    small = {"leaf_size": 30, "sum_children": 2, "max_iter": 3}
+    return {
+        "compiled": (DSMGPRegressor("matern32", random_state=0, **small), Y[:, 0]),
+        "auto": (DSMGPRegressor(effort="low", max_iter=3, random_state=1), Y[:, 1]),
+        "general": (
+            DSMGPRegressor(
+                ScaleKernel(RBFKernel()) + LinearKernel(), "linear", random_state=2, **small
+            ),
+            Y[:, 0],
+        ),
+        "single": (
+            DSMGPRegressor("rbf", "linear", dtype="float32", random_state=3, **small),
+            Y[:, 1],
+        ),
+        "two outputs": (DSMGPRegressor("rbf", random_state=4, **small), Y),
+    }
+
+
+def told_by(name):
+    """What a model of that kind says after it was fitted, updated and tuned."""
+    model, y = kinds()[name]
+    model.fit(X[:80], y[:80]).partial_fit(X[80:], y[80:])
+    model.finetune(max_iter=2)
+    mean, std = model.predict(X[:20], return_std=True)
+    return np.concatenate([mean.ravel(), std.ravel(), [model.log_marginal_likelihood_]])
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One after the other."""
+    return {name: told_by(name) for name in kinds()}
+
+
+def test_models_fitted_at_once_in_threads_are_those_fitted_alone(alone):
+    names = list(alone) * 2
+    with ThreadPoolExecutor(len(names)) as pool:
+        for name, found in zip(names, pool.map(told_by, names), strict=True):
+            np.testing.assert_array_equal(found, alone[name], err_msg=name)
+
+
+def test_one_model_may_be_asked_by_many_threads_at_once():
+    model, y = kinds()["two outputs"]
+    model.set_params(memory_limit="30 kB").fit(X, y)  # factors are made again, and let go
+    expected = model.predict(X, return_std=True)
+    with ThreadPoolExecutor(6) as pool:
+        for mean, std in pool.map(lambda _: model.predict(X, return_std=True), range(12)):
+            np.testing.assert_array_equal(mean, expected[0])
+            np.testing.assert_array_equal(std, expected[1])
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_models_fitted_in_processes_are_those_fitted_alone(alone, start):
+    names = ["compiled", "general", "single"]
+    with multiprocessing.get_context(start).Pool(2) as pool:
+        found = pool.map_async(told_by, names).get(timeout=300)
+    for name, told in zip(names, found, strict=True):
+        np.testing.assert_array_equal(told, alone[name], err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+def test_models_fitted_by_joblib_are_those_fitted_alone(alone, backend):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of joblib's own
+        found = joblib.Parallel(2, backend=backend)(joblib.delayed(told_by)(name) for name in alone)
+    for name, told in zip(alone, found, strict=True):
+        np.testing.assert_array_equal(told, alone[name], err_msg=name)
+
+
+# What belongs to the process
+
+
+def flags(module):
+    """GPyTorch's settings, all of them of the process."""
+    found = {}
+    for name, value in vars(module).items():
+        for part in ("_state", "_global_value", "_global_float_value", "_global_double_value"):
+            if isinstance(value, type) and hasattr(value, part):
+                found[name, part] = getattr(value, part)
+    return found
+
+
+def state_of_process():
+    fresh = []
+    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    logger = logging.getLogger("dsmgp")
+    return {
+        "torch threads": (torch.get_num_threads(), *fresh),
+        "torch dtype": torch.get_default_dtype(),
+        "torch gradients": torch.is_grad_enabled(),
+        "torch seed": torch.random.get_rng_state().numpy().tobytes(),
+        "numpy seed": np.random.get_state()[1].tobytes(),  # noqa: NPY002
+        "numpy errors": np.geterr(),
+        "BLAS threads": [n_threads() for n_threads, _ in lapack._switches()],
+        "gpytorch": flags(gpytorch.settings),
+        "linear_operator": flags(linear_operator.settings),
+        "log": (logger.level, list(logger.handlers)),
+        "listeners": list(_listeners),
+        "mask": mask_of_process(),
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+    }
+
+
+def mask_of_process():
+    with open("/proc/self/status") as file:
+        return next(line for line in file if line.startswith("Umask"))
+
+
+def calls(folder, name="general"):
+    """Public calls, each on a model of its own where it changes one."""
+    model, y = kinds()[name]
+    path = folder / f"{name.replace(' ', '_')}.dsmgp"
+    yield "fit", lambda: model.set_params(verbose=True).fit(X, y)
+    yield "predict", lambda: model.predict(X, return_std=True)
+    yield "covariance", lambda: model.predict(X[:5], return_cov=True)
+    yield "law", lambda: model.predict_dist(X).interval(0.9)
+    yield "draws", lambda: model.sample_y(X[:5], 2, random_state=0)
+    yield "partial_fit", lambda: model.partial_fit(X[:7], y[:7])
+    yield "forget", lambda: model.forget(np.arange(3))
+    yield "finetune", lambda: model.finetune(max_iter=1)
+    yield "told", lambda: (model.summary(), model.noise_at(X), model.split_posterior(0))
+    yield "save", lambda: model.save(path)
+    yield "load", lambda: load(path).predict(X)
+    yield "refused", lambda: refused(model, y)
+
+
+def refused(model, y):
+    with pytest.raises(ValueError, match="inconsistent"):
+        model.fit(X, y[:-1])
+
+
+@pytest.mark.parametrize("name", ["compiled", "general", "single"])
+def test_every_call_leaves_the_process_as_it_was(tmp_path, capfd, name):
+    told_by(name)  # threads are there, and code is loaded
+    before = state_of_process()
+    for call, run in calls(tmp_path, name):
+        run()
+        after = state_of_process()
+        different = [key for key in before if before[key] != after[key]]
+        assert not different, (call, different)
+
+
+def test_calls_that_overlap_leave_the_process_as_it_was(tmp_path, capfd):
+    for name in ("general", "single"):
+        told_by(name)
+    before = state_of_process()
+    names = ["general", "single", "compiled", "general", "single"]
+    together = threading.Barrier(len(names))
+
+    def all_calls(number):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        together.wait()
+        for call, run in calls(folder, names[number]):
+            if call != "refused":
+                run()
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(all_calls, range(len(names))))
+    after = state_of_process()
+    assert not [key for key in before if before[key] != after[key]]
+
+
+def test_listeners_that_leave_in_another_order_than_they_came_are_gone():
+    first, second = listening(Listener()), listening(Listener())
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert len(_listeners) == 1
+    second.__exit__(None, None, None)
+    assert not _listeners
+
+
+def test_loading_a_linear_mean_takes_nothing_from_the_users_seed(tmp_path):
+    model, y = kinds()["single"]
+    model.fit(X, y).save(tmp_path / "model.dsmgp")
+    torch.manual_seed(7)
+    before = torch.random.get_rng_state()
+    load(tmp_path / "model.dsmgp")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def held_while(work):
+    """How a forked child ends that works while another thread of its parent is inside the library."""
+    with one_at_a_time(), lapack.one_thread():
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+    child.join(120)
+    if child.exitcode is None:
+        child.kill()
+    return child.exitcode
+
+
+def test_a_fork_while_another_thread_is_inside_gpytorch_does_not_hang(alone):
+    assert (
+        held_while(lambda: np.testing.assert_array_equal(told_by("general"), alone["general"])) == 0
+    )
