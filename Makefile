@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo reproduce test test-all docs site lint types check clean
+.PHONY: demo reproduce test test-all docs site lint types check coverage mutants soak audit package clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
@@ -33,6 +33,30 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint types
+
+# What follows takes long, or reaches beyond this folder, and is run on demand only.
+
+# Lines and branches of src that the tests reach; at least 95% of them.
+coverage: $(READY)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -q
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m coverage report
+
+mutants: $(READY)
+	$(BIN)/python benchmarks/mutants.py
+
+soak: $(READY)
+	$(BIN)/python benchmarks/soak.py
+
+# Known vulnerabilities of what constraints.txt pins, where their public database can be reached.
+audit: $(READY)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python benchmarks/audit.py
+
+# Wheel and sdist, installed into an empty environment, and README's first example run there.
+package: $(READY)
+	$(BIN)/python -m pytest -q -m "slow or not slow" tests/test_supply.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
