@@ -71,7 +71,7 @@ def page(report: dict) -> str:
                 rows,
             ),
             "",
-            f"{report['rows']:,} rows, leaves of {report['leaf_size']}, medians of {report['repeats']} rounds. With {report['cores']} workers a fit "
+            f"{report['n_rows']:,} rows, leaves of {report['leaf_size']}, medians of {report['repeats']} rounds. With {report['cores']} workers a fit "
             f"takes {report['overhead']['fit']:.2f} times, a prediction {report['overhead']['predict']:.2f} times as long as on {report['cores']} threads "
             f"of one process (at most 1.15 was asked); one worker against one thread: {report['overhead_1']['fit']:.2f} and "
             f"{report['overhead_1']['predict']:.2f}. {report['cores']} workers are {report['strong_scaling']:.2f} times as fast as one "
@@ -136,7 +136,7 @@ def main() -> None:
 
     reference = found[f"threads {n_cores}"][0]
     report = {
-        "rows": asked.rows, "leaf_size": asked.leaf_size, "cores": n_cores, "repeats": asked.repeats,
+        "n_rows": asked.rows, "leaf_size": asked.leaf_size, "cores": n_cores, "repeats": asked.repeats,
         "seconds": {name: {k: round(median(name, k), 3) for k in ("fit", "predict")} for name in found},
         "overhead": {k: round(median(f"workers {n_cores}", k) / median(f"threads {n_cores}", k), 3) for k in ("fit", "predict")},
         "overhead_1": {k: round(median("workers 1", k) / median("threads 1", k), 3) for k in ("fit", "predict")},
@@ -148,7 +148,7 @@ def main() -> None:
         ),
         "bytes_per_evaluation": {k: round(v) for k, v in traffic.items()},
         "cluster_start_seconds": round(up, 1), "workers_start_seconds": round(started, 1),
-        **setting(),
+        "setting": setting(),
     }  # fmt: skip
     write_report(path, report)
     print(page(report))
