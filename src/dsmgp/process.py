@@ -35,6 +35,7 @@ from gpytorch.priors import LogNormalPrior
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from dsmgp.execution import Threads
 from dsmgp.general import General, flatten, one_at_a_time
 from dsmgp.stationary import Stationary
 
@@ -294,9 +295,15 @@ def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: f
         )
     copied = copy.deepcopy(kernel).double()
     probe = torch.stack([torch.zeros(n_dims), torch.ones(n_dims)]).double()
-    try:
+
+    def tried(kernel: Kernel) -> Tensor:
         with torch.no_grad(), one_at_a_time():
-            covariance = copied(probe).to_dense()
+            return kernel(probe).to_dense()
+
+    try:
+        # On a thread with one core: GPyTorch may factorise even here, for which torch starts OpenMP's threads, and in a child
+        # that was forked from a process that had some it would wait for them forever.
+        (covariance,) = Threads().map(tried, [copied])
     except Exception as error:
         raise ValueError(
             f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
