@@ -224,6 +224,43 @@ def test_warnings_and_errors_of_workers_reach_the_user(executor, rows):
         DSMGPRegressor(noise_variance=1e-19, random_state=0, **options).fit(X, y)
 
 
+def test_one_death_is_one_replacement(executor, rows, killer, caplog):
+    """However many questions the worker that died had before it."""
+    X, y, X_test = rows
+    options = {"leaf_size": 40, "kernel": "rbf", "random_state": 0}
+    far = DSMGPRegressor(executor=executor, **options).fit(X, y)
+    experts = far._model.experts.experts
+    hosts, shards = executor.workers, [experts.shards[0]] * 5
+    expected = far.predict(X_test)
+    os.kill(hosts.process_ids[0], signal.SIGKILL)
+    naturals = experts.of_shards(far._model.experts.naturals)[0]
+    caplog.clear()
+    answers = hosts.ask(shards, "log_evidence", [(naturals,)] * 5)
+    assert caplog.text.count("a Ray worker died") == 1
+    assert all(np.array_equal(a.value, answers[0].value) for a in answers)
+    np.testing.assert_array_equal(far.predict(X_test), expected)
+
+
+def test_a_checkpoint_on_a_cluster(executor, rows, tmp_path, monkeypatch):
+    X, y, X_test = rows
+    options = {"leaf_size": [40, 80], "kernel": "rbf", "random_state": 0}
+    local = DSMGPRegressor(**options).fit(X, y)
+    ask, seen = Workers.ask, {"n": 0}
+
+    def cut_short(self, shards, verb, arguments):
+        seen["n"] += verb == "gradient"
+        if seen["n"] == 8:
+            raise KeyboardInterrupt
+        return ask(self, shards, verb, arguments)
+
+    far = DSMGPRegressor(executor=executor, checkpoint=tmp_path / "fit.ckpt", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Workers, "ask", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            far.fit(X, y)
+    same(far.fit(X, y), local, X_test)
+
+
 def test_a_cluster_without_room_says_so(executor):
     begun = time.monotonic()
     crowd = RayExecutor(n_workers=50, wait_seconds=0.5)

@@ -1,7 +1,9 @@
 """Datasets on disk: fitted and predicted without being held, and the same as if they were."""
 
 import copy
+import os
 import pickle
+import signal
 import warnings
 from itertools import pairwise
 
@@ -231,9 +233,12 @@ def test_errors_name_the_file_and_the_row(folder, tmp_path):
         )
     bad.to_parquet(tmp_path / "2.parquet")
     model = DSMGPRegressor(**OPTIONS)
-    with pytest.raises(TableError, match=r"column 'a' .*row \d"):
+    with pytest.raises(TableError, match=r"in 2\.parquet: column 'a' .*row 2"):
         model.fit_dataset(tmp_path, target="y")
     assert not hasattr(model, "tree_")
+    pd.DataFrame({"a": [0.0, 1.0], "b": [0.0, 1.0]}).to_parquet(tmp_path / "2.parquet")
+    with pytest.raises(TableError, match=r"no column 'y' in 2\.parquet"):
+        model.fit_dataset(tmp_path, target="y")
     pd.DataFrame({"a": [0.0, np.inf], "b": [0.0, 1.0], "y": [1.0, 2.0]}).to_parquet(
         tmp_path / "2.parquet"
     )
@@ -308,6 +313,7 @@ def test_on_a_ray_cluster(folder, rows, small_sample):
                 far = DSMGPRegressor(executor=executor, **options).fit_dataset(folder, target="y")
                 assert isinstance(far._model.experts.experts.store, RowStore)
                 test = rows[["a", "b"]][:40]
+                os.kill(executor.workers.process_ids[0], signal.SIGKILL)
                 np.testing.assert_allclose(
                     far.predict(test, return_std=True),
                     local.predict(test, return_std=True),
@@ -315,3 +321,73 @@ def test_on_a_ray_cluster(folder, rows, small_sample):
                 )
         finally:
             ray.shutdown()
+
+
+def test_a_store_that_holds_the_data_is_refused(rows, tmp_path):
+    """And nothing in it is lost."""
+    data = tmp_path / "data" / "shards"
+    data.mkdir(parents=True)
+    rows.to_parquet(data / "0.parquet")
+    model = DSMGPRegressor(**OPTIONS)
+    with pytest.raises(ModelFileError, match="give another path"):
+        model.fit_dataset(data, target="y", store=tmp_path / "data")
+    with pytest.raises(ModelFileError, match="give another path"):
+        model.fit_dataset(data, target="y", store=data)
+    assert [p.name for p in data.iterdir()] == ["0.parquet"]
+
+
+def test_a_checkpoint_of_another_target_is_refused(rows, tmp_path, monkeypatch):
+    rows.assign(z=rows["a"] * 2).to_parquet(tmp_path / "rows.parquet")
+    evaluate, seen = Experts.log_evidence_and_gradient, {"n": 0}
+
+    def cut_short(self, *arguments, **more):
+        seen["n"] += 1
+        if seen["n"] == 7:
+            raise KeyboardInterrupt
+        return evaluate(self, *arguments, **more)
+
+    monkeypatch.setattr(Experts, "log_evidence_and_gradient", cut_short)
+    model = DSMGPRegressor(checkpoint=tmp_path / "fit.ckpt", **OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit_dataset(tmp_path / "rows.parquet", target="y", drop=["z"])
+    with pytest.raises(ValueError, match="belongs to a fit of other rows"):
+        model.fit_dataset(tmp_path / "rows.parquet", target="z", drop=["y"])
+
+
+def test_a_fit_in_memory_forgets_the_dataset_before_it(folder, rows, tmp_path):
+    model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
+    model.fit(rows[["b"]][:300], rows["y"][:300])
+    model.predict_dataset(folder, tmp_path / "out.parquet")
+    found = parquet.read_table(tmp_path / "out.parquet")["y_mean"].to_numpy()
+    np.testing.assert_allclose(found, model.predict(rows[["b"]]), **EXACT)
+
+
+def test_an_interrupted_prediction_can_be_asked_again(folder, rows, monkeypatch):
+    model = DSMGPRegressor(memory_limit="3MB", **OPTIONS).fit_dataset(folder, target="y")
+    test = rows[["a", "b"]][:100]
+    expected = model.predict(test)
+    see, seen = Conditioned.__init__, {"n": 0}
+
+    def interrupted(self, *arguments, **more):
+        seen["n"] += 1
+        if seen["n"] == 2:
+            raise KeyboardInterrupt
+        see(self, *arguments, **more)
+
+    monkeypatch.setattr(Conditioned, "__init__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.predict(test)
+    np.testing.assert_array_equal(model.predict(test), expected)
+
+
+def test_too_many_shards_are_refused(folder):
+    with pytest.raises(MemoryError, match=r"more than 400; raise memory_limit"):
+        DSMGPRegressor(memory_limit="30kB", leaf_size=20, kernel="rbf").fit_dataset(
+            folder, target="y"
+        )
+
+
+def test_out_must_be_a_file(folder, tmp_path):
+    model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
+    with pytest.raises(TableError, match="is a folder"):
+        model.predict_dataset(folder, tmp_path)

@@ -15,6 +15,7 @@ from dsmgp.breaking import BreakingModel
 from dsmgp.breaks import ChangePoints, has_breaks, with_changes
 from dsmgp.checkpoint import checkpointed
 from dsmgp.effort import EFFORTS
+from dsmgp.executor import LocalExecutor
 from dsmgp.finetune import finetune
 from dsmgp.fit import Fitted, fit
 from dsmgp.fit_breaks import fit_breaks
@@ -235,6 +236,11 @@ class Changeable:
 
     def _fit(self, rows: Rows, settings: Settings, rng: np.random.Generator) -> Changing:
         if has_breaks(settings.structure):
+            if self.checkpoint is not None or not isinstance(settings.executor, LocalExecutor):
+                raise ValueError(
+                    "executor and checkpoint cannot be given where leaves may break (structure='changepoint'): such a fit runs in this "
+                    "process; leave them out"
+                )
             if rows.noise is not None:
                 raise ValueError(
                     "noise cannot be given where leaves may break (structure='changepoint'); leave it out, or allow "

@@ -53,7 +53,7 @@ class Checkpoint:
         self.path, self.fingerprint = path, fingerprint
         # By search: thetas, and values with gradients.
         self._searches: list[list[tuple[Vector, float, Vector]]] = []
-        self._state: Any = rng.bit_generator.state
+        self._state: Any = _plain(rng.bit_generator.state)
         self._n_searches = 0
         if path.exists():
             self._read(rng, seeded)
@@ -145,6 +145,13 @@ def checkpointed(
     checkpoint = Checkpoint(Path(path), _fingerprint(arrays, settings), rng, seeded)
     yield checkpoint.remember
     checkpoint.path.unlink(missing_ok=True)
+
+
+def _plain(state: Any) -> Any:
+    """The state of a generator as JSON has it: some hold arrays."""
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
 def _fingerprint(arrays: Sequence[NDArray[Any]], settings: Settings) -> str:

@@ -28,6 +28,9 @@ class Executor(Protocol):
     def home(self, device: torch.device) -> torch.device:
         """Where the driver keeps rows, if leaves are to be worked on on a device."""
 
+    def works_on(self, device: torch.device) -> torch.device:
+        """Where leaves are worked on, if the user asked for a device: what that costs is reckoned for it."""
+
     def hosts(self, memory: float, device: torch.device) -> Hosts:
         """Where shards of leaves live whose rows are in files; those on a machine may take so many bytes."""
 
@@ -60,6 +63,9 @@ class LocalExecutor:
     """Leaves are worked on in this process: on threads, or on its GPU."""
 
     def home(self, device: torch.device) -> torch.device:
+        return device
+
+    def works_on(self, device: torch.device) -> torch.device:
         return device
 
     def hosts(self, memory: float, device: torch.device) -> Hosts:

@@ -16,7 +16,7 @@ USUAL_CACHE = 2**19
 
 def memory(device: torch.device | None = None) -> float:
     """Bytes that the machine has, or a GPU."""
-    if device is not None and device.type == "cuda":
+    if device is not None and device.type == "cuda" and torch.cuda.is_available():
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:
         return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))

@@ -59,6 +59,7 @@ def checked(asked: Any) -> Settings:
             )
     if isinstance(asked.mean, str):
         check_choice("mean", asked.mean, MEANS, "or a gpytorch mean")
+    executor = _executor(asked.executor)
     return Settings(
         kernel=asked.kernel,
         mean=asked.mean,
@@ -78,10 +79,10 @@ def checked(asked: Any) -> Settings:
         max_iter=check_count("max_iter", asked.max_iter, 1, True),
         n_restarts=check_count("n_restarts", asked.n_restarts, 0),
         standardize=bool(asked.standardize),
-        device=_device(asked.device),
+        device=executor.works_on(_device(asked.device)),
         dtype=DTYPES[asked.dtype],
         memory_limit=_bytes(asked.memory_limit),
-        executor=_executor(asked.executor),
+        executor=executor,
     )
 
 

@@ -82,7 +82,7 @@ class RayExecutor:
                 )
             except ConnectionError as error:
                 raise ConnectionError(
-                    f"no Ray cluster answers at {self.address!r}: {error}; start one with 'ray start --head', or leave address out"
+                    f"no Ray cluster answers at {self.address or os.environ.get('RAY_ADDRESS')!r}: {error}; start one with 'ray start --head', or leave address out"
                 ) from None
         asked = dict(self.resources_per_worker or {})
         asked.setdefault("CPU", 1.0)
@@ -98,7 +98,8 @@ class RayExecutor:
         return self.workers.traffic
 
     def close(self) -> None:
-        """Stop the workers; models whose leaves they hold start new ones when asked."""
+        """Stop the workers. Models whose leaves they hold can no longer be asked: save them before. The cluster itself goes on,
+        until ``ray.shutdown()`` or the end of Python if it was started here."""
         if self._workers is not None:
             self._workers.stop()
 
@@ -126,6 +127,10 @@ class RayExecutor:
 
     def home(self, device: torch.device) -> torch.device:
         return torch.device("cpu")
+
+    def works_on(self, device: torch.device) -> torch.device:
+        asked = self.resources_per_worker or {}
+        return torch.device("cuda" if asked.get("GPU", 0) > 0 else "cpu")
 
     def hosts(self, memory: float, device: torch.device) -> Workers:
         self.workers.hold(memory)

@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.execution import as_numpy
+from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.shard import Answer, Content, Plan, ShardHost
 from dsmgp.sharded import Tables
@@ -129,6 +131,8 @@ class Workers:
         self._stored: dict[int, tuple[Any, Any]] = {}
         self._actors: list[Any] = []
         self._held = float("inf")
+        self._lock = threading.RLock()
+        self._machines: list[str] = []
         try:
             self._check_free(n_workers)
             self._actors = [self._new() for _ in range(n_workers)]
@@ -181,28 +185,41 @@ class Workers:
 
     def _check_free(self, n_workers: int) -> None:
         """Whether the cluster has what is asked for, or gets it in time."""
-        ray, end = the_ray(), time.monotonic() + self.wait_seconds
+        ray, end, told = the_ray(), time.monotonic() + self.wait_seconds, False
         while True:
-            free = ray.available_resources()
-            short = {
-                name: (each * n_workers, free.get(name, 0.0))
-                for name, each in self.asked.items()
-                if each * n_workers > free.get(name, 0.0) + 1e-9
-            }
-            if not short:
-                return
+            free, machines = ray.available_resources(), [n for n in ray.nodes() if n["Alive"]]
+            fit = sum(
+                int(min(node["Resources"].get(k, 0.0) // v for k, v in self.asked.items() if v > 0))
+                for node in machines
+            )
+            enough = all(v * n_workers <= free.get(k, 0.0) + 1e-9 for k, v in self.asked.items())
+            if enough and fit >= n_workers:
+                break
+            if not told:  # clusters that start machines on demand hear of it
+                request_resources(n_workers, self.asked)
+                told = True
             if time.monotonic() > end:
+                request_resources(0, {})
                 total = ray.cluster_resources()
+                reason = self._short(n_workers, free, total)
+                if fit < n_workers and not reason:
+                    reason = f"its {len(machines)} machines have room for {fit} of that size, even if nothing else runs there"
                 raise RuntimeError(
-                    f"the Ray cluster has no room for {n_workers} workers: "
-                    + "; ".join(
-                        f"{_amount(name, need)} asked for, {_amount(name, has)} free of {_amount(name, total.get(name, 0.0))}"
-                        for name, (need, has) in short.items()
-                    )
-                    + f" (after {self.wait_seconds:g} s). Lower n_workers or resources_per_worker, stop what else runs there, or raise "
-                    "wait_seconds if machines are about to join"
+                    f"the Ray cluster has no room for {n_workers} workers: {reason} (after {self.wait_seconds:g} s). Lower n_workers or "
+                    "resources_per_worker, stop what else runs there, or raise wait_seconds if machines are about to join"
                 )
             time.sleep(LOOK)
+        if told:
+            request_resources(0, {})
+
+    def _short(self, n_workers: int, free: dict[str, float], total: dict[str, float]) -> str:
+        """What the cluster has too little of, in words."""
+        return "; ".join(
+            f"{_amount(name, each * n_workers)} asked for, {_amount(name, free.get(name, 0.0))} free of "
+            f"{_amount(name, total.get(name, 0.0))}"
+            for name, each in self.asked.items()
+            if each * n_workers > free.get(name, 0.0) + 1e-9
+        )
 
     def _all_ready(self) -> list[tuple[str, int]]:
         ray = the_ray()
@@ -305,30 +322,35 @@ class Workers:
         asked = [(n, verb, own) for n, own in zip(shards, arguments, strict=True)]
         waiting = [self._send(*one) for one in asked]
         found = []
-        for one, reference in zip(asked, waiting, strict=True):
-            answer = self._answer(*one, reference)
+        for one, sent in zip(asked, waiting, strict=True):
+            answer = self._answer(*one, *sent)
             self.traffic.count(verb, one[2], answer.value)
             found.append(answer)
             number, _, own = one
             if verb == "condition":
                 self._conditioned[number][own[0]] = own[:3]
+                tick(len(found) / len(asked))
         return found
 
-    def _send(self, number: int, verb: str, arguments: tuple[Any, ...]) -> Any:
+    def _send(self, number: int, verb: str, arguments: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Who was asked, and where the answer will be; nowhere if the worker is known to be dead."""
         ray = the_ray()
         if not self._actors:
             raise RuntimeError(
                 "the Ray workers that hold this model's leaves were stopped; fit again, or save the model before and load it"
             )
+        actor = self._actors[self._plans[number][0]]
         try:
-            return self._actors[self._plans[number][0]].ask.remote(number, verb, *arguments)
+            return actor, actor.ask.remote(number, verb, *arguments)
         except ray.exceptions.RayActorError:
-            return None  # known to be dead: the answer says so
+            return actor, None
 
-    def _answer(self, number: int, verb: str, arguments: tuple[Any, ...], reference: Any) -> Answer:
+    def _answer(
+        self, number: int, verb: str, arguments: tuple[Any, ...], actor: Any, reference: Any
+    ) -> Answer:
         """The answer, if need be of a worker that takes the place of one that died."""
-        ray = the_ray()
-        for _ in range(MOST_DEATHS):
+        ray, n_deaths, reason = the_ray(), 0, "it is gone"
+        while True:
             try:
                 if reference is not None:
                     return ray.get(reference)
@@ -339,32 +361,44 @@ class Workers:
                 ray.exceptions.ObjectLostError,
             ) as error:
                 reason = str(error).strip().splitlines()[0]
-            else:
-                reason = "it is gone"
             worker = self._plans[number][0]
-            logger.warning("a Ray worker died (%s); its leaves are taken over by a new one", reason)
-            self._replace(worker)
-            reference = self._send(number, verb, arguments)
-        raise RuntimeError(
-            f"{MOST_DEATHS} Ray workers in a row died of the same work ({verb}), the last because {reason}; most often they have too "
-            "little memory: lower memory_limit or leaf_size, or start fewer of them on a machine"
-        )
+            with self._lock:
+                # Of all who wait for one that died the first replaces it, the others only ask again.
+                if self._actors[worker] is actor:
+                    n_deaths += 1
+                    if n_deaths == MOST_DEATHS:
+                        raise RuntimeError(
+                            f"{MOST_DEATHS} Ray workers in a row died of the same work ({verb}), the last because {reason}; most often they have "
+                            "too little memory: lower memory_limit or leaf_size, or start fewer of them on a machine"
+                        )
+                    logger.warning(
+                        "a Ray worker died (%s); its leaves are taken over by a new one", reason
+                    )
+                    self._replace(worker)
+            actor, reference = self._send(number, verb, arguments)
 
     def _replace(self, worker: int) -> None:
         """A new worker with all the shards of one that died."""
         ray = the_ray()
-        old = self._actors[worker]
-        ray.kill(old)
-        self._actors[worker] = new = self._new()
-        ready, _ = ray.wait([new.ready.remote()], timeout=10 * self.wait_seconds)
-        if not ready:
-            raise RuntimeError("a Ray worker died, and the cluster has no room for another")
+        ray.kill(self._actors[worker])
+        new = self._new()
+        # What it is told waits until it has started, in this order.
         new.hold.remote(self.memory_of_shard(self._held))
-        for number, (owner, plan) in self._plans.items():
+        for number, (owner, plan) in list(self._plans.items()):
             if owner == worker:
                 new.place.remote(number, plan)
-                for arguments in self._conditioned[number].values():
+                for arguments in list(self._conditioned[number].values()):
                     new.remember.remote(number, *arguments)
+        ready = new.ready.remote()
+        _, late = ray.wait([ready], timeout=10 * self.wait_seconds)
+        if late:
+            ray.kill(new)
+            raise RuntimeError(
+                f"a Ray worker died, and after {10 * self.wait_seconds:g} s there is none in its place: "
+                + self._short(1, ray.available_resources(), ray.cluster_resources())
+            )
+        self._actors[worker] = new
+        self._machines[worker] = ray.get(ready)[0]
 
     def remove(self, shards: Sequence[int]) -> None:
         for number in shards:
@@ -382,6 +416,13 @@ class Workers:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workers:
         return self
+
+
+def request_resources(n_workers: int, asked: dict[str, float]) -> None:
+    """Tell a cluster that grows on demand what is about to be needed; others do not mind."""
+    from ray.autoscaler.sdk import request_resources
+
+    request_resources(bundles=[dict(asked)] * n_workers)
 
 
 def the_ray() -> Any:

@@ -231,6 +231,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
             rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
             self._change_to(self._fit(rows, settings, rng))
             self._squeeze, self._target_names = y.ndim == 1, names
+            self.__dict__.pop("_table", None)  # of a dataset that it was fitted to before
             self.adapted_: list[str] = []
         return self
 

@@ -217,9 +217,10 @@ class ShardHost:
         while self._live and need + sum(self._plans[k].n_bytes for k in self._live) > self.memory:
             _, oldest = self._live.popitem(last=False)
             oldest.release()
-        self._live[number] = shard = Shard(self._plans[number])
+        shard = Shard(self._plans[number])
         for arguments in self._asked[number].values():
             shard.condition(*arguments)
+        self._live[number] = shard  # only now: whatever went wrong before, it will be made again
         return shard
 
 

@@ -5,6 +5,7 @@ A row stands in the file of every leaf that it reaches, in the user's units, so 
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import weakref
@@ -27,7 +28,7 @@ from dsmgp.shard import Content, Plan
 from dsmgp.sharded import Hosts, LocalHosts, ShardedConditioned, ShardedExperts, laws_of
 from dsmgp.units import InputUnits, OutputUnits
 
-__all__ = ["RowStore", "Spill", "divided"]
+__all__ = ["FOLDER", "RowStore", "Spill", "check_empty", "divided"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -209,7 +210,7 @@ class Spill:
         self.n_inputs, self.n_outputs = n_inputs, n_outputs
         n_shards = len(firsts) - 1
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        for old in (folder / FOLDER).iterdir():
+        for old in _shards_in(folder):
             old.unlink()  # of a fit that was cut short
         self._files: list[BinaryIO] = [
             _file(folder, shard).open("wb", buffering=2**16) for shard in range(n_shards)
@@ -235,9 +236,16 @@ class Spill:
                 self._checksums[k] = zlib.crc32(part.data, self._checksums[k])
         self.n_rows += len(X)
 
-    def finish(self) -> RowStore:
+    def __enter__(self) -> Spill:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for file in self._files:
             file.close()
+
+    @property
+    def store(self) -> RowStore:
+        """What was written, once it is closed."""
         return RowStore(
             self.folder,
             self.n_rows,
@@ -263,13 +271,41 @@ def shard_bytes(sizes: NDArray[Any], n_inputs: int, n_outputs: int) -> float:
     return float((each * rows + 8.0 * n_outputs * each**2).sum())
 
 
-def divided(sizes: NDArray[Any], n_inputs: int, n_outputs: int, memory: float) -> Index:
-    """The first leaf of each shard, such that a shard of leaves of about these sizes fits in memory."""
+def divided(
+    sizes: NDArray[Any], n_inputs: int, n_outputs: int, memory: float, least: int = 1
+) -> Index:
+    """The first leaf of each shard, such that a shard of leaves of about these sizes fits in memory; at least so many shards."""
     each = np.array([shard_bytes(one, n_inputs, n_outputs) for one in np.asarray(sizes)])
     total = np.cumsum(each)
-    n_shards = int(np.clip(np.ceil(total[-1] / memory), 1, min(MOST_SHARDS, len(each))))
+    n_shards = int(min(max(np.ceil(total[-1] / memory), least), len(each)))
+    if n_shards > MOST_SHARDS:
+        raise MemoryError(
+            f"leaves, rows and factors take {total[-1] / 1e9:.3g} GB, and would need {n_shards} parts of the {memory / 1e6:.3g} MB there are for "
+            f"each, more than {MOST_SHARDS}; raise memory_limit to {total[-1] / MOST_SHARDS / memory:.1f} times what it is, or lower leaf_size"
+        )
     cuts = np.searchsorted(total, total[-1] * np.arange(1, n_shards) / n_shards) + 1
     return np.unique(np.concatenate([[0], cuts, [len(each)]])).astype(np.int64)
+
+
+def check_empty(folder: Path) -> None:
+    """Refuse a folder that holds anything but what a fit that was cut short has left there."""
+    if not folder.parent.is_dir():
+        raise ModelFileError(f"the folder {folder.parent} does not exist; create it first")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ModelFileError(f"{folder} is a file; give the name of a folder that is not there yet")
+    if {*folder.rglob("*")} - {folder / FOLDER, *_shards_in(folder)}:
+        what = "a model" if (folder / FOLDER).is_dir() else "something else"
+        raise ModelFileError(f"{folder} is there already, with {what} in it; give another path")
+
+
+def _shards_in(folder: Path) -> list[Path]:
+    return [
+        file
+        for file in (folder / FOLDER).glob("*.rows")
+        if file.is_file() and re.fullmatch(r"\d{5}\.rows", file.name)
+    ]
 
 
 def _file(folder: Path, shard: int) -> Path:

@@ -21,7 +21,7 @@ from dsmgp.machine import memory
 from dsmgp.process import Family
 from dsmgp.settings import Settings
 from dsmgp.sharded import LocalHosts
-from dsmgp.store import FOLDER, RowStore
+from dsmgp.store import FOLDER, RowStore, check_empty
 from dsmgp.stored_factors import read_factors, write_factors
 from dsmgp.tree import Node, leaves
 from dsmgp.units import InputUnits, OutputUnits
@@ -112,6 +112,8 @@ def _experts(
 def _write_store(folder: Path, seen: Any, arrays: Arrays) -> tuple[Path, dict[str, Any]]:
     """Copy the rows into a folder, unless they are there; the model's file comes last, so a folder that has one is whole."""
     store: RowStore = seen.experts.store
+    if folder.resolve() != store.folder.resolve():
+        check_empty(folder)
     try:
         folder.mkdir(exist_ok=True)
         (folder / FOLDER).mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -79,7 +80,14 @@ class RowStream:
         head = dataset.head(HEAD_ROWS)
         if head.num_rows == 0:
             raise TableError(f"{data} has no rows")
-        recipe = Recipe.learn(head, targets, features, drop, categories, missing)
+        for name in targets:  # what is missing is refused when its file is read
+            if name in head.column_names:
+                head = head.filter(pc.is_valid(head[name]))
+        # Without refusing what is missing: a file is not yet known by its name here.
+        recipe = Recipe.learn(head, targets, features, drop, categories, "impute")
+        if missing == "refuse":
+            recipe.columns = [replace(column, fill=None) for column in recipe.columns]
+            recipe.remarks = [remark for remark in recipe.remarks if "filled in" not in remark]
         recipe.columns = [
             replace(column, levels=_levels(dataset, column.name)) if column.levels else column
             for column in recipe.columns
@@ -91,7 +99,8 @@ class RowStream:
         names = [column.name for column in self.recipe.columns]
         names += [name for name in extra if name not in names]
         names += [t for t in self.recipe.targets if self.with_targets and t not in names]
-        _check_columns(self._dataset, names)
+        for file in self.files:
+            _check_columns(file, names)
         first = 0
         for file in self.files:
             within = 0
@@ -102,18 +111,18 @@ class RowStream:
                 if not record.num_rows:
                     continue
                 table = pa.Table.from_batches([record])
+                for name in extra:  # of the same kind in all files
+                    kind = self._dataset.schema.field(name).type
+                    place = table.column_names.index(name)
+                    table = table.set_column(place, name, table[name].cast(kind))
                 try:
                     X = self.recipe.inputs(table)
                     Y = self.recipe.outputs(table) if self.with_targets else np.empty((len(X), 0))
                     _refuse_infinite(X, self.recipe.input_names)
                     _refuse_infinite(Y, self.recipe.targets)
                 except TableError as error:
-                    where = (
-                        f"in {file.name}, rows counted from {within + 1}"
-                        if within
-                        else f"in {file.name}"
-                    )
-                    raise TableError(f"{where}: {error}") from error
+                    told = _counted_on(str(error), within)
+                    raise TableError(f"in {file.name}: {told}") from error
                 yield Batch(first, X, Y, table)
                 first += len(X)
                 within += len(X)
@@ -162,6 +171,8 @@ class ParquetSink:
         self._writer: Any = None
         if not self.path.parent.is_dir():
             raise TableError(f"the folder {self.path.parent} does not exist; create it first")
+        if self.path.is_dir():
+            raise TableError(f"{self.path} is a folder; give the name of a file")
 
     def __enter__(self) -> ParquetSink:
         self._temporary = new_beside(self.path)
@@ -215,12 +226,17 @@ def _opened(files: Sequence[Path]) -> Any:
         raise TableError(f"cannot be read as Parquet: {first}") from error
 
 
-def _check_columns(dataset: Any, names: Sequence[str]) -> None:
-    have = dataset.schema.names
+def _check_columns(file: Path, names: Sequence[str]) -> None:
+    have = parquet.read_schema(file).names
     for name in names:
         if name not in have:
             listed = ", ".join(map(repr, have[:12])) + (", ..." if len(have) > 12 else "")
-            raise TableError(f"there is no column {name!r}; the files have {listed}")
+            raise TableError(f"there is no column {name!r} in {file.name}, which has {listed}")
+
+
+def _counted_on(message: str, n_before: int) -> str:
+    """What is said of a row of a batch, said of the row of its file."""
+    return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + n_before}", message)
 
 
 def _levels(dataset: Any, name: str) -> tuple[str, ...]:

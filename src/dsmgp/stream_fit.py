@@ -105,14 +105,16 @@ class StreamTrainer(Trainer):
         settings, memory = self.settings, 0.5 * self.memory
         some = leaves(tree)
         expected = np.array([leaf.n_rows for leaf in some]) * (self.n_rows / len(self.X))
-        firsts = divided(expected, self.n_dims, self.n_outputs, memory / SHARDS_HELD)
-        spill, router = Spill(self.folder, firsts, self.n_dims, self.n_outputs), Router(tree)
-        for batch in self.stream.batches():
-            leaf, row = router.route(batch.X).pairs
-            spill.add(leaf, row, batch.X, batch.Y)
-        store = spill.finish()
-        self._refuse_large(int(store.sizes.max()))
         hosts = settings.executor.hosts(memory, settings.device)
+        room = hosts.memory_of_shard(memory) / SHARDS_HELD
+        firsts = divided(expected, self.n_dims, self.n_outputs, room, hosts.n_shards)
+        router = Router(tree)
+        with Spill(self.folder, firsts, self.n_dims, self.n_outputs) as spill:
+            for batch in self.stream.batches():
+                leaf, row = router.route(batch.X).pairs
+                spill.add(leaf, row, batch.X, batch.Y)
+        store = spill.store
+        self._refuse_large(int(store.sizes.max()))
         own = [each.laws(self.n_dims) for each in families]
         laws = [[own[f][output] for f in family.tolist()] for output in range(self.n_outputs)]
         units = (self.inputs, self.outputs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +21,7 @@ from dsmgp.parameters import checked
 from dsmgp.predicted import predicted
 from dsmgp.progress import tick
 from dsmgp.settings import Settings
-from dsmgp.storage import MODEL
+from dsmgp.store import check_empty
 from dsmgp.updates import Changing, Rows
 from dsmgp.validation import random_generator
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Streamed"]
 
 Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
 Data = str | Path | Sequence[str | Path]
 # Rows that are predicted at once: shards that do not fit in memory are made again for each lot of them.
 PREDICTED_ROWS = 2**21
@@ -89,17 +92,26 @@ class Streamed(Kept):
         from dsmgp.stream import RowStream
         from dsmgp.stream_fit import StreamTrainer, sample_rows
 
-        folder = None if store is None else _empty_store(Path(store))
+        folder = None if store is None else Path(store)
+        if folder is not None:
+            check_empty(folder)
         targets = [target] if isinstance(target, str) else list(target)
         with unchanged_on_error(self), progress_shown(self.verbose):
             settings = checked(self)
             _refuse_other_trees(settings)
             stream = RowStream.learn(data, targets, features, drop, categories, missing)
+            if folder is not None and any(
+                folder.resolve() in f.resolve().parents for f in stream.files
+            ):
+                raise ModelFileError(f"{folder} holds the data; give another folder for the model")
+            for remark in stream.recipe.remarks:
+                logger.info("%s", remark)
             rng, seeded = random_generator(self.random_state), self.random_state is not None
             names = stream.recipe.input_names
-            with checkpointed(self.checkpoint, _traits(stream), settings, rng, seeded) as remember:
-                most = settings.memory_limit or StreamTrainer.default_memory(settings)
-                n_sample = sample_rows(stream.n_rows, len(names) + len(targets), most)
+            most = settings.memory_limit or StreamTrainer.default_memory(settings)
+            n_sample = sample_rows(stream.n_rows, len(names) + len(targets), most)
+            traits = _traits(stream, n_sample)
+            with checkpointed(self.checkpoint, traits, settings, rng, seeded) as remember:
                 sample = stream.sample(n_sample, rng)
                 trainer = StreamTrainer(stream, settings, rng, sample, folder, remember)
                 fitted = fit_by(trainer)
@@ -192,18 +204,6 @@ def _lots(batches: Iterator[Batch]) -> Iterator[tuple[Array, list[Any]]]:
         yield np.concatenate(X), tables
 
 
-def _empty_store(folder: Path) -> Path:
-    """A folder in which there is no model yet; what a fit that was cut short has left there does not matter."""
-    if not folder.parent.is_dir():
-        raise ModelFileError(f"the folder {folder.parent} does not exist; create it first")
-    if folder.exists() and (
-        not folder.is_dir() or any(one.name != "shards" for one in folder.iterdir())
-    ):
-        what = "a model" if (folder / MODEL).exists() else "something else"
-        raise ModelFileError(f"{folder} is there already, with {what} in it; give another path")
-    return folder
-
-
 def _refuse_other_trees(settings: Settings) -> None:
     if settings.structure != "balanced" or settings.objective != "surrogate":
         raise ValueError(
@@ -211,9 +211,9 @@ def _refuse_other_trees(settings: Settings) -> None:
         )
 
 
-def _traits(stream: RowStream) -> list[NDArray[Any]]:
-    """What tells a dataset from another without reading it."""
+def _traits(stream: RowStream, n_sample: int) -> list[NDArray[Any]]:
+    """What tells a dataset, and how it is read, from another without going through it."""
     told = [file.stat() for file in stream.files]
-    names = "\0".join(str(file) for file in stream.files).encode()
     numbers = [(one.st_size, one.st_mtime_ns) for one in told]
-    return [np.array(numbers, dtype=np.int64), np.frombuffer(names, dtype=np.uint8)]
+    text = json.dumps([*map(str, stream.files), stream.recipe.as_dict(), n_sample])
+    return [np.array(numbers, dtype=np.int64), np.frombuffer(text.encode(), dtype=np.uint8)]

@@ -115,6 +115,10 @@ def fit(
     )
     start = time.perf_counter()
     if is_dataset(data):
+        if include_factors:
+            refuse(
+                "--include-factors is for tables in one file: the model of a folder makes factors when it is asked"
+            )
         with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
             model.fit_dataset(
                 data,

@@ -17,7 +17,10 @@ __all__ = ["evaluate", "info", "predict", "report"]
 
 Model = Annotated[Path, typer.Argument(help="A model that dsmgp fit wrote.")]
 Data = Annotated[
-    str, typer.Argument(help="CSV, TSV, Parquet or Feather file; - for standard input.")
+    str,
+    typer.Argument(
+        help="CSV, TSV, Parquet or Feather file; - for standard input; predict also takes a folder of Parquet files."
+    ),
 ]
 
 
