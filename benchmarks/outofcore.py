@@ -105,6 +105,7 @@ def parquet_column(path: Path) -> np.ndarray:
 def page(rows: list[dict]) -> str:
     """The tables of docs/scaling.md: what was measured, and what follows from it on paper."""
     rows = sorted(rows, key=lambda row: row["rows"])
+    assert all(row[k] > 0 for row in rows for k in ("fit_seconds", "predict_seconds"))
     columns = {
         "rows": "rows", "memory_limit": "memory_limit", "data_gb": "data (GB)", "fit_seconds": "fit (s)", "predict_seconds": "predict all (s)",
         "resident_gb": "resident (GB)", "store_gb": "files (GB)", "n_leaves": "leaves", "mean_leaf": "rows a leaf",
