@@ -28,7 +28,7 @@ SOURCE = ROOT / "src" / "dsmgp"
 TESTS = {
     "tree": ["test_tree.py", "test_grow.py", "test_inference.py"],
     "inference": ["test_inference.py"],
-    "gate": ["test_gate.py", "test_loo.py"],
+    "gate": ["test_gate.py", "test_loo.py", "test_noise.py"],
     "mixture": ["test_mixture.py"],
 }
 MOST_SECONDS = 300
@@ -135,6 +135,7 @@ def main() -> None:
         importlib.import_module(heavy)
     for name in [name for name in sys.modules if name.split(".")[0] == "dsmgp"]:
         del sys.modules[name]  # harness brought it; children import it anew
+    path = given.results or results_path("mutants", given.share < 1.0)
     rows, survivors = [], []
     for name in given.modules.split(","):
         tree = ast.parse((SOURCE / f"{name}.py").read_text())
@@ -151,8 +152,7 @@ def main() -> None:
         survivors += left
         rows.append({"module": name, "faults": len(chosen), "survived": len(left),
                      "noticed": 1 - len(left) / len(chosen)})  # fmt: skip
-    path = given.results or results_path("mutants", given.share < 1.0)
-    write_report(path, {"rows": rows, "survivors": survivors, **setting()})
+        write_report(path, {"rows": rows, "survivors": survivors, **setting()})
     columns = {"module": "module", "faults": "faults", "survived": "survived", "noticed": "noticed"}
     print(table(columns, rows))
 

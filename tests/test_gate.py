@@ -6,7 +6,7 @@ from scipy import stats
 
 from dsmgp import DSMGPRegressor
 from dsmgp.components import Components
-from dsmgp.gate import Gate, _Problem, fit_gate
+from dsmgp.gate import Gate, _Problem, fit_gate, log_product, standardised
 
 
 def random_problem(rng, n=60, k=4, outputs=2, n_shapes=2):
@@ -165,3 +165,19 @@ def test_gated_draws_follow_the_marginal_mixture(gated):
     ranks = np.stack([law.cdf(draws[..., s]) for s in range(draws.shape[-1])])
     for column in ranks.reshape(len(ranks), -1).T:
         assert stats.kstest(column, "uniform").pvalue > 1e-5
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2, 3])
+def test_a_log_product_is_over_all_outputs(n_outputs):
+    values = np.random.default_rng(0).uniform(0.5, 2.0, size=(4, n_outputs))
+    np.testing.assert_allclose(log_product(values), np.log(np.prod(values, axis=-1)))
+
+
+def test_residuals_as_large_as_expected_make_a_scale_of_one_whatever_noise_is_known():
+    """A row's square counts as much as its own variance is of the whole; known noise is not the leaf's to answer for."""
+    variance, known = np.array([0.3, 2.0, 5.0]), np.array([0.0, 0.5, 4.9])
+    squares, counts = standardised(variance, variance, known)
+    np.testing.assert_allclose(squares, counts)
+    np.testing.assert_allclose(counts, np.square((variance - known) / variance))
+    np.testing.assert_allclose(standardised(2 * variance, variance, 0 * known)[0], 2.0)
+    np.testing.assert_allclose(standardised(2 * variance, variance, None)[0], 2.0)

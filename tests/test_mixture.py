@@ -173,3 +173,15 @@ def test_y_of_another_shape_is_refused():
 
 def test_repr_says_how_large_it_is():
     assert repr(random_mixture()) == "Mixture(5 rows, 4 components, 1 output)"
+
+
+def test_one_draw_is_what_is_drawn_unless_told():
+    law = Mixture(np.array([[0.5, 0.5]]), np.array([[[-1.0], [1.0]]]), np.full((1, 2, 1), 0.25))
+    assert law.sample(random_state=0).shape == (1, 1)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1])
+def test_levels_of_intervals_that_are_no_probabilities_are_refused_by_name(level):
+    law = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+    with pytest.raises(ValueError, match="interval level"):
+        law.interval(level)
