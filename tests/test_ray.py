@@ -10,9 +10,10 @@ import warnings
 
 import gpytorch
 import numpy as np
+import pandas as pd
 import pytest
 
-from dsmgp import DSMGPRegressor, FactorisationWarning, load
+from dsmgp import DSMGPRegressor, FactorisationWarning, load, stream_fit
 
 ray = pytest.importorskip("ray")
 
@@ -67,7 +68,13 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+SLOW = ("any kernel", "whole tree", "uniform")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(o, id=k, marks=[pytest.mark.slow] * (k in SLOW)) for k, o in OPTIONS.items()],
+)
 def test_two_workers_find_what_one_process_finds(executor, rows, options):
     X, y, X_test = rows
     local = DSMGPRegressor(random_state=0, **options).fit(X, y)
@@ -164,8 +171,7 @@ def test_a_worker_killed_while_learning(executor, rows, killer, worker, caplog):
     same(far, local, X_test)
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-@pytest.mark.parametrize("verb", ["predict", "condition"])
+@pytest.mark.parametrize(("worker", "verb"), [(0, "predict"), (1, "predict"), (1, "condition")])
 def test_a_worker_killed_when_leaves_have_seen_their_rows(
     executor, rows, killer, worker, verb, caplog
 ):
@@ -199,9 +205,26 @@ def test_a_question_that_kills_every_worker_is_given_up(executor, rows, monkeypa
     model.fit(X, y)  # with new workers
 
 
+def test_rows_on_disk(executor, rows, tmp_path, monkeypatch):
+    """The dataset of a folder, in shards of which each worker has several; one dies before it is asked."""
+    X, y, X_test = rows
+    for name in ("LEAST_SAMPLE", "MOST_SAMPLE"):
+        monkeypatch.setattr(stream_fit, name, 200)
+    pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(tmp_path / "rows.parquet")
+    options = {"kernel": "rbf", "leaf_size": 40, "memory_limit": "500kB", "random_state": 0}
+    local = DSMGPRegressor(**options).fit_dataset(tmp_path, target="y")
+    far = DSMGPRegressor(executor=executor, **options).fit_dataset(tmp_path, target="y")
+    assert len(far._model.experts.experts.shards) > 4
+    os.kill(executor.workers.process_ids[0], signal.SIGKILL)
+    test = pd.DataFrame(X_test, columns=["a", "b"])
+    np.testing.assert_allclose(
+        far.predict(test, return_std=True), local.predict(test, return_std=True), **EXACT
+    )
+
+
 def test_few_numbers_for_a_leaf_are_moved_while_learning(executor, rows):
     X, y, _ = rows
-    X, y = np.tile(X, (5, 1)) + np.linspace(0, 1, 2000)[:, None], np.tile(y, 5)
+    X, y = np.tile(X, (2, 1)) + np.linspace(0, 1, 800)[:, None], np.tile(y, 2)
     traffic = executor.traffic
     before = copy.deepcopy(traffic)
     options = {"kernel": "rbf", "leaf_size": 50, "structure": "paper", "max_iter": 3}
@@ -211,7 +234,7 @@ def test_few_numbers_for_a_leaf_are_moved_while_learning(executor, rows):
         now["gradient"] - then["gradient"]
         for now, then in ((traffic.sent, before.sent), (traffic.received, before.received))
     )
-    n_leaves = 2000 / 25  # of the surrogate, at least; each has 4 hyperparameters and its evidence
+    n_leaves = 800 / 25  # of the surrogate, at least; each has 4 hyperparameters and its evidence
     assert moved / n_calls < 8 * (5 * n_leaves + 20)
 
 

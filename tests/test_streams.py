@@ -1,10 +1,7 @@
 """Datasets on disk: fitted and predicted without being held, and the same as if they were."""
 
 import copy
-import os
 import pickle
-import signal
-import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +14,6 @@ from dsmgp import DSMGPRegressor, ModelFileError, load, stream_fit
 from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.routes import place
-from dsmgp.store import RowStore
 from dsmgp.stream import RowStream
 from dsmgp.tables import TableError
 from dsmgp.tree import leaves
@@ -297,30 +293,6 @@ def test_a_streamed_fit_goes_on_from_its_checkpoint(folder, tmp_path, monkeypatc
     model = DSMGPRegressor(checkpoint=path, **options).fit_dataset(folder, target="y", store=store)
     assert seen["n"] - 100 == model.n_evaluations_ - 5
     assert load(store).loo_score_ == model.loo_score_
-
-
-def test_on_a_ray_cluster(folder, rows, small_sample):
-    ray = pytest.importorskip("ray")
-    from dsmgp.ray import RayExecutor
-
-    options = {"memory_limit": "3MB", **OPTIONS}
-    local = DSMGPRegressor(**options).fit_dataset(folder, target="y")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        try:
-            with RayExecutor(n_workers=2) as executor:
-                far = DSMGPRegressor(executor=executor, **options).fit_dataset(folder, target="y")
-                assert isinstance(far._model.experts.experts.store, RowStore)
-                test = rows[["a", "b"]][:40]
-                os.kill(executor.workers.process_ids[0], signal.SIGKILL)
-                np.testing.assert_allclose(
-                    far.predict(test, return_std=True),
-                    local.predict(test, return_std=True),
-                    **EXACT,
-                )
-        finally:
-            ray.shutdown()
 
 
 def test_a_store_that_holds_the_data_is_refused(rows, tmp_path):
