@@ -58,7 +58,7 @@ def test_files_that_were_damaged_or_joined_are_all_refused(files, tmp_path, rng,
             load(path)
 
 
-@pytest.mark.parametrize("n", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::dsmgp.conditioned.FactorisationWarning")
 def test_files_that_were_made_up_are_refused_or_hold_a_whole_model(files, tmp_path, rng, n):
     """Their checksum is right. What is read predicts finite numbers, and the same after it was written again."""

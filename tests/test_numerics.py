@@ -127,9 +127,7 @@ def test_noise_that_is_learned_in_single_precision_stays_where_that_can_be_trust
 # Nothing that is not a number leaves the library
 
 
-@pytest.mark.parametrize(
-    "kernel", ["rbf", "matern12", "matern32", "rq", "periodic", "rbf+matern52"]
-)
+@pytest.mark.parametrize("kernel", ["rbf", "periodic", "rbf+matern52"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_rows_however_far_are_answered_by_numbers(kernel, dtype, wavy):
     X, y = wavy

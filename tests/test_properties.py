@@ -70,7 +70,7 @@ def holds_a_valid_law(model, asked):
     assert np.isfinite([model.loo_score_, model.loo_score_new_inputs_]).all()
 
 
-@often(30, 2000)
+@often(15, 2000)
 def test_any_table_gives_a_valid_law_or_an_error_in_words(n):
     def law(table, chosen):
         model = fitted_or_refused(table, chosen)
