@@ -13,14 +13,16 @@ demo: $(READY)
 reproduce: $(READY)
 	$(BIN)/python -m dsmgp.reproduce all --quick
 
+# Two files of tests at a time: most of them keep one core busy.
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
+# The site, and whether every tutorial still prints what its page says.
 docs: site
-	$(BIN)/python -m pytest -q -m "slow or not slow" tests/test_docs.py
+	$(BIN)/python -m pytest -q -n 2 -m slow -k tutorials tests/test_docs.py
 
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
@@ -39,7 +41,7 @@ check: lint types
 # Lines and branches of src that the tests reach; at least 95% of them.
 coverage: $(READY)
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -q
+	$(BIN)/python -m coverage run -m pytest -q -n 2 --dist loadfile
 	$(BIN)/python -m coverage combine -q
 	$(BIN)/python -m coverage report
 

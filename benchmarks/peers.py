@@ -163,8 +163,17 @@ class Exact(gpytorch.models.ExactGP):
     forward = _prior
 
 
-def svgp(n_inducing: int = 1024, epochs: int = 30, most_seconds: float = math.inf) -> Fit:
-    """GPyTorch's variational GP, by Adam on batches of 1024 rows."""
+def svgp(
+    n_inducing: int = 1024,
+    epochs: int = 30,
+    least_steps: int = 0,
+    rate: float = 0.01,
+    most_seconds: float = math.inf,
+) -> Fit:
+    """GPyTorch's variational GP, by Adam on batches of 1024 rows; small data are gone through until ``least_steps``.
+
+    With ``least_steps`` the rate falls to zero along a cosine, so that the end does not depend on the last batches.
+    """
 
     def fit(X, y, seed):
         torch.manual_seed(seed)
@@ -172,15 +181,20 @@ def svgp(n_inducing: int = 1024, epochs: int = 30, most_seconds: float = math.in
         model = Variational(Xt[torch.randperm(len(Xt))[:n_inducing]].clone()).to(Xt.device)
         likelihood = gpytorch.likelihoods.GaussianLikelihood().to(Xt.device)
         bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(Xt))
-        optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
+        optimizer = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=rate)
+        n_epochs = max(epochs, math.ceil(least_steps / math.ceil(len(Xt) / 1024)))
+        n_steps = n_epochs * math.ceil(len(Xt) / 1024)
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, n_steps)
         end = time.perf_counter() + most_seconds
-        for rows in (rows for _ in range(epochs) for rows in torch.randperm(len(Xt)).split(1024)):
+        for rows in (rows for _ in range(n_epochs) for rows in torch.randperm(len(Xt)).split(1024)):
             if time.perf_counter() > end:
                 break
             optimizer.zero_grad()
             loss = -bound(model(Xt[rows]), yt[rows])
             loss.backward()
             optimizer.step()
+            if least_steps:
+                falling.step()
         return _gpytorch_predict(model, likelihood, Xt, 4096)
 
     return fit

@@ -10,10 +10,12 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 import dsmgp
-from dsmgp import plots, scores
+import dsmgp.botorch
+from dsmgp import baselines, plots, scores, tree
 from dsmgp.cli.app import app
 
 mpl.use("Agg")
@@ -61,8 +63,6 @@ def test_every_command_on_the_page_runs(folder):
 
 def test_every_option_is_on_the_page():
     text = (DOCS / "cli.md").read_text()
-    import typer.main
-
     command = typer.main.get_command(app)
     for name, sub in command.commands.items():
         assert re.search(rf"\b{name}\b", text)
@@ -82,6 +82,39 @@ def test_every_public_name_is_in_the_api():
     pictures = (DOCS / "pictures.md").read_text()
     assert all(name in pictures for name in plots.__all__)
     assert scores.__name__ in text
+
+
+def test_every_command_and_option_has_an_example():
+    lines = [line for block in blocks(DOCS / "cli.md", "console") for line in block.splitlines()]
+    for name, sub in typer.main.get_command(app).commands.items():
+        examples = " ".join(line for line in lines if f"dsmgp {name} " in line) + " "
+        assert examples.strip(), name
+        for parameter in sub.params:
+            options = [o for o in parameter.opts if o.startswith("-") and o != "--help"]
+            assert not options or any(f" {o} " in examples for o in options), (name, options)
+
+
+def public_names():
+    """What users import, call, read and set."""
+    for module in (dsmgp, baselines, scores, plots, tree, dsmgp.botorch):
+        yield from (name for name in module.__all__ if name not in ("Node", "__version__"))
+    for kind in (*dsmgp.DSMGPRegressor.__mro__, dsmgp.Mixture):
+        if kind.__module__.startswith("dsmgp."):
+            own = (name for name in vars(kind) if not name.startswith("_"))
+            # Of scikit-learn's making; it documents them.
+            yield from (f".{name}" for name in own if not name.endswith("_request"))
+    for parameter in inspect.signature(dsmgp.DSMGPRegressor).parameters:
+        yield f"{parameter}="
+
+
+def test_every_public_name_has_an_example():
+    """In a docstring, on a page or in a tutorial, all of which are run."""
+    source = "".join(p.read_text() for p in (ROOT / "src").rglob("*.py"))
+    code = "\n".join(re.findall(r"^ *(?:>>>|\.\.\.) (.*)$", source, re.MULTILINE))
+    code += "\n".join(block for page in PAGES for block in blocks(page, "python"))
+    code += "\n".join(script.read_text() for script in SCRIPTS)
+    words = set(re.findall(r"\.?\b\w+\b=?", code)) | set(re.findall(r"\w+", code))
+    assert sorted(set(public_names()) - words) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

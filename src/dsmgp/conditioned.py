@@ -39,7 +39,20 @@ LEAST_HELD = 2**24
 
 
 class FactorisationWarning(UserWarning):
-    """A leaf's covariance matrix needed more noise than it has to be factorised."""
+    """A leaf's covariance matrix needed more noise than it has to be factorised.
+
+    Examples
+    --------
+    To have it raised instead of shown:
+
+    >>> import warnings
+    >>> from dsmgp import DSMGPRegressor
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", FactorisationWarning)
+    ...     model = DSMGPRegressor("rbf", random_state=0).fit(
+    ...         [[0.0], [0.0], [1.0]], [0.0, 0.1, 1.0]
+    ...     )
+    """
 
 
 class Conditioned:
@@ -255,7 +268,8 @@ class Conditioned:
             self.engine.condition(self.bound, output, group, keep, own)
             for output in range(self.experts.n_outputs)
         ]
-        if not all(bool(torch.isfinite(s.log_evidence).all()) for s in seen):
+        # By NumPy: torch can hang, instead of failing, where not a byte of memory is left.
+        if not all(np.isfinite(as_numpy(s.log_evidence)).all() for s in seen):
             raise ValueError(
                 "a leaf's covariance matrix could not be factorised even with added noise; "
                 "raise noise_variance, or check the kernel's hyperparameters"

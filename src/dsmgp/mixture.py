@@ -103,7 +103,14 @@ class Mixture:
         return np.exp(self.logpdf(y))
 
     def joint_logpdf(self, y: ArrayLike) -> Array:
-        """Log density of all outputs together, (n,)."""
+        """Log density of all outputs together, (n,).
+
+        Examples
+        --------
+        >>> law = Mixture(np.ones((1, 1)), np.zeros((1, 1, 2)), np.ones((1, 1, 2)))
+        >>> law.joint_logpdf([[0.0, 0.0]]).round(3)
+        array([-1.838])
+        """
         z = self._units.to_experts(self._rows(y))[:, None, :]
         variances = self._latent_variances
         terms = -0.5 * (z - self._latent_means) ** 2 / variances - 0.5 * np.log(variances)

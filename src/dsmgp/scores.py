@@ -3,6 +3,24 @@
 Every function takes what was observed, ``y`` of shape (n,) or (n, n_outputs), and a
 :class:`~dsmgp.mixture.Mixture` (or, for errors of the mean, an array of means). Lower is better unless it says
 otherwise. Several outputs: errors are averaged over outputs, densities of the marginals are added up.
+
+Examples
+--------
+Four rows, each with a standard Gaussian for a law:
+
+>>> law = Mixture(np.ones((4, 1)), np.zeros((4, 1, 1)), np.ones((4, 1, 1)))
+>>> y = np.array([-1.0, 0.0, 0.5, 2.0])
+>>> found = score_table(y, law, baseline=0.0)
+>>> found["nlpd"] == nlpd(y, law) == gaussian_nlpd(y, law) == joint_nlpd(y, law)
+True
+>>> round(crps(y, law), 3)
+0.655
+>>> coverage(y, law, 0.9), round(interval_width(law, 0.9), 2)
+(0.75, 3.29)
+>>> pit(y, law).round(2)
+array([0.16, 0.5 , 0.69, 0.98])
+>>> pit_histogram(y, law, n_bins=2)
+array([0.25, 0.75])
 """
 
 from __future__ import annotations
@@ -32,7 +50,13 @@ Array = NDArray[np.float64]
 
 
 def mae(y: ArrayLike, mean: ArrayLike) -> float:
-    """Mean absolute error of the mean."""
+    """Mean absolute error of the mean.
+
+    Examples
+    --------
+    >>> mae([1.0, 2.0], [1.0, 4.0])
+    1.0
+    """
     return float(np.mean(np.abs(_error(y, mean))))
 
 

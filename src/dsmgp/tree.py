@@ -3,6 +3,28 @@
 No tensors and no numbers of any GP live here. Nodes are immutable and compared by identity, so
 whatever is computed about a node is kept beside the tree, never inside it. Regions and splits are
 in the user's units.
+
+Examples
+--------
+Three partitions of a line: undivided, cut at 0, and cut at 0 and 1.
+
+>>> line = Region.whole(1)
+>>> halves = Product([Leaf(part) for part in line.split(0, [0.0])], dimension=0, splits=[0.0])
+>>> thirds = Product(
+...     [Leaf(part) for part in line.split(0, [0.0, 1.0])], dimension=0, splits=[0.0, 1.0]
+... )
+>>> tree = Sum([Leaf(line), halves, thirds])
+>>> depth(tree), n_induced_trees(tree), round(math.exp(log_n_induced_trees(tree)))
+(1, 3, 3)
+>>> [box(leaf.region) for leaf in leaves(tree)]
+['[-inf, inf)', '[-inf, 0)', '[0, inf)', '[-inf, 0)', '[0, 1)', '[1, inf)']
+>>> [type(node).__name__ for node in nodes(halves)]
+['Product', 'Leaf', 'Leaf']
+>>> thirds.sides(np.array([[-1.0], [0.5], [1.0]]))
+array([0, 1, 2])
+>>> drawn = induced_tree(tree, np.random.default_rng(0))
+>>> drawn.region.same_as(tree.region), tree.region.n_dims
+(True, 1)
 """
 
 from __future__ import annotations

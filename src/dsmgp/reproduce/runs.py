@@ -63,8 +63,9 @@ def setting() -> dict[str, str]:
         command = ["git", "rev-parse", "--short", "HEAD"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=where)
         commit = done.stdout.strip() if done.returncode == 0 else "unknown"
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cores"
-    machine = f"{platform.machine()}, {torch.get_num_threads()} {device}"
+    cores = f"{torch.get_num_threads()} cores"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cores
+    machine = f"{platform.machine()}, {device}"
     return {"version": dsmgp.__version__, "commit": commit, "machine": machine}
 
 
