@@ -44,7 +44,7 @@ class Effort:
     ----------
     ladder : leaf sizes, from small to large
     copies : partitions of each size, at least and at most; more than the least while they are cheap
-    seconds : what all leaves of all partitions may take to condition, by the cost model, by device
+    seconds : what all leaves of all partitions may take to condition for one output, by the cost model, by device
     most_rows : rows up to which all of them may be one leaf, by device: predictions pay for it too
     leaf_size : rows of the leaves that theta is learned on
     n_leaves : how many of them
@@ -65,35 +65,43 @@ class Effort:
         """Seconds on a device."""
         return self.seconds.get(device, self.seconds["cuda"])
 
-    def leaf_sizes(self, n_rows: int, n_outputs: int, device: str) -> list[int]:
+    def leaf_sizes(self, n_rows: int, device: str) -> list[int]:
         """Sizes of the leaves, one entry per partition.
 
         Where a size holds all rows, the partition is one leaf that knows everything. It is tried last, even
         if the ladder ends below.
         """
         for copies in range(self.copies[1], self.copies[0], -1):
-            sizes, spent = self._climb(n_rows, n_outputs, device, copies)
+            sizes, spent = self._climb(n_rows, device, copies)
             if spent <= CHEAP * self.budget(device):
                 return sizes
-        return self._climb(n_rows, n_outputs, device, self.copies[0])[0]
+        return self._climb(n_rows, device, self.copies[0])[0]
 
-    def _climb(
-        self, n_rows: int, n_outputs: int, device: str, n_copies: int
-    ) -> tuple[list[int], float]:
-        """Sizes up the ladder as far as the budget goes, and the seconds they take."""
-        most_rows = self.most_rows.get(device, self.most_rows["cuda"])
+    def _climb(self, n_rows: int, device: str, copies: int) -> tuple[list[int], float]:
+        """Sizes up the ladder as far as the budget goes, and the seconds they take.
+
+        First one partition of each size, then others of each, from the small: one size more is worth more than
+        another partition of the same. The smallest is there in any case.
+        """
+        steps = self._steps(n_rows, device)
         sizes: list[int] = []
         spent = 0.0
-        for size in (*self.ladder, n_rows):
-            if sizes and (sizes[-1] >= n_rows or size >= n_rows > most_rows):
-                break
-            copies = 1 if size >= n_rows else n_copies
-            cost = copies * n_outputs * seconds(n_rows, leaf_rows(size, n_rows), device)
-            if sizes and spent + cost > self.budget(device):
-                break
-            spent += cost
-            sizes += [size] * copies
-        return sizes, spent
+        for turn in range(copies):
+            for size in steps:
+                cost = seconds(n_rows, leaf_rows(size, n_rows), device)
+                if size > steps[0] and spent + cost > self.budget(device):
+                    break
+                if turn == 0 or size < n_rows:  # of all rows there is but one leaf
+                    sizes.append(size)
+                    spent += cost
+        return sorted(sizes), spent
+
+    def _steps(self, n_rows: int, device: str) -> list[int]:
+        """Sizes from small to large; the last one holds all rows where that is allowed."""
+        most_rows = self.most_rows.get(device, self.most_rows["cuda"])
+        below = [size for size in self.ladder if size < n_rows]
+        whole = next((size for size in self.ladder if size >= n_rows), n_rows)
+        return [*below, whole] if n_rows <= most_rows or not below else below
 
 
 #: By name.

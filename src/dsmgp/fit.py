@@ -243,11 +243,8 @@ class _Fit:
     def _sizes(self) -> list[int]:
         """Sizes of the leaves, one entry per partition."""
         settings = self.settings
-        effort, n_outputs = self.effort, self.trainer.n_outputs
-        sizes = list(
-            settings.leaf_sizes
-            or effort.leaf_sizes(self.trainer.n_rows, n_outputs, settings.device.type)
-        )
+        n_rows, device = self.trainer.n_rows, settings.device.type
+        sizes = list(settings.leaf_sizes or self.effort.leaf_sizes(n_rows, device))
         n_children = settings.sum_children
         if n_children is None:
             n_children = len(sizes) if len(sizes) > 1 else BALANCED_CHILDREN
