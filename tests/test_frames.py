@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dsmgp import DSMGPRegressor, load
+from dsmgp import ChangePoints, DSMGPRegressor, load
 
 
 def rows_of(wavy, library):
@@ -67,6 +67,15 @@ def test_pipelines_may_set_the_output_of_their_steps(wavy):
 def test_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="'default', 'input', 'pandas', 'polars', got 'arrow'"):
         DSMGPRegressor().set_output(predict="arrow")
+
+
+@pytest.mark.parametrize(
+    "structure", ["balanced", "paper", "changepoint", ChangePoints(outliers=True)], ids=str
+)
+def test_notebooks_show_a_model_of_any_structure(wavy, structure):
+    X, y = wavy
+    model = DSMGPRegressor("rbf", structure=structure, max_iter=2, random_state=0).fit(X[:, :1], y)
+    assert "What was learned" in model._repr_html_()
 
 
 def test_notebooks_see_what_was_learned(wavy):

@@ -119,6 +119,27 @@ def test_far_tails_keep_their_log_density():
     assert law.logpdf(100.0)[0] == pytest.approx(stats.norm.logpdf(100.0))
 
 
+@pytest.mark.parametrize("far", [1e200, 1e300, 1e308, np.inf, -np.inf])
+def test_where_there_is_no_density_left_it_is_zero_and_not_nan(far):
+    for law in (
+        random_mixture(),
+        random_mixture(outputs=2),
+        random_mixture(outputs=2, rotated=True),
+    ):
+        assert (law.logpdf(far) == -np.inf).all()
+        assert (law.joint_logpdf(far) == -np.inf).all()
+        assert (law.pdf(far) == 0.0).all()
+        assert (law.cdf(far) == (far > 0)).all()
+    mixed = [far, 0.0]
+    assert (law.joint_logpdf(mixed) == -np.inf).all()
+
+
+def test_y_that_is_no_number_is_refused():
+    for method in ("logpdf", "pdf", "joint_logpdf", "cdf"):
+        with pytest.raises(ValueError, match="y contains NaN; drop such rows"):
+            getattr(random_mixture(), method)(np.nan)
+
+
 def test_several_outputs_share_weights_and_the_joint_is_a_mixture_of_gaussians():
     law = random_mixture(6, outputs=2, rotated=True)
     y = np.random.default_rng(1).normal(size=(len(law), 2))

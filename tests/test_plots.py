@@ -107,6 +107,12 @@ def test_partial_dependence_is_the_average_of_predictions(uneven):
     assert width[-1] > 2 * width[0]  # where there is more noise
 
 
+def test_relevance_of_a_function_that_breaks(rng):
+    X = rng.uniform(size=(60, 1))
+    model = DSMGPRegressor("rbf", structure="changepoint").fit(X, X[:, 0] > 0.5)
+    np.testing.assert_array_equal(relevance(model._model), [1.0])
+
+
 def test_relevance_finds_the_input_that_matters(uneven):
     model, _, _ = uneven
     found = relevance(model._model)

@@ -237,6 +237,24 @@ def test_a_memory_limit_changes_no_result(wavy):
     )
 
 
+def test_sizes_are_chosen_that_memory_can_hold(rng):
+    X = rng.uniform(size=(3000, 2))
+    y = np.sin(6 * X[:, 0])
+    model = DSMGPRegressor("matern32", memory_limit="5MB", max_iter=2, random_state=0).fit(X, y)
+    assert 200 < max(leaf.n_rows for leaf in leaves(model.tree_)) < 400
+    with pytest.raises(ValueError, match="lower leaf_size, raise memory_limit"):
+        model.set_params(leaf_size=1500).fit(X, y)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_outputs_whose_squares_are_out_of_range_are_refused(wavy, columns):
+    X, y = wavy
+    small = 1e-200 * y if columns == 1 else np.column_stack([y, 1e-200 * y])
+    with pytest.raises(ValueError, match=r"y varies by .* only.*; rescale the data"):
+        DSMGPRegressor("rbf").fit(X, small)
+    DSMGPRegressor("rbf", max_iter=2).fit(X, 1e-140 * y)
+
+
 def test_verbose_reports_and_silence_is_the_default(wavy, capfd):
     X, y = wavy
     DSMGPRegressor(max_iter=3).fit(X, y)

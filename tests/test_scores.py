@@ -51,3 +51,14 @@ def test_calibration_of_draws_from_the_law_itself():
     inside = np.mean((y >= low) & (y <= high))
     assert scores.coverage(y, law, 0.8) == pytest.approx(inside)
     assert scores.interval_width(law, 0.8) == pytest.approx(np.mean(high - low))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+def test_what_was_observed_must_be_numbers(bad):
+    law = Mixture(np.ones((3, 1)), np.zeros((3, 1, 1)), np.ones((3, 1, 1)))
+    y = np.array([0.0, bad, 1.0])
+    for score in (scores.mae, scores.rmse):
+        with pytest.raises(ValueError, match=r"y contains .* in row 1"):
+            score(y, law.mean)
+    with pytest.raises(ValueError, match="y contains"):
+        scores.score_table(y, law, 0.0)

@@ -17,7 +17,7 @@ from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 
 from dsmgp import DSMGPRegressor, lapack, load
 from dsmgp.general import one_at_a_time
-from dsmgp.progress import Listener, _listeners, listening
+from dsmgp.progress import Listener, _listener, listening
 
 N = 90
 RNG = np.random.default_rng(5)
@@ -127,7 +127,7 @@ def state_of_process():
         "gpytorch": flags(gpytorch.settings),
         "linear_operator": flags(linear_operator.settings),
         "log": (logger.level, list(logger.handlers)),
-        "listeners": list(_listeners),
+        "listener": _listener.get(),
         "mask": mask_of_process(),
         "folder": os.getcwd(),
         "environment": dict(os.environ),
@@ -194,14 +194,17 @@ def test_calls_that_overlap_leave_the_process_as_it_was(tmp_path, capfd):
     assert not [key for key in before if before[key] != after[key]]
 
 
-def test_listeners_that_leave_in_another_order_than_they_came_are_gone():
-    first, second = listening(Listener()), listening(Listener())
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert len(_listeners) == 1
-    second.__exit__(None, None, None)
-    assert not _listeners
+def test_a_listener_of_one_thread_neither_hears_nor_ends_the_fits_of_another():
+    model, y = kinds()["compiled"]
+    alone = model.fit(X, y).n_evaluations_
+    heard = []
+    listener = Listener(lambda share, text: heard.append(share))
+    listener.stop()
+    with listening(listener), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(model.fit, X, y).result().n_evaluations_ == alone
+        assert not heard
+        assert model.fit(X, y).n_evaluations_ < alone
+    assert heard
 
 
 def test_loading_a_linear_mean_takes_nothing_from_the_users_seed(tmp_path):

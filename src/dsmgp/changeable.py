@@ -271,17 +271,16 @@ class Changeable:
         self._change_to(self._changing.settled)
         return self._changing
 
-    def _refuse_breaks(self, what: str, remedy: str) -> None:
+    def _refuse_breaks(self, what: str, remedy: str, kind: type[Exception] = ValueError) -> None:
+        """Attributes that a model cannot have are refused with an AttributeError, as ``hasattr`` expects."""
         if isinstance(self._model, BreakingModel):
-            raise ValueError(
+            raise kind(
                 f"{what} is not available where leaves may break (structure='changepoint'); {remedy}"
             )
 
-    def _refuse_stored(self, what: str, remedy: str) -> None:
+    def _refuse_stored(self, what: str, remedy: str, kind: type[Exception] = ValueError) -> None:
         if getattr(self._model.experts.experts, "store", None) is not None:
-            raise ValueError(
-                f"{what} is not available after fit_dataset: rows are in files; {remedy}"
-            )
+            raise kind(f"{what} is not available after fit_dataset: rows are in files; {remedy}")
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:
         """Rows to fit, or, without ``reset``, to add to those there are."""

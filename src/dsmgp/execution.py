@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from functools import cache
 from typing import TypeVar
 
@@ -138,8 +139,8 @@ class Threads:
             pool = _pool(n_threads)
             futures: list[Future[Result]] = []
             try:
-                for item in work:
-                    futures.append(pool.submit(function, item))
+                for item in work:  # with what the caller's context knows: who listens to progress
+                    futures.append(pool.submit(copy_context().run, function, item))
                 return [future.result() for future in futures]
             finally:  # after an error nothing goes on behind the caller's back
                 for future in futures:

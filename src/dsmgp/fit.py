@@ -245,6 +245,9 @@ class _Fit:
         settings = self.settings
         n_rows, device = self.trainer.n_rows, settings.device.type
         sizes = list(settings.leaf_sizes or self.effort.leaf_sizes(n_rows, device))
+        if settings.leaf_sizes is None:  # leaves that memory cannot hold are not chosen
+            most = self.trainer.most_leaf_rows
+            sizes = [size for size in sizes if min(size, n_rows) <= most] or sizes[:1]
         n_children = settings.sum_children
         if n_children is None:
             n_children = len(sizes) if len(sizes) > 1 else BALANCED_CHILDREN

@@ -96,7 +96,8 @@ class Mixture:
     def logpdf(self, y: ArrayLike) -> Array:
         """Log density of each output at ``y``, one value per row (or one for all rows)."""
         z, scale = self._standardised(y)
-        terms = -0.5 * z * z - np.log(scale) - LOG_SQRT_2PI
+        with np.errstate(over="ignore"):  # so far away that there is no density
+            terms = -0.5 * z * z - np.log(scale) - LOG_SQRT_2PI
         return self._out(_log_mix(terms, self.weights[:, :, None]))
 
     def pdf(self, y: ArrayLike) -> Array:
@@ -111,10 +112,13 @@ class Mixture:
         >>> law.joint_logpdf([[0.0, 0.0]]).round(3)
         array([-1.838])
         """
-        z = self._units.to_experts(self._rows(y))[:, None, :]
         variances = self._latent_variances
-        terms = -0.5 * (z - self._latent_means) ** 2 / variances - 0.5 * np.log(variances)
-        joint = terms.sum(-1) - variances.shape[-1] * LOG_SQRT_2PI
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = self._units.to_experts(self._rows(y))[:, None, :]
+            terms = -0.5 * (z - self._latent_means) ** 2 / variances - 0.5 * np.log(variances)
+            joint = terms.sum(-1) - variances.shape[-1] * LOG_SQRT_2PI
+        # Infinite outputs, of which units that mix them make anything, have no density.
+        joint = np.where(np.isfinite(z).all(axis=-1), joint, -np.inf)
         return _log_mix(joint, self.weights) - self._units.log_det
 
     def cdf(self, y: ArrayLike) -> Array:
@@ -175,6 +179,8 @@ class Mixture:
         given: Any = np.asarray(y, dtype=np.float64)
         if given.ndim == 1 and len(given) == shape[0] and shape[1] == 1:
             given = given[:, None]
+        if np.isnan(given).any():
+            raise ValueError("y contains NaN; drop such rows first")
         try:
             return np.broadcast_to(given, shape)
         except ValueError:
@@ -185,7 +191,8 @@ class Mixture:
 
     def _standardised(self, y: ArrayLike) -> tuple[Array, Array]:
         scale = np.sqrt(self.component_variances)
-        return (self._rows(y)[:, None, :] - self.component_means) / scale, scale
+        with np.errstate(over="ignore"):
+            return (self._rows(y)[:, None, :] - self.component_means) / scale, scale
 
     def _quantile(self, level: float) -> Array:
         n, _, n_outputs = self.component_means.shape
@@ -209,7 +216,9 @@ def _log_mix(log_terms: Array, weights: Array) -> Array:
     """``log(sum_k weights_k exp(log_terms_k))`` over axis 1; components that weigh nothing are left out."""
     kept = np.where(weights > 0, log_terms, -np.inf)
     top = kept.max(axis=1, keepdims=True)
-    return np.log(np.sum(weights * np.exp(kept - top), axis=1)) + np.squeeze(top, axis=1)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):  # where no component has any density
+        return np.log(np.sum(weights * np.exp(kept - top), axis=1)) + np.squeeze(top, axis=1)
 
 
 def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 __all__ = ["Enough", "Listener", "listening", "span", "stopping", "tick"]
 
@@ -55,29 +56,25 @@ class Listener:
                 self.hear(share, self.text)
 
 
-# Those that listen, the last of them to what happens now: fits may overlap in threads, and end in any order.
-_listeners: list[Listener] = []
-
-
-def _present() -> Listener | None:
-    return next(reversed(_listeners), None)
+# Who listens to what this thread does: fits in other threads are not heard, nor told to end.
+_listener: ContextVar[Listener | None] = ContextVar("dsmgp_listener", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[Listener]:
-    """For the time of a fit."""
+    """For the time of a fit in this thread."""
+    outer = _listener.get()
     try:
-        _listeners.append(listener)
+        _listener.set(listener)
         yield listener
     finally:
-        if listener in _listeners:
-            _listeners.remove(listener)
+        _listener.set(outer)
 
 
 @contextmanager
 def span(low: float, high: float, text: str) -> Iterator[None]:
     """A part of the work: from one share to another of that in which it lies."""
-    told = _present()
+    told = _listener.get()
     if told is None:
         yield
         return
@@ -98,12 +95,12 @@ def span(low: float, high: float, text: str) -> Iterator[None]:
 
 def tick(fraction: float) -> None:
     """So much of the present part is done."""
-    listener = _present()
+    listener = _listener.get()
     if listener is not None:
         listener._tick(fraction)
 
 
 def stopping() -> bool:
     """Whether the fit was asked to come to an end."""
-    listener = _present()
+    listener = _listener.get()
     return listener is not None and listener.stopping

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dsmgp.validation import check_finite, refuse_text
+from dsmgp.validation import check_finite, check_spread, refuse_text
 
 __all__ = ["new_rows", "training_rows"]
 
@@ -53,6 +53,8 @@ def training_rows(
         )
     check_finite(checked_X, "X", getattr(estimator, "feature_names_in_", None))
     check_finite(checked_y, "y")
+    if reset:
+        check_spread(checked_y)
     return checked_X, checked_y
 
 

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr
 
 from dsmgp.mixture import Mixture
+from dsmgp.validation import check_finite
 
 __all__ = [
     "coverage",
@@ -168,6 +169,7 @@ def _columns(values: Array) -> Array:
 
 def _error(y: ArrayLike, mean: ArrayLike) -> Array:
     observed, predicted = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
+    check_finite(observed, "y")
     if observed.shape != predicted.shape:
         raise ValueError(
             f"expected y and means of one shape, got {observed.shape} and {predicted.shape}"

@@ -117,7 +117,9 @@ class Told(Changeable):
     @property
     def row_ids_(self) -> NDArray[np.int64]:
         self._fitted  # noqa: B018
-        self._refuse_stored("row_ids_", "rows are numbered in the order of the files")
+        self._refuse_stored(
+            "row_ids_", "rows are numbered in the order of the files", AttributeError
+        )
         return self._changing.rows.ids.copy()
 
     @property
@@ -152,7 +154,7 @@ class Told(Changeable):
     @property
     def leaf_noise_(self) -> Array:
         state = self._settled()
-        self._refuse_breaks("leaf_noise_", "noise_ is the same everywhere")
+        self._refuse_breaks("leaf_noise_", "noise_ is the same everywhere", AttributeError)
         return self._shaped(state.model.experts.noise.copy())
 
     @property

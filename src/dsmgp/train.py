@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -35,6 +36,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 logger = logging.getLogger("dsmgp")
 
+# Matrices of a leaf that are held at once while it is worked on.
+LEAF_MATRICES = 4
 # Rows that the prior of a leaf's scale is worth while theta is learned.
 SCALE_ROWS = 5.0
 
@@ -272,9 +275,22 @@ class Trainer:
         """Refuse a leaf whose matrices cannot be held, before anything is allocated."""
         self._refuse_large(max(leaf.n_rows for leaf in some))
 
+    @property
+    def most_leaf_rows(self) -> int:
+        """Rows of the largest leaf whose matrices can be held."""
+        return math.isqrt(int(self._memory_limit) // (LEAF_MATRICES * self._bytes_of_a_number))
+
+    @property
+    def _memory_limit(self) -> float:
+        return self.settings.memory_limit or 0.8 * memory(self.settings.device)
+
+    @property
+    def _bytes_of_a_number(self) -> int:
+        return torch.finfo(self.settings.dtype).bits // 8
+
     def _refuse_large(self, largest: int) -> None:
-        need = 4 * largest**2 * torch.finfo(self.settings.dtype).bits // 8
-        limit = self.settings.memory_limit or 0.8 * memory(self.settings.device)
+        need = LEAF_MATRICES * largest**2 * self._bytes_of_a_number
+        limit = self._memory_limit
         if need > limit:
             raise ValueError(
                 f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "

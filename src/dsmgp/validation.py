@@ -22,6 +22,7 @@ __all__ = [
     "check_noise",
     "check_reach",
     "check_row_ids",
+    "check_spread",
     "input_number",
     "random_generator",
     "refuse_text",
@@ -70,6 +71,16 @@ def check_finite(
         + (f", and {n_bad - 1} more such entries" if n_bad > 1 else "")
         + ("; rescale the data" if np.isfinite(entry) else "; drop or impute such rows first")
     )
+
+
+def check_spread(y: NDArray[np.float64]) -> None:
+    """Refuse outputs that vary by so little that their variance is out of range."""
+    for output, spread in enumerate(np.atleast_1d(np.ptp(y, axis=0))):
+        if 0.0 < spread < 1.0 / LARGEST:
+            which = f" in column {output}" if y.ndim > 1 else ""
+            raise ValueError(
+                f"y varies by {spread:g} only{which}, and squares of that are out of range; rescale the data"
+            )
 
 
 def check_reach(
