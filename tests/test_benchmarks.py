@@ -55,7 +55,6 @@ def test_scaling_does_not_run_again_what_is_there(tmp_path):
     assert (tmp_path / "scaling.png").exists()
 
 
-@pytest.mark.slow
 def test_use_without_end_takes_no_more_memory_and_drifts_nowhere(tmp_path):
     report = run("soak", tmp_path)
     assert report["rounds"] >= 10
