@@ -65,6 +65,7 @@ LAYERS = [
         "stored_factors",
         "stored_families",
         "stored_leaves",
+        "stored_search",
         "storage",
         "bars",
         "drawn",
