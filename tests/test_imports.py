@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 LAYERS = [
     [
         "machine",
+        "notices",
         "archive",
         "progress",
         "ragged",
