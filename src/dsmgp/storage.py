@@ -114,6 +114,7 @@ def write_model(
         "table": saved.table,
         "dates": {str(k): str(dates.origin) for k, dates in saved.dates.items()},
         "output": saved.output,
+        "units": _told_units(model.inputs, model.outputs),
         "scores": {
             "loo": state.scores[0],
             "loo_new_inputs": state.scores[1],
@@ -344,6 +345,15 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, fold
     )
     _check_variances(model, conditioned)
     return model
+
+
+def _told_units(inputs: InputUnits, outputs: OutputUnits) -> dict[str, dict[str, list[float]]]:
+    """For whoever reads a header; a model takes its units from the arrays."""
+    spread = np.sqrt(np.square(outputs.loading).sum(axis=1))  # of y where experts see ones
+    return {
+        "inputs": {"centre": inputs.centre.tolist(), "scale": inputs.scale.tolist()},
+        "outputs": {"centre": outputs.centre.tolist(), "scale": spread.tolist()},
+    }
 
 
 def _check_units(inputs: InputUnits, outputs: OutputUnits, rows: Rows) -> None:
