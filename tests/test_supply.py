@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +140,13 @@ def test_so_is_what_dependencies_need():
         if name not in pinned() and "==" not in str(one.specifier)
     }
     assert not loose
+
+
+def test_the_security_page_says_to_whom_to_report():
+    reporting = (ROOT / "docs" / "security.md").read_text().partition("## Reporting")[2]
+    assert "maintainers named in `CITATION.cff`" in reporting
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert all(one["name"] for one in [*cited["authors"], *cited.get("contact", [])])
 
 
 FIRST_EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
