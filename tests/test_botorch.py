@@ -103,6 +103,33 @@ def test_further_rows_are_taken_in(fitted):
     assert more.posterior(X).variance.item() < model.posterior(X).variance.item()
 
 
+def test_a_batch_of_rows_is_not_taken_for_more_rows(fitted):
+    model = DSMGPModel(fitted)
+    X, Y = torch.rand(4, 2, 2, dtype=torch.float64), torch.zeros(4, 2, 1)
+    for rows, outputs in ((X, Y), (X[0], Y), (X, Y[0])):
+        with pytest.raises(NotImplementedError, match="one set of rows after the other"):
+            model.condition_on_observations(rows, outputs)
+    assert len(model.condition_on_observations(X[:1], Y[:1]).train_targets) == 122
+
+
+def test_gradients_of_draws_are_refused_with_the_remedy(fitted):
+    value = qLogExpectedImprovement(DSMGPModel(fitted, posterior_kind="mixture"), best_f=0.5)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(NotImplementedError, match="optimize_acqf_discrete"):
+        optimize_acqf(value, bounds, q=1, num_restarts=1, raw_samples=4)
+    with torch.no_grad():  # nobody asks for any
+        assert torch.isfinite(value(torch.rand(1, 1, 2).double().requires_grad_())).all()
+
+
+def test_what_needs_several_models_is_refused_in_words(fitted):
+    model = DSMGPModel(fitted)
+    sampler = SobolQMCNormalSampler(torch.Size([4]))
+    with pytest.raises(NotImplementedError, match="one draw at a time"):
+        model.fantasize(torch.rand(1, 2), sampler)
+    with pytest.raises(NotImplementedError, match=r"output_indices=\[0\]"):
+        model.subset_output([0])
+
+
 def test_wrong_requests_are_refused(fitted):
     with pytest.raises(ValueError, match="'moments' or 'mixture'"):
         DSMGPModel(fitted, posterior_kind="samples")

@@ -135,6 +135,8 @@ def test_numbers_that_no_fit_could_have_found_are_refused(files, tmp_path, kind,
         (lambda h: h["scores"].update(loo="nan"), "no number"),
         (lambda h: h["scores"].update(loo_new_inputs=float("nan")), "not finite"),
         (lambda h: h["gate"].update(variance_exponent=-21.0), "gate"),
+        (lambda h: h.update(output="spark"), "'output'"),
+        (lambda h: h.update(output=["pandas"]), "'output'"),
     ],
 )
 def test_entries_that_no_fit_could_have_found_are_refused(files, tmp_path, entry, message):

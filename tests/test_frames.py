@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from damage import packed, unpacked
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
@@ -55,6 +56,26 @@ def test_names_of_targets_are_kept_in_files(wavy, tmp_path):
     X, y = rows_of(wavy, pd)
     DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, y).save(tmp_path / "m.dsmgp")
     assert load(tmp_path / "m.dsmgp").set_output(predict="input").predict(X).name == "height"
+
+
+@pytest.mark.parametrize("asked", ["default", "input", "pandas", "polars"])
+def test_what_predictions_come_as_is_kept_in_files(wavy, tmp_path, asked):
+    X, y = rows_of(wavy, pl)
+    model = DSMGPRegressor("rbf", optimizer=None, random_state=0).set_output(predict=asked)
+    model.fit(X, y).save(tmp_path / "m.dsmgp")
+    again = load(tmp_path / "m.dsmgp")
+    assert type(again.predict(X)) is type(model.predict(X))
+    assert type(clone(again).fit(X, y).predict(X)) is type(model.predict(X))
+
+
+def test_files_that_do_not_say_what_predictions_come_as_give_arrays(wavy, tmp_path):
+    X, y = rows_of(wavy, pd)
+    path = tmp_path / "m.dsmgp"
+    DSMGPRegressor("rbf", optimizer=None).set_output(predict="pandas").fit(X, y).save(path)
+    header, arrays = unpacked(path.read_bytes())
+    del header["output"]
+    path.write_bytes(packed(header, arrays))
+    assert isinstance(load(path).predict(X), np.ndarray)
 
 
 def test_pipelines_may_set_the_output_of_their_steps(wavy):

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 LAYERS = [
     [
         "machine",
+        "notices",
         "archive",
         "progress",
         "ragged",
@@ -65,6 +66,7 @@ LAYERS = [
         "stored_factors",
         "stored_families",
         "stored_leaves",
+        "stored_search",
         "storage",
         "bars",
         "drawn",

@@ -1,5 +1,8 @@
 """Pictures: drawn on the Axes given, showing what the model says."""
 
+import inspect
+import re
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -89,6 +92,22 @@ def test_every_picture_is_a_method_and_draws_where_it_is_told(uneven):
             assert getattr(model, name)(*given, ax=ax) is ax
             assert getattr(model, name)(*given) is not ax
     assert all(hasattr(model, name) for name in plots.__all__)
+
+
+@pytest.mark.parametrize("name", plots.__all__)
+def test_methods_have_the_signature_and_the_words_of_the_functions(name, monkeypatch):
+    function, method = getattr(plots, name), getattr(DSMGPRegressor, name)
+    ours, theirs = inspect.signature(method), inspect.signature(function)
+    assert list(ours.parameters.values())[1:] == list(theirs.parameters.values())[1:]
+    assert ours.return_annotation == theirs.return_annotation
+    told = inspect.getdoc(function).partition("\nExamples\n")[0].strip()
+    told = re.sub(r"^model : DSMGPRegressor\n(    .*\n)*", "", told, flags=re.MULTILINE)
+    assert inspect.getdoc(method).strip() == told
+    # What is given arrives under its own name.
+    given = {p: object() for p in list(theirs.parameters)[1:]}
+    monkeypatch.setattr(plots, name, lambda *a, **o: theirs.bind(*a, **o).arguments)
+    model = DSMGPRegressor()
+    assert method(model, **given) == {"model": model, **given}
 
 
 def line(ax, label):

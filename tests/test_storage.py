@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -105,6 +106,32 @@ def test_a_loaded_model_is_an_estimator_like_any_other(wavy, tmp_path):
     np.testing.assert_array_equal(clone(again).fit(frame, y).predict(frame), model.predict(frame))
     again.save(tmp_path / "again.dsmgp")
     assert (tmp_path / "again.dsmgp").read_bytes() == (tmp_path / "model.dsmgp").read_bytes()
+
+
+def test_a_file_of_an_older_version_is_read_and_says_what_it_said():
+    folder = Path(__file__).parent / "data"
+    told = json.loads((folder / "format-1.json").read_text())
+    model = load(folder / "format-1.dsmgp")
+    assert archive.read_archive(folder / "format-1.dsmgp").header["format"] == 1
+    mean, std = model.predict(told["X"], return_std=True)
+    np.testing.assert_allclose(mean, told["mean"], rtol=1e-6)
+    np.testing.assert_allclose(std, told["std"], rtol=1e-6)
+    assert model.log_marginal_likelihood_ == pytest.approx(told["log_marginal_likelihood"], 1e-6)
+    assert model.loo_score_ == pytest.approx(told["loo_score"], 1e-6)
+    assert model.fit(model._rows[0], model._rows[1]).predict(told["X"]).shape == (6, 2)
+
+
+@pytest.mark.parametrize("case", ["defaults", "two outputs", "tree by hand"])
+def test_the_header_tells_the_units(wavy, tmp_path, case):
+    model, X = fitted(wavy, case)
+    model.save(tmp_path / "model.dsmgp")
+    units = archive.read_archive(tmp_path / "model.dsmgp").header["units"]
+    plain = case == "tree by hand"  # which is not standardised
+    for told, table in ((units["inputs"], X), (units["outputs"], model._rows[1])):
+        nothing = np.zeros(table.shape[1])
+        np.testing.assert_allclose(told["centre"], nothing if plain else table.mean(axis=0))
+        expected = nothing + 1 if plain else table.std(axis=0)
+        np.testing.assert_allclose(told["scale"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("module", [pickle, joblib])

@@ -264,7 +264,8 @@ def test_copies_and_pickles_part_ways(rng):
         (lambda m: m.forget([-1]), "row -1"),
         (lambda m: m.forget([3, 4, 3]), "3 twice"),
         (lambda m: m.forget([0.5]), "whole numbers"),
-        (lambda m: m.forget(np.arange(199)), "at least two must stay"),
+        (lambda m: m.forget(np.arange(199)), "forget 199 of 200 rows: at least two must stay"),
+        (lambda m: m.forget(np.arange(200)), "forget 200 of 200 rows"),
     ],
 )
 def test_bad_input_leaves_the_model_as_it_was(rng, call, message):

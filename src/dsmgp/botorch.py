@@ -94,6 +94,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
         chosen = list(range(self.num_outputs)) if output_indices is None else output_indices
         found: Posterior
         if self.posterior_kind == "mixture":
+            _refuse_gradients(X)
             found = MixturePosterior(self.regressor, X, noise, chosen)
         else:
             mean, covariance = _Moments.apply(X, self.regressor, noise)
@@ -101,8 +102,12 @@ class DSMGPModel(Model):  # type: ignore[misc]
         return found if posterior_transform is None else posterior_transform(found)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> DSMGPModel:
-        """A new model that has seen further rows, (n, d) and (n, n_outputs); tree, hyperparameters and gate are kept."""
+        """A new model that has seen further rows, (n, d) and (n, n_outputs); tree, hyperparameters and gate are kept.
+
+        A batch of several sets of rows, each for a model of its own, is refused.
+        """
         n_dims, n_outputs = self.regressor.n_features_in_, self.num_outputs
+        _refuse_batches(X, Y)
         outputs = _numpy(Y).reshape(-1, n_outputs)
         again = copy.copy(self.regressor)  # what was fitted is never changed in place
         again.partial_fit(
@@ -111,6 +116,38 @@ class DSMGPModel(Model):  # type: ignore[misc]
             adapt=False,
         )
         return DSMGPModel(again, self.posterior_kind)
+
+    def fantasize(self, X: Tensor, *_: Any, **__: Any) -> DSMGPModel:
+        """Not available: it asks for a batch of models, one for each draw."""
+        raise NotImplementedError(
+            "fantasize needs a batch of models, one for each draw, and this is one model; use an acquisition function "
+            "without fantasies, such as qLogExpectedImprovement, or condition_on_observations for one draw at a time"
+        )
+
+    def subset_output(self, idcs: list[int]) -> DSMGPModel:
+        """Not available: outputs are learned together."""
+        raise NotImplementedError(
+            "a model of some of the outputs cannot be made, as all were learned together; give posterior the "
+            f"argument output_indices={list(idcs)}, or fit a regressor to these outputs alone"
+        )
+
+
+def _refuse_gradients(X: Tensor) -> None:
+    """Or torch would say, much later, that some element 0 does not require grad."""
+    if X.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(
+            "draws of posterior_kind='mixture' have no gradients; optimise over a list of candidates "
+            "(optimize_acqf_discrete), or use posterior_kind='moments'"
+        )
+
+
+def _refuse_batches(X: Tensor, Y: Tensor) -> None:
+    """Rows of several sets are not rows of one."""
+    if X.shape[:-2].numel() > 1 or Y.shape[:-2].numel() > 1:
+        raise NotImplementedError(
+            f"expected X of shape (n, d) and Y of shape (n, n_outputs), got {tuple(X.shape)} and {tuple(Y.shape)}: a "
+            "batch would be as many models, and this is one; condition on one set of rows after the other"
+        )
 
 
 class MixturePosterior(Posterior):  # type: ignore[misc]

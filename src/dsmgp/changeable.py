@@ -116,7 +116,7 @@ class Changeable:
         self._refuse_stored("forget", "call fit_dataset on the files that stay")
         with unchanged_on_error(self), progress_shown(self.verbose):
             ids = check_row_ids(row_ids)
-            self._changing.rows.places(ids)  # all of them are there, before any goes
+            self._changing.rows.places(ids)  # all of them may go, before any goes
             self._adapt_through(len(ids), adapt, lambda state, some: state.without(ids[some]))
         return self
 

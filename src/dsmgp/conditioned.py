@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,6 +18,7 @@ from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group, Packed, Stacked
 from dsmgp.live import Column, inverse_diagonal
 from dsmgp.loo import LeaveOneOut, LeftLeaves, LeftOut
+from dsmgp.notices import warn_user
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
@@ -297,12 +297,12 @@ class Conditioned:
                 for k in helped[:5].tolist()
             )
             more = f" and {helped.size - 5} more" if helped.size > 5 else ""
-            warnings.warn(
+            warn_user(
                 f"not positive definite: the covariance of {named}{more}; up to {amount.max():.3g} was "
                 "added to the diagonal. Repeated rows and very small noise cause this: raise "
                 "noise_variance.",
                 FactorisationWarning,
-                stacklevel=6,
+                topic="added noise",
             )
 
     def left_leaves(self) -> LeftLeaves:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.lapack import one_thread
+from dsmgp.notices import warn_user
 
 __all__ = ["Threads", "as_numpy", "as_tensor", "has_numba", "put", "take", "within_memory"]
 
@@ -99,11 +99,11 @@ def within_memory(work: Callable[[], Result], take_less: Callable[[], bool]) -> 
                 f"the GPU has too little free memory even for small batches ({message}); close what else uses it, lower leaf_size, "
                 "or use device='cpu'"
             )
-        warnings.warn(
+        warn_user(
             f"the GPU ran out of memory ({message}); going on with smaller batches, which takes longer. "
             "A lower memory_limit avoids this.",
             RuntimeWarning,
-            stacklevel=2,
+            topic="memory of the GPU",
         )
 
 

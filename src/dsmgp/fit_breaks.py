@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ from dsmgp.inference import Posterior, infer
 from dsmgp.lapack import one_thread
 from dsmgp.learn import Learned
 from dsmgp.learn_breaks import BreakingObjective, start_hazard
+from dsmgp.notices import warn_user
 from dsmgp.ordered_leaf import OrderedLeaf
 from dsmgp.outliers import Outliers
 from dsmgp.process import Family
@@ -259,10 +259,10 @@ class _Fit:
             long = segments.end - segments.start >= CUT_SHORT * own.longest
             expected = float(segments.probability[long].sum())
             if expected > 0.5:
-                warnings.warn(
+                warn_user(
                     f"about {expected:.0f} segments are as long as leaf_size={own.longest} allows, and end because "
                     "they must; raise leaf_size",
-                    stacklevel=4,
+                    topic="segments cut short",
                 )
 
 

@@ -21,6 +21,7 @@ class Kept(Told):
 
     get_params: Any
     n_evaluations_: int
+    set_output: Any
     _target_names: list[str] | None
 
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
@@ -98,6 +99,7 @@ class Kept(Told):
             feature_names=None if names is None else [str(name) for name in names],
             table=getattr(self, "_table", None),
             dates=self._dates,
+            output=self._output,
         )
         write_model(path, saved, include_factors, own_modules)
 
@@ -126,9 +128,15 @@ class Kept(Told):
         model.kernel_scores_ = saved.kernel_scores
         model._squeeze, model._target_names = saved.squeeze, saved.target_names
         model.adapted_, model._dates = [], saved.dates
+        model.set_output(predict=saved.output)
         model.n_features_in_ = saved.state.rows.X.shape[1]
         if saved.feature_names is not None:
             model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
         if saved.table is not None:
             model._table = saved.table
         return model
+
+    @property
+    def _output(self) -> str:
+        """What :meth:`set_output` has asked for."""
+        return str(getattr(self, "_sklearn_output_config", {}).get("predict", "default"))

@@ -345,9 +345,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
 
     def _framed(self, values: Array, given: Any) -> Any:
         """In the shape of y, and of the kind that was asked for."""
-        kind = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
-        if kind == "input":
-            kind = kind_of(given)
+        kind = kind_of(given) if self._output == "input" else self._output
         return framed(self._shaped(values), kind, given, self._target_names)
 
 

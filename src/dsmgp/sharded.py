@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from dsmgp.execution import Threads, as_numpy, as_tensor
 from dsmgp.experts import Experts, laws_of_leaves, rows_of_leaves
 from dsmgp.live import Column
 from dsmgp.loo import LeaveOneOut, Pairs
+from dsmgp.notices import warn_user
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
@@ -225,7 +225,7 @@ class ShardedExperts(Experts):
         found = self.hosts.ask(numbers, verb, arguments)
         for answer in found:
             for category, message in answer.warned:
-                warnings.warn(message, category, stacklevel=4)
+                warn_user(message, category)
             if answer.error is not None:
                 raise answer.error
         return [answer.value for answer in found]

@@ -11,7 +11,6 @@ anew when a file is read, unless their factors were asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp.conditioned import Conditioned
 from dsmgp.flat_tree import flatten_tree, grow_flat
+from dsmgp.frames import OUTPUTS
 from dsmgp.gate import BOUNDS, Gate
 from dsmgp.learn import Learned
 from dsmgp.model import WEIGHTS, Model
@@ -43,6 +43,7 @@ from dsmgp.stored_families import (
     write_naturals,
 )
 from dsmgp.stored_leaves import MODEL, StoredLeaves, write_leaves
+from dsmgp.stored_search import read_learned, read_scores, write_learned
 from dsmgp.timeline import Dates
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
@@ -78,6 +79,8 @@ class Saved:
         How the columns of a table become inputs, for models fitted by the command line.
     dates : dict of int to Dates
         Inputs that came as dates.
+    output : str
+        What predictions come as, see :meth:`DSMGPRegressor.set_output`.
     """
 
     parameters: dict[str, Any]
@@ -90,6 +93,7 @@ class Saved:
     target_names: list[str] | None = None
     table: dict[str, Any] | None = None
     dates: dict[int, Dates] = field(default_factory=dict)
+    output: str = "default"
 
 
 def write_model(
@@ -109,6 +113,8 @@ def write_model(
         "target_names": saved.target_names,
         "table": saved.table,
         "dates": {str(k): str(dates.origin) for k, dates in saved.dates.items()},
+        "output": saved.output,
+        "units": _told_units(model.inputs, model.outputs),
         "scores": {
             "loo": state.scores[0],
             "loo_new_inputs": state.scores[1],
@@ -125,7 +131,7 @@ def write_model(
         "weights": model.weights,
         "families": write_families(model.families, own, arrays),
         "gate": _write_gate(model.gate, arrays),
-        "learned": _write_learned(saved.learned, arrays),
+        "learned": write_learned(saved.learned, arrays),
     }
     arrays |= {
         "X": state.rows.X,
@@ -171,11 +177,11 @@ def read_model(
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
         if squeeze and Y.shape[1] != 1:
             raise ModelFileError("it has several outputs in one dimension")
-        scores = _read_scores(archive)
+        scores = read_scores(archive)
         return made, Saved(
             parameters=parameters,
             state=_read_state(archive, model, rows, (scores["loo"], scores["loo_new_inputs"])),
-            learned=_read_learned(archive),
+            learned=read_learned(archive),
             kernel_scores=scores["kernels"],
             n_evaluations=scores["n_evaluations"],
             squeeze=squeeze,
@@ -187,6 +193,7 @@ def read_model(
             ),
             table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
             dates=_read_dates(archive, X.shape[1]),
+            output=_read_output(archive),
         )
 
 
@@ -340,6 +347,15 @@ def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, fold
     return model
 
 
+def _told_units(inputs: InputUnits, outputs: OutputUnits) -> dict[str, dict[str, list[float]]]:
+    """For whoever reads a header; a model takes its units from the arrays."""
+    spread = np.sqrt(np.square(outputs.loading).sum(axis=1))  # of y where experts see ones
+    return {
+        "inputs": {"centre": inputs.centre.tolist(), "scale": inputs.scale.tolist()},
+        "outputs": {"centre": outputs.centre.tolist(), "scale": spread.tolist()},
+    }
+
+
 def _check_units(inputs: InputUnits, outputs: OutputUnits, rows: Rows) -> None:
     """Units in which the rows can be told, there and back."""
     sound = (inputs.scale > 0).all() and math.isfinite(outputs.log_det)
@@ -423,58 +439,13 @@ def _read_dates(archive: Archive, n_dims: int) -> dict[int, Dates]:
     return found
 
 
-# How it was found
+# What predictions come as
 
 
-def _write_learned(learned: Sequence[Learned], arrays: Arrays) -> list[dict[str, Any]]:
-    for k, one in enumerate(learned):
-        arrays[f"learned.{k}.theta"] = np.asarray(one.theta, dtype=np.float64)
-        arrays[f"learned.{k}.path"] = np.asarray(one.path, dtype=np.float64)
-    return [
-        {
-            "objective": float(one.objective),
-            "n_iterations": int(one.n_iterations),
-            "n_evaluations": int(one.n_evaluations),
-        }
-        for one in learned
-    ]
-
-
-def _read_learned(archive: Archive) -> list[Learned]:
-    return [
-        Learned(
-            archive.array(f"learned.{k}.theta", np.float64, None),
-            float(one["objective"]),
-            int(one["n_iterations"]),
-            int(one["n_evaluations"]),
-            # Where a leaf could not be factorised the path has minus infinity.
-            archive.array(f"learned.{k}.path", np.float64, None, finite=False).tolist(),
-        )
-        for k, one in enumerate(archive.entry("learned", lambda v: isinstance(v, list)))
-    ]
-
-
-def _read_scores(archive: Archive) -> dict[str, Any]:
-    scores = archive.entry("scores", lambda v: isinstance(v, dict))
-    kernels = scores["kernels"]
-    return {
-        "loo": _finite(scores["loo"]),
-        "loo_new_inputs": _finite(scores["loo_new_inputs"]),
-        "kernels": None if kernels is None else {str(k): _number(v) for k, v in kernels.items()},
-        "n_evaluations": int(scores["n_evaluations"]),
-    }
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ModelFileError(f"its score {value!r} is no number")
-    return float(value)
-
-
-def _finite(value: Any) -> float:
-    if not math.isfinite(_number(value)):
-        raise ModelFileError(f"its score {value!r} is not finite")
-    return float(value)
+def _read_output(archive: Archive) -> str:
+    if "output" not in archive.header:  # as in files of dsmgp 0.1.0 before it was kept
+        return "default"
+    return str(archive.entry("output", lambda v: isinstance(v, str) and v in OUTPUTS))
 
 
 def _are_names(value: Any, n: int) -> bool:

@@ -16,7 +16,7 @@ from dsmgp.stationary import Stationary
 from dsmgp.thetas import parameter_names
 from dsmgp.tree import depth, log_n_induced_trees, n_induced_trees
 
-__all__ = ["describe", "summarise"]
+__all__ = ["called", "describe", "summarise"]
 
 Array = NDArray[np.float64]
 
@@ -26,10 +26,12 @@ def summarise(
     names: Sequence[str],
     loo_scores: tuple[float, float],
     kernel_scores: dict[str, float] | None,
+    target_names: Sequence[str] | None = None,
 ) -> str:
     """The text of :meth:`DSMGPRegressor.summary`."""
     experts = model.experts.experts
     n_rows, n_outputs = model.experts.n_rows, experts.n_outputs
+    outputs = called(target_names, n_outputs)
     assert isinstance(model.experts, Conditioned), "not settled"
     sizes = model.experts.leaf_sizes
     lines = [
@@ -52,7 +54,7 @@ def summarise(
         gate = model.gate
         shapes = zip(gate.shape_weights, gate.shape_variances, strict=True)
         lines.append(
-            f"gate            variance^-{gate.variance_exponent:.3g} scale^-{gate.scale_exponent:.3g}, "
+            f"gate            variance^{0 - gate.variance_exponent:.3g} scale^{0 - gate.scale_exponent:.3g}, "
             "leaf variances times " + ", ".join(f"{c:.3g} ({w:.0%})" for w, c in shapes)
         )
     if kernel_scores:
@@ -63,9 +65,10 @@ def summarise(
     if len(model.families) > 1:
         lines.append("kernels used    " + ", ".join(_families(model, sizes)) + "; the first:")
     rotated = not model.outputs.diagonal
-    lines += _tuned(model, rotated)
+    units = [f"component {k}" for k in range(n_outputs)] if rotated else outputs
+    lines += _tuned(model, rotated, units)
     for output, process in enumerate(model.processes):
-        title = "" if n_outputs == 1 else f" of {'component' if rotated else 'output'} {output}"
+        title = "" if n_outputs == 1 else f" of {units[output]}"
         lines += ["", f"kernel{title}", *describe(model, process, output, names, rotated)]
     if rotated:
         lines += [
@@ -73,14 +76,19 @@ def summarise(
             "Outputs are correlated and were turned into uncorrelated components (rotated or regressed on one another):",
         ]
         lines += [
-            f"  output {k} = {model.outputs.centre[k]:.4g}"
+            f"  {outputs[k]} = {model.outputs.centre[k]:.4g}"
             + "".join(f" {w:+.4g} * component {j}" for j, w in enumerate(row))
             for k, row in enumerate(model.outputs.loading)
         ]
     return "\n".join(lines)
 
 
-def _tuned(model: Model, rotated: bool) -> Iterator[str]:
+def called(target_names: Sequence[str] | None, n_outputs: int) -> list[str]:
+    """What outputs are called: by their names where these are known, else by their numbers."""
+    return list(target_names or [f"output {k}" for k in range(n_outputs)])
+
+
+def _tuned(model: Model, rotated: bool, units: Sequence[str]) -> Iterator[str]:
     """Which hyperparameters differ from leaf to leaf, and how much the noise does."""
     for output, theta in enumerate(model.thetas or []):
         processes = [family.processes[output] for family in model.families]
@@ -89,7 +97,7 @@ def _tuned(model: Model, rotated: bool) -> Iterator[str]:
         names = dict.fromkeys(np.array(parameter_names(processes[0]))[moved].tolist())
         unit = 1.0 if rotated else abs(model.outputs.loading[output, output])
         std = np.sqrt(model.experts.noise[:, output]) * unit
-        title = "fine-tuned      " + (f"output {output}: " if len(model.thetas or []) > 1 else "")
+        title = "fine-tuned      " + (f"{units[output]}: " if len(units) > 1 else "")
         yield (
             f"{title}{', '.join(names) or 'nothing moved'}; noise std of the leaves {std.min():.4g} to "
             f"{std.max():.4g} (median {np.median(std):.4g}). Below, what all began with:"

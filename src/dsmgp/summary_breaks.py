@@ -6,16 +6,20 @@ import math
 from collections.abc import Sequence
 
 from dsmgp.breaking import BreakingModel
-from dsmgp.summary import describe
+from dsmgp.summary import called, describe
 
 __all__ = ["summarise_breaks"]
 
 
 def summarise_breaks(
-    model: BreakingModel, names: Sequence[str], kernel_scores: dict[str, float] | None
+    model: BreakingModel,
+    names: Sequence[str],
+    kernel_scores: dict[str, float] | None,
+    target_names: Sequence[str] | None = None,
 ) -> str:
     """The text of :meth:`DSMGPRegressor.summary` where leaves break."""
     n_outputs = model.outputs.n_outputs
+    outputs = called(target_names, n_outputs)
     ways = model.n_induced_trees
     count = f"{ways:,}" if ways < 10**15 else f"about 10^{math.log10(ways):.1f}"
     lines = [
@@ -46,6 +50,6 @@ def summarise_breaks(
         scores = ", ".join(f"{name} {score:.4g}" for name, score in ranked)
         lines.append(f"kernels tried   {scores} (negative log evidence per row)")
     for output, process in enumerate(model.processes):
-        title = "" if n_outputs == 1 else f" of output {output}"
+        title = "" if n_outputs == 1 else f" of {outputs[output]}"
         lines += ["", f"kernel{title}", *describe(model, process, output, names, False)]
     return "\n".join(lines)

@@ -83,7 +83,7 @@ class Rows:
         )
 
     def places(self, ids: Index) -> Index:
-        """Where rows of the given numbers stand; refuses those that are not there."""
+        """Where rows that are to go stand; refused where they are not there, or too few would stay."""
         where = np.searchsorted(self.ids, ids)
         there = where < len(self.ids)
         there[there] = self.ids[where[there]] == ids[there]
@@ -92,6 +92,10 @@ class Rows:
             raise ValueError(
                 f"row {missing[0]} cannot be forgotten: it was never given, or is forgotten already; "
                 f"row_ids_ lists the {len(self)} rows that are there"
+            )
+        if len(ids) > len(self) - 2:
+            raise ValueError(
+                f"cannot forget {len(ids)} of {len(self)} rows: at least two must stay"
             )
         return np.asarray(where)
 
@@ -151,10 +155,6 @@ class Changing:
     def without(self, ids: Index) -> Changing:
         """Without some rows."""
         places = self.rows.places(ids)
-        if len(places) > len(self.rows) - 2:
-            raise ValueError(
-                f"cannot forget {len(places)} of {len(self.rows)} rows: at least two must stay"
-            )
         gone = self.rows.X[places]
         rows = self.rows.without(places)
         return self._moved(rows, gone, lambda online, routes: online.without(routes, ids))
