@@ -152,17 +152,42 @@ def test_the_security_page_says_to_whom_to_report():
 FIRST_EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
+def packages(folder):
+    """Wheel and sdist of the working tree."""
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder / "dist")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    return [next((folder / "dist").glob(kind)) for kind in ("*.whl", "*.tar.gz")]
+
+
+def first_example_runs(python, site, folder):
+    example = FIRST_EXAMPLE.search((ROOT / "README.md").read_text())[1]
+    code = f"import dsmgp; assert {str(site)!r} in dsmgp.__file__, dsmgp.__file__\n{example}"
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", code],
+        cwd=folder, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (ROOT / "docs" / "tutorials" / "quickstart.txt").read_text()
+
+
 @pytest.mark.slow
+def test_a_wheel_brings_its_own_dependencies(tmp_path):
+    """Into an environment that has nothing but pip, as users do."""
+    wheel, _ = packages(tmp_path)
+    home = tmp_path / "home"
+    venv.create(home, with_pip=True)
+    python = home / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
+    first_example_runs(python, home, tmp_path)
+
+
 def test_wheel_and_sdist_install_and_run_the_first_example(tmp_path):
     """Into an empty environment that sees the dependencies of this one, and nothing of the working tree."""
-    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / "dist")]
-    pytest.importorskip("hatchling", reason="builds packages")
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    wheel, sdist = (next((tmp_path / "dist").glob(kind)) for kind in ("*.whl", "*.tar.gz"))
+    wheel, sdist = packages(tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
     assert "dsmgp/py.typed" in names
     assert not [n for n in names if n.startswith(("tests", "benchmarks"))]
-    example = FIRST_EXAMPLE.search((ROOT / "README.md").read_text())[1]
     for package in (wheel, sdist):
         home = tmp_path / package.suffix[1:]
         venv.create(home, with_pip=False)
@@ -172,9 +197,4 @@ def test_wheel_and_sdist_install_and_run_the_first_example(tmp_path):
         subprocess.run(install, check=True, capture_output=True)
         # Of this environment the dependencies, but for the working tree itself.
         (site / "others.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
-        code = f"import dsmgp; assert {str(site)!r} in dsmgp.__file__, dsmgp.__file__\n{example}"
-        done = subprocess.run(
-            [home / "bin" / "python", "-W", "ignore", "-c", code],
-            cwd=tmp_path, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        first_example_runs(home / "bin" / "python", site, tmp_path)
