@@ -14,17 +14,20 @@ import polars as pl
 from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from hypothesis import strategies as st
 
+from dsmgp import ChangePoints
+
 ODD_NAMES = ("", " ", "a b", "naïve", "x" * 200, "0", "y", "f'\"\\", "\n", "columns", "__class__")
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was drawn: rows to fit, rows to ask, and in what form they come."""
+    """What was drawn: rows to fit, rows to ask, in what form they come, and what is known of their noise."""
 
     X: np.ndarray
     Y: np.ndarray
     new: np.ndarray
     form: str
+    noise: np.ndarray | float | None
 
     @property
     def given(self):
@@ -88,6 +91,9 @@ OUTPUT_MISHAPS = ("none", "constant", "scales", "offset", "outlier", "noise only
                   "two values", "tiny spread on offset")  # fmt: skip
 
 
+NOISES = ("unknown", "unknown", "one for all", "one for each row", "one for each output")
+
+
 @st.composite
 def tables(draw, most_rows=500, most_inputs=40, most_outputs=3, least_rows=1):
     """A table with any of the mishaps, in any form."""
@@ -117,10 +123,11 @@ def tables(draw, most_rows=500, most_inputs=40, most_outputs=3, least_rows=1):
     if "offset" in mishaps:
         X = X + rng.choice([-1e9, 0.0, 1e9], size=d)
     Y = spoilt(Y, draw(st.sampled_from(OUTPUT_MISHAPS)), rng)
+    noise = known_noise(Y, draw(st.sampled_from(NOISES)), rng)
     near = X[rng.integers(0, n, size=min(n, 8))]
     far = X[:1] + 10.0 * (np.abs(X).max(axis=0) + 1.0)
     between = 0.5 * (X[rng.integers(0, n, size=8)] + X[rng.integers(0, n, size=8)])
-    return Table(X, Y, np.concatenate([near, between, far]), draw(st.sampled_from(FORMS)))
+    return Table(X, Y, np.concatenate([near, between, far]), draw(st.sampled_from(FORMS)), noise)
 
 
 def smooth(X, n_outputs, rng):
@@ -151,6 +158,17 @@ def spoilt(Y, mishap, rng):
     return Y
 
 
+def known_noise(Y, kind, rng):
+    """Variances of the measurements, from none to as much as the outputs vary."""
+    if kind == "unknown":
+        return None
+    most = np.var(Y)
+    if kind == "one for all":
+        return float(most * rng.uniform())
+    shape = (len(Y), 1 if kind == "one for each row" else Y.shape[1])
+    return most * rng.uniform(size=shape) * rng.integers(0, 2, size=shape)
+
+
 KERNELS = ("auto", "rbf", "matern12", "matern32", "matern52", "rq", "periodic", "rbf+matern12")
 
 
@@ -168,7 +186,7 @@ def options(draw):
         "weights": draw(st.sampled_from(["gated", "posterior", "uniform"])),
         "local_scale": draw(st.sampled_from([None, True, False])),
         "standardize": draw(st.sampled_from([True, True, False])),
-        "optimizer": draw(st.sampled_from(["lbfgs", "lbfgs", "adam", None])),
+        "optimizer": draw(st.sampled_from(["lbfgs", "lbfgs", "adam", "rmsprop", None])),
         "noise_variance": draw(st.sampled_from([None, None, 1e-8, 1.0])),
         "dtype": draw(st.sampled_from(["float64", "float64", "float32"])),
         "objective": draw(st.sampled_from(["surrogate", "surrogate", "full"])),
@@ -186,3 +204,20 @@ def options(draw):
         )
         chosen["sum_children"] = draw(st.sampled_from(["auto", 1, 2]))
     return chosen
+
+
+@st.composite
+def options_with_breaks(draw):
+    """Settings of fits whose leaves may break, along any input; what they cost is kept low."""
+    changes = {"dimension": 0, "outliers": draw(st.booleans()), "n_changes": None}
+    return {
+        "kernel": draw(st.sampled_from(["rbf", "matern12", "matern32", "rq", "periodic"])),
+        "mean": draw(st.sampled_from(["zero", "constant", "linear"])),
+        "optimizer": draw(st.sampled_from(["lbfgs", "adam", "rmsprop", None])),
+        "standardize": draw(st.sampled_from([True, True, False])),
+        "structure": draw(st.sampled_from(["changepoint", ChangePoints(**changes)])),
+        "leaf_size": draw(st.sampled_from(["auto", 20, 60])),
+        "max_iter": draw(st.integers(1, 3)),
+        "effort": "low",
+        "random_state": 0,
+    }
