@@ -247,3 +247,67 @@ def test_a_folder_of_files_is_fitted_and_predicted_out_of_core(tmp_path):
     run("predict", str(model), str(data / "0.parquet"), "--out", str(tmp_path / "one.csv"))
     assert json.loads(run("info", str(model), "--json").stdout)["rows"] == 600
     assert "give --out" in run("predict", str(model), str(data), code=2).stderr
+
+
+# What is done beyond what was asked for is said
+
+
+@pytest.fixture(scope="module")
+def gappy(tmp_path_factory):
+    """A table with a category, dates and values that are missing, as a file and as a folder, and a model of it."""
+    folder = tmp_path_factory.mktemp("gappy")
+    n = 60
+    frame = pd.DataFrame(
+        {
+            "x": np.linspace(0, 1, n),
+            "kind": np.where(np.arange(n) % 2, "a", "b"),
+            "when": pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(n), "D"),
+        }
+    )
+    frame["y"] = np.sin(6 * frame["x"])
+    frame.loc[3:5, "x"] = np.nan
+    frame.loc[7, "when"] = pd.NaT
+    frame.to_csv(folder / "rows.csv", index=False)
+    (folder / "rows").mkdir()
+    for k in range(2):
+        frame[k::2].to_parquet(folder / "rows" / f"{k}.parquet")
+    run("fit", folder / "rows.csv", "-t", "y", "-o", folder / "m.dsmgp", *IMPUTE)
+    return folder
+
+
+IMPUTE = ("--missing", "impute", "--effort", "low", "--kernel", "rbf", "--max-iter", "2")
+FILLED = "column 'x': 3 missing, filled in with the median of the training rows, 0.525424"
+
+
+def test_what_predict_evaluate_and_report_fill_in_is_said(gappy):
+    model, rows = gappy / "m.dsmgp", gappy / "rows.csv"
+    done = run("predict", model, rows, "-o", gappy / "out.csv")
+    assert FILLED in done.stderr
+    assert "column 'when': 1 missing, filled in with the median of the training rows, 2020-01-31" in done.stderr  # fmt: skip
+    assert FILLED in run("report", model, rows, "-o", gappy / "r.html").stderr
+    done = run("evaluate", model, rows, "--json")
+    assert FILLED in done.stderr
+    assert FILLED in json.loads(done.stdout)["remarks"]
+
+
+def test_what_is_done_with_a_folder_is_said(gappy):
+    done = run("fit", gappy / "rows", "-t", "y", "-o", gappy / "model", *IMPUTE, "--json")
+    remarks = json.loads(done.stdout)["remarks"]
+    assert "column 'kind': 2 levels, an input for each" in remarks
+    assert "column 'when': dates, counted in days since 1970" in remarks
+    assert any(remark.startswith("column 'x': 3 missing") for remark in remarks)
+    assert all(remark in done.stderr for remark in remarks)
+    done = run("predict", gappy / "model", gappy / "rows", "-o", gappy / "out.parquet")
+    assert "column 'x': 3 missing" in done.stderr
+
+
+@pytest.mark.parametrize("levels", [["01", "02", "A"], ["True", "False", "Unknown"]])
+def test_levels_are_read_as_they_are_written(tmp_path, levels):
+    n = 30
+    frame = pd.DataFrame({"x": np.arange(n), "c": np.resize(levels, n), "y": np.arange(n) % 7})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame[frame["c"] != levels[-1]].to_csv(tmp_path / "new.csv", index=False)
+    run("fit", tmp_path / "train.csv", "-t", "y", "-o", tmp_path / "m.dsmgp", *IMPUTE)
+    run("predict", tmp_path / "m.dsmgp", tmp_path / "new.csv", "-o", tmp_path / "out.csv")
+    assert len(pd.read_csv(tmp_path / "out.csv")) == 20
+    run("evaluate", tmp_path / "m.dsmgp", tmp_path / "new.csv")

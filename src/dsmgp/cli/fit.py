@@ -21,6 +21,7 @@ from dsmgp.cli.talk import (
     command,
     print_json,
     refuse,
+    remark,
     say,
 )  # fmt: skip
 
@@ -130,13 +131,15 @@ def fit(
                 store=out,
             )
         recipe = Recipe.from_dict(model._table)
+        recipe.remarks = model._remarks
+        if not quiet:
+            remark(recipe.remarks)
     else:
         table = read_table(data)
         recipe = Recipe.learn(table, target, feature, drop, categories.value, missing.value)
         X, Y = recipe.inputs(table), recipe.outputs(table)
         if not quiet:
-            for remark in recipe.remarks:
-                say(remark)
+            remark(recipe.remarks)
         start = time.perf_counter()
         with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
             model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)

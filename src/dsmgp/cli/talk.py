@@ -6,7 +6,7 @@ import functools
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -23,6 +23,7 @@ __all__ = [
     "command",
     "print_json",
     "refuse",
+    "remark",
     "say",
 ]
 
@@ -45,6 +46,12 @@ def refuse(message: str) -> NoReturn:
 def say(message: str) -> None:
     """A remark, on standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def remark(remarks: Sequence[str]) -> None:
+    """What was done beyond what was asked for, on standard error."""
+    for each in remarks:
+        say(each)
 
 
 def print_json(result: Any) -> None:

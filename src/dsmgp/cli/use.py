@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, say
+from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, remark, say
 
 if TYPE_CHECKING:
     from dsmgp.recipe import Recipe
@@ -77,16 +77,16 @@ def predict(
             refuse(
                 "predictions of a folder of files are written to a file; give --out predictions.parquet"
             )
-        n_rows = fitted.predict_dataset(
-            data, out, interval=interval, quantiles=levels, keep=keep, include_noise=not function
-        )
+        n_rows, remarks = fitted._predict_files(data, out, interval, levels, keep, not function)
+        remark(remarks)
         say(f"{n_rows} rows predicted: {out}")
         return
-    table = read_table(data)
+    table = read_table(data, text=recipe.categories)
     for name in keep:
         if name not in table.column_names:
             refuse(f"there is no column {name!r} to keep in {data}")
     X = _rows(fitted, recipe, table)
+    remark(recipe.told(recipe.missing(table)))
     said = predicted(fitted, X, recipe.targets, interval, levels, not function)
     columns = {name: table[name] for name in keep} | {n: pa.array(v) for n, v in said.items()}
     write_table(pa.table(columns), out)
@@ -114,14 +114,17 @@ def evaluate(model: Model, data: Data, as_json: AsJson = False, debug: Debug = F
     from dsmgp.tables import read_table
 
     fitted, recipe = _loaded(model)
-    table = read_table(data)
+    table = read_table(data, text=recipe.categories)
     observed = recipe.outputs(table)
     X = _rows(fitted, recipe, table)
+    remarks = recipe.told(recipe.missing(table))
+    remark(remarks)
     law = fitted.predict_dist(X)
     y = observed[:, 0] if fitted._squeeze else observed
     scores = score_table(y, law, fitted._rows[1].mean(axis=0))
     if as_json:
-        print_json({"model": str(model), "rows": len(X), "targets": recipe.targets, **scores})
+        about = {"model": str(model), "rows": len(X), "targets": recipe.targets}
+        print_json({**about, **scores, "remarks": remarks})
         return
     words = {
         "mae": "mean absolute error",
@@ -157,9 +160,10 @@ def report(
     from dsmgp.tables import read_table
 
     fitted, recipe = _loaded(model)
-    table = read_table(data)
+    table = read_table(data, text=recipe.categories)
     y = recipe.outputs(table)
     X = _rows(fitted, recipe, table)
+    remark(recipe.told(recipe.missing(table)))
     write_report(
         out, fitted, X, y, targets=recipe.targets, title=title or f"{model.name} on {data}"
     )
