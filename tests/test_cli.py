@@ -154,6 +154,30 @@ def test_errors_are_one_line_and_leave_nothing(folder, monkeypatch, arguments, m
     assert sorted(os.listdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fit", "train.csv", "-o", "m.dsmgp"), "missing option '--target' / '-t'; see "),
+        (("fit", "train.csv", "-t", "y", "-o", "m", "--effort", "x"), "'x' is not one of 'low'"),
+        (("fit", "--foo"), "no such option: --foo"),
+        (("predict",), "missing argument"),
+        (("forecast",), "no such command 'forecast'"),
+    ],
+)
+def test_errors_of_usage_are_one_line_too(arguments, message):
+    done = run(*arguments, code=2)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.endswith(" --help\n")
+
+
+def test_no_command_at_all_shows_the_help():
+    done = CliRunner().invoke(app, [])
+    assert "reproduce" in done.output
+    assert "error" not in done.output
+
+
 def test_debug_shows_the_error_itself(folder):
     done = CliRunner().invoke(app, ["info", str(folder / "gone.dsmgp"), "--debug"])
     assert isinstance(done.exception, dsmgp.ModelFileError)
@@ -220,6 +244,35 @@ def test_an_interrupt_saves_the_best_so_far_when_asked(tmp_path, save):
     else:
         assert "interrupted; nothing was written" in said
         assert not (tmp_path / "m.dsmgp").exists()
+
+
+@pytest.mark.parametrize("place", ["dsmgp.cli.app", "rich.console", "dsmgp.tables"])
+def test_an_interrupt_while_it_starts_is_one_line(tmp_path, place):
+    """Ctrl-C falls into an import: of the command line, or of what a command needs."""
+    script = f"""
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {place!r}:
+            raise KeyboardInterrupt
+        return None
+sys.meta_path.insert(0, Interrupting())
+from dsmgp.cli.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", script, "evaluate", tmp_path / "m.dsmgp", "rows.csv"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_before_a_command_begins_is_one_line(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.invoke", interrupted)
+    assert run("info", "m.dsmgp", code=130).stderr == "interrupted\n"
 
 
 # Folders of Parquet files

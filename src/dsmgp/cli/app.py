@@ -9,13 +9,14 @@ import typer
 
 from dsmgp import __version__
 from dsmgp.cli.fit import fit
-from dsmgp.cli.talk import Debug, command, refuse, say
+from dsmgp.cli.talk import Debug, OneLine, command, refuse, say
 from dsmgp.cli.use import evaluate, info, predict, report
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="dsmgp",
+    cls=OneLine,
     help="Gaussian-process regression that scales: fit a table, predict with honest uncertainty.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
