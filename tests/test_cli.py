@@ -124,6 +124,110 @@ def test_several_targets_have_columns_each(rows, tmp_path):
     run("predict", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
     found = pd.read_csv(tmp_path / "out.csv")
     assert {"price_mean", "double_mean", "double_low_90"} <= set(found)
+    scores = json.loads(run("evaluate", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "--json").stdout)  # fmt: skip
+    assert "rmse" not in scores  # of different units
+    for target in ("price", "double"):
+        error = found[f"{target}_mean"] - rows.assign(double=2 * rows["price"])[target][:80]
+        assert scores["by_target"][target]["mae"] == pytest.approx(np.abs(error).mean())
+    assert np.isfinite(scores["joint_nlpd"])
+    words = run("evaluate", tmp_path / "m.dsmgp", tmp_path / "rows.csv").stdout
+    assert words.count("mean absolute error") == 2
+    assert "all targets together" in words
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """A model that Python code fitted to frames, with dates and a name of the target."""
+    folder = tmp_path_factory.mktemp("dated")
+    frame = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=60, freq="7h"), "x": 1.0})
+    frame["x"] = np.linspace(0, 1, 60) ** 2
+    y = pd.Series(np.sin(6 * frame["x"]), name="price")
+    model = dsmgp.DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(frame, y)
+    model.save(folder / "m.dsmgp")
+    frame.assign(price=y).to_csv(folder / "rows.csv", index=False)
+    frame.assign(price=y).to_parquet(folder / "rows.parquet")
+    return folder, model.predict(frame)
+
+
+def test_dates_and_names_of_models_that_python_saved_are_known(dated):
+    folder, mean = dated
+    model, out = folder / "m.dsmgp", folder / "out.parquet"
+    for rows in ("rows.csv", "rows.parquet", "rows*.parquet"):
+        run("predict", model, folder / rows, "-o", out)
+        np.testing.assert_allclose(pd.read_parquet(out)["price_mean"], mean)
+    assert json.loads(run("evaluate", model, folder / "rows.csv", "--json").stdout)["r2"] > 0
+    assert json.loads(run("info", model, "--json").stdout)["targets"] == ["price"]
+    run("report", model, folder / "rows.csv", "-o", folder / "r.html")
+    text = (folder / "r.html").read_text()
+    assert "2020-01-01" in text
+    assert "price along when" in text
+
+
+def test_an_array_of_dates_is_known_by_numbers(tmp_path):
+    X = pd.date_range("2020-01-01", periods=40).to_numpy()[:, None]
+    model = dsmgp.DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.arange(40.0))
+    model.save(tmp_path / "m.dsmgp")
+    pd.DataFrame({"x0": X[:, 0]}).to_csv(tmp_path / "rows.csv", index=False)
+    run("predict", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["y_mean"], model.predict(X))
+    assert json.loads(run("info", tmp_path / "m.dsmgp", "--json").stdout)["targets"] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "out.xyz"), "no ending that is known"),
+        (("--out", "no/out.csv"), "create it first"),
+        (("--out", "out.csv", "--keep", "price_mean"), "'price_mean' cannot be kept"),
+        (("--keep", "price_q5", "--quantiles", "0.05"), "'price_q5' cannot be kept"),
+        (("--keep", "price_high_90"), "rename it first"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_rows_are_read(
+    folder, monkeypatch, options, message
+):
+    monkeypatch.chdir(folder)
+    assert message in run("predict", "price.dsmgp", "gone.csv", *options, code=2).stderr
+
+
+def test_predictions_of_a_folder_are_parquet(gappy):
+    done = run("predict", gappy / "m.dsmgp", gappy / "rows", "-o", gappy / "out.csv", code=2)
+    assert "give --out predictions.parquet" in done.stderr
+    done = run("predict", gappy / "m.dsmgp", gappy / "rows", "-o", gappy / "o.parquet",
+               "--keep", "y_mean", code=2)  # fmt: skip
+    assert "cannot be kept" in done.stderr
+
+
+def test_predict_and_report_answer_machines_too(folder):
+    model, rows = folder / "price.dsmgp", folder / "test.parquet"
+    out = folder / "told.csv"
+    done = json.loads(run("predict", model, rows, "-o", out, "--json").stdout)
+    assert done == {"model": str(model), "rows": 40, "file": str(out), "remarks": []}
+    done = json.loads(run("report", model, rows, "-o", folder / "told.html", "--json").stdout)
+    assert done["file"] == str(folder / "told.html")
+
+
+def test_demo_and_reproduce_answer_machines_too(monkeypatch, tmp_path):
+    monkeypatch.setattr("dsmgp.demo.main", lambda tell: tell("fitting") or {"figure": "a.png"})
+    done = run("demo", "--json")
+    assert json.loads(done.stdout) == {"figure": "a.png"}
+    assert "fitting" in done.stderr
+    monkeypatch.setattr("dsmgp.reproduce.reproduce", lambda *_, **__: [tmp_path / "a.json"])
+    done = run("reproduce", "figure-illustration", "--json")
+    assert json.loads(done.stdout) == {"paths": [str(tmp_path / "a.json")]}
+
+
+def test_fit_names_every_kernel_that_is_used(rows, tmp_path):
+    def told(*options):
+        return run("fit", tmp_path / "rows.csv", "-t", "price", "-o", tmp_path / "m.dsmgp",
+                   "--drop", "sold", "--force", "--effort", "low", *options).stdout  # fmt: skip
+
+    rows[:60].to_csv(tmp_path / "rows.csv", index=False)
+    used = json.loads(told("--json"))["kernels"]
+    assert used == list(dict.fromkeys(json.loads(run("info", tmp_path / "m.dsmgp", "--json").stdout)["kernels"]))  # fmt: skip
+    assert "matern32+periodic" in told("--kernel", "matern32+periodic", "--max-iter", "2")
+    help_text = " ".join(run("fit", "--help", env={"COLUMNS": "300"}).stdout.split())
+    assert "periodic, or a sum such as matern32+periodic" in help_text
 
 
 @pytest.mark.parametrize(
@@ -138,6 +242,7 @@ def test_several_targets_have_columns_each(rows, tmp_path):
         (("predict", "price.dsmgp", "train.csv", "--interval", "2"), "between 0 and 1"),
         (("predict", "price.dsmgp", "train.csv", "--quantiles", "a"), "expected --quantiles"),
         (("predict", "price.dsmgp", "train.csv", "--keep", "a"), "no column 'a' to keep"),
+        (("predict", "price.dsmgp", "train.csv", "--json"), "give --out predictions.csv"),
         (("evaluate", "price.dsmgp", "gone.csv"), "does not exist"),
         (("info", "gone.dsmgp"), "does not exist"),
         (("reproduce", "table-9"), "no experiment 'table-9'; expected all or one of"),

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dsmgp.predicted import output_names
 from dsmgp.tables import TableError
 from dsmgp.timeline import day_text
 from dsmgp.validation import LARGEST
@@ -164,6 +165,16 @@ class Recipe:
         """For the header of a model file."""
         columns = [{**asdict(c), "levels": list(c.levels)} for c in self.columns]
         return {"columns": columns, "targets": self.targets}
+
+    @classmethod
+    def of(cls, model: Any) -> Recipe:
+        """That of a fitted model; one that was fitted to arrays or frames takes columns by its names."""
+        if hasattr(model, "_table"):
+            return cls.from_dict(model._table)
+        names = getattr(model, "feature_names_in_", [f"x{k}" for k in range(model.n_features_in_)])
+        kinds = ["date" if k in model._dates else "number" for k in range(len(names))]
+        columns = [Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)]
+        return cls(columns, output_names(model))
 
     @classmethod
     def from_dict(cls, written: Any) -> Recipe:

@@ -43,6 +43,7 @@ __all__ = [
     "pit_histogram",
     "r2",
     "rmse",
+    "score_each",
     "score_table",
 ]
 
@@ -98,6 +99,24 @@ def score_table(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> dict[str, fl
         "coverage_90": coverage(y, law, 0.9),
         "interval_width_90": interval_width(law, 0.9),
     }
+
+
+def score_each(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> list[dict[str, float]]:
+    """The :func:`score_table` of each output by itself: several may have several units, whose errors do not add up.
+
+    Examples
+    --------
+    >>> law = Mixture(np.ones((2, 1)), np.zeros((2, 1, 2)), np.ones((2, 1, 2)))
+    >>> [found["mae"] for found in score_each([[1.0, 10.0], [3.0, 30.0]], law, 0.0)]
+    [2.0, 20.0]
+    """
+    observed = _columns(np.asarray(y, dtype=np.float64))
+    constants = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape[1])
+    found = []
+    for k in range(observed.shape[1]):
+        means, variances = law.component_means[..., k : k + 1], law.component_variances[..., k : k + 1]  # fmt: skip
+        found.append(score_table(observed[:, k], Mixture(law.weights, means, variances), constants[k]))  # fmt: skip
+    return found
 
 
 def nlpd(y: ArrayLike, law: Mixture) -> float:

@@ -18,10 +18,11 @@ from dsmgp.fit import fit_by
 from dsmgp.guard import progress_shown, unchanged_on_error
 from dsmgp.kept import Kept
 from dsmgp.parameters import checked
-from dsmgp.predicted import predicted
+from dsmgp.predicted import check_kept, predicted
 from dsmgp.progress import tick
 from dsmgp.settings import Settings
 from dsmgp.store import check_empty
+from dsmgp.timeline import since_origins
 from dsmgp.updates import Changing, Rows
 from dsmgp.validation import random_generator
 
@@ -181,25 +182,21 @@ class Streamed(Kept):
         include_noise: bool,
     ) -> tuple[int, list[str]]:
         """How many rows there were, and what was filled in."""
-        from dsmgp.recipe import Column, Recipe
+        from dsmgp.recipe import Recipe
         from dsmgp.stream import ParquetSink, RowStream
 
-        names = self._target_names or (["y"] if self._squeeze else [])
-        names = names or [f"y{k}" for k in range(self._rows[1].shape[1])]
-        if hasattr(self, "_table"):
-            recipe = Recipe.from_dict(self._table)
-        else:
-            known = getattr(self, "feature_names_in_", None)
-            if known is None:
-                raise ValueError(
-                    "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
-                )
-            recipe = Recipe([Column(str(name), "number") for name in known], names)
+        if not hasattr(self, "feature_names_in_"):
+            raise ValueError(
+                "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
+            )
+        recipe, keep = Recipe.of(self), list(dict.fromkeys(keep))
+        check_kept(keep, recipe.targets, intervals, quantiles)
         stream = RowStream(data, recipe, with_targets=False)
         n_rows = 0
         with ParquetSink(out) as sink, progress_shown(self.verbose):
             for X, tables in _lots(stream.batches(keep)):
-                said = predicted(self, X, names, intervals, quantiles, include_noise)
+                X = since_origins(X, self._dates)
+                said = predicted(self, X, recipe.targets, intervals, quantiles, include_noise)
                 sink.add(tables, keep, said)
                 n_rows += len(X)
                 tick(n_rows / stream.n_rows)

@@ -16,7 +16,7 @@ from pyarrow import csv, feather, parquet
 
 from dsmgp.archive import new_beside
 
-__all__ = ["TableError", "is_dataset", "read_table", "write_table"]
+__all__ = ["TableError", "check_target", "is_dataset", "read_table", "write_table"]
 
 #: Endings of file names, and what they stand for.
 ENDINGS = {
@@ -89,14 +89,7 @@ def write_table(table: pa.Table, target: str | Path, kind: str | None = None) ->
         _write(table, sys.stdout.buffer, kind or "csv")
         sys.stdout.buffer.flush()
         return
-    path = Path(target)
-    found = kind or _kind(path)
-    if found is None:
-        raise TableError(
-            f"{path} has no ending that is known; expected one of {', '.join(ENDINGS)}"
-        )
-    if not path.parent.is_dir():
-        raise TableError(f"the folder {path.parent} does not exist; create it first")
+    path, found = Path(target), check_target(target, kind)
     temporary = None
     try:
         temporary = new_beside(path)
@@ -108,6 +101,21 @@ def write_table(table: pa.Table, target: str | Path, kind: str | None = None) ->
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def check_target(target: str | Path, kind: str | None = None) -> str:
+    """The format that a table would be written in; refused where it could not be written."""
+    path = Path(target)
+    found = kind or ("csv" if str(target) == "-" else _kind(path))
+    if found is None:
+        raise TableError(
+            f"{path} has no ending that is known; expected one of {', '.join(ENDINGS)}"
+        )
+    if not path.parent.is_dir():
+        raise TableError(f"the folder {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise TableError(f"{path} is a folder; give the name of a file")
+    return found
 
 
 def _content(source: str | Path) -> pa.Buffer:

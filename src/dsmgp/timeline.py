@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["EPOCH", "Dates", "dates_as_numbers", "day_text", "numbers_like"]
+__all__ = [
+    "EPOCH",
+    "Dates",
+    "date_inputs",
+    "dates_as_numbers",
+    "day_text",
+    "numbers_like",
+    "since_origins",
+]
 
 Array = NDArray[np.float64]
 DAY = 86_400_000_000  # microseconds
@@ -91,6 +99,26 @@ def numbers_like(X: Any, known: Mapping[int, Dates], names: Any = None) -> Any:
             f"{label(number)} of X held dates when the model was fitted; give dates, not numbers"
         )
     return _replaced(X, known) if known else X
+
+
+def since_origins(X: Array, known: Mapping[int, Dates]) -> Array:
+    """Rows whose dates are in days since 1970, with those days counted as the model does."""
+    if not known:
+        return X
+    days = X.copy()
+    for number, dates in known.items():
+        days[:, number] = dates.to_numbers(EPOCH.to_dates(X[:, number]))
+    return days
+
+
+def date_inputs(table: Any) -> dict[int, Dates]:
+    """Which inputs are dates in the description of a table that a model file has."""
+    kinds = [
+        column["kind"]
+        for column in (table or {}).get("columns", [])
+        for _ in range(max(1, len(column["levels"])))
+    ]
+    return {number: EPOCH for number, kind in enumerate(kinds) if kind == "date"}
 
 
 def _is_date(values: Any) -> bool:
