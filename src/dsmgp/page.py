@@ -14,6 +14,7 @@ body { font: 16px/1.55 system-ui, sans-serif; color: #1b1f24; background: #fff; 
        margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; border-bottom: 1px solid #d8dee4; padding-bottom: .3rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
 p, li { max-width: 44rem; }
 .lead { color: #57606a; margin: 0 0 1.5rem; }
 nav { font-size: .92rem; } nav a { margin-right: .9rem; color: #0b5394; }

@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 MAX_DRAWN, MAX_UNSURE = 6, 10
 # Rows of which a twentieth can be told.
 LEAST_RANKED = 20
+# Below it standard deviations are called equal; above the next they are called wide.
+EQUALLY_SURE, WIDE = 1.05, 1.5
 
 
 def write_report(
@@ -183,7 +185,7 @@ class _Page:
             ratio = float(np.median(self.unsureness[outside])) / inside
             text += (
                 f" Predictions there have {ratio:.2g} times the standard deviation of the others"
-                + ("." if ratio > 1.5 else ": nothing in them warns that they are further off.")
+                + ("." if ratio > WIDE else ": nothing in them warns that they are further off.")
             )
         return text
 
@@ -324,6 +326,8 @@ class _Page:
         if len(self.rows) < LEAST_RANKED or not middle > 0:
             return ""
         ratio = float(np.quantile(self.unsureness, 0.95)) / middle
+        if ratio < EQUALLY_SURE:
+            return "Predictions of all rows are about equally sure. "
         return (
             f"The least sure twentieth of the rows have a standard deviation at least {ratio:.2g} times that of the "
             "row in the middle. "

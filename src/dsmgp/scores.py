@@ -75,6 +75,8 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
 def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     """Share of the squared error of a constant ``baseline`` that the mean takes away, averaged over outputs; higher is better.
 
+    Where the baseline has no error that could be taken away it is 1 if the mean has none either, and else 0.
+
     Examples
     --------
     >>> r2([1.0, 3.0], [1.0, 3.0], 2.0)
@@ -84,7 +86,10 @@ def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     constant = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape)
     error = np.sum(_error(y, mean) ** 2, axis=0)
     spread = np.sum(_error(y, constant) ** 2, axis=0)
-    return float(np.mean(1.0 - error / np.maximum(spread, np.finfo(np.float64).tiny)))
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(_columns(observed)).max(axis=0)
+    nothing = len(observed) * rounding**2
+    share = 1.0 - error / np.where(spread > nothing, spread, 1.0)
+    return float(np.mean(np.where(spread > nothing, share, error <= nothing)))
 
 
 def score_table(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> dict[str, float]:
