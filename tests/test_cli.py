@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,8 @@ from typer.testing import CliRunner
 
 import dsmgp
 from dsmgp.cli.app import app
+from dsmgp.cli.fit import _report
+from dsmgp.recipe import Recipe
 
 
 def run(*arguments, code=0, **more):
@@ -215,6 +219,14 @@ def test_demo_and_reproduce_answer_machines_too(monkeypatch, tmp_path):
     monkeypatch.setattr("dsmgp.reproduce.reproduce", lambda *_, **__: [tmp_path / "a.json"])
     done = run("reproduce", "figure-illustration", "--json")
     assert json.loads(done.stdout) == {"paths": [str(tmp_path / "a.json")]}
+
+
+def test_fit_names_kernels_that_take_turns(capsys):
+    families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
+    inner = SimpleNamespace(families=families, experts=SimpleNamespace(n_rows=3))
+    model = SimpleNamespace(_model=inner, loo_score_=1.0)
+    _report(model, Recipe([], ["y"]), Path("m.dsmgp"), 1.0, False, False)
+    assert "rbf, matern52" in capsys.readouterr().out
 
 
 def test_fit_names_every_kernel_that_is_used(rows, tmp_path):
@@ -443,6 +455,7 @@ def test_what_predict_evaluate_and_report_fill_in_is_said(gappy):
     assert FILLED in done.stderr
     assert "column 'when': 1 missing, filled in with the median of the training rows, 2020-01-31" in done.stderr  # fmt: skip
     assert FILLED in run("report", model, rows, "-o", gappy / "r.html").stderr
+    assert "<td>when</td><td>2020-01-01</td>" in (gappy / "r.html").read_text()
     done = run("evaluate", model, rows, "--json")
     assert FILLED in done.stderr
     assert FILLED in json.loads(done.stdout)["remarks"]
