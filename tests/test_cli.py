@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,8 @@ from typer.testing import CliRunner
 
 import dsmgp
 from dsmgp.cli.app import app
+from dsmgp.cli.fit import _report
+from dsmgp.recipe import Recipe
 
 
 def run(*arguments, code=0, **more):
@@ -124,6 +128,118 @@ def test_several_targets_have_columns_each(rows, tmp_path):
     run("predict", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
     found = pd.read_csv(tmp_path / "out.csv")
     assert {"price_mean", "double_mean", "double_low_90"} <= set(found)
+    scores = json.loads(run("evaluate", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "--json").stdout)  # fmt: skip
+    assert "rmse" not in scores  # of different units
+    for target in ("price", "double"):
+        error = found[f"{target}_mean"] - rows.assign(double=2 * rows["price"])[target][:80]
+        assert scores["by_target"][target]["mae"] == pytest.approx(np.abs(error).mean())
+    assert np.isfinite(scores["joint_nlpd"])
+    words = run("evaluate", tmp_path / "m.dsmgp", tmp_path / "rows.csv").stdout
+    assert words.count("mean absolute error") == 2
+    assert "all targets together" in words
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory):
+    """A model that Python code fitted to frames, with dates and a name of the target."""
+    folder = tmp_path_factory.mktemp("dated")
+    frame = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=60, freq="7h"), "x": 1.0})
+    frame["x"] = np.linspace(0, 1, 60) ** 2
+    y = pd.Series(np.sin(6 * frame["x"]), name="price")
+    model = dsmgp.DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(frame, y)
+    model.save(folder / "m.dsmgp")
+    frame.assign(price=y).to_csv(folder / "rows.csv", index=False)
+    frame.assign(price=y).to_parquet(folder / "rows.parquet")
+    return folder, model.predict(frame)
+
+
+def test_dates_and_names_of_models_that_python_saved_are_known(dated):
+    folder, mean = dated
+    model, out = folder / "m.dsmgp", folder / "out.parquet"
+    for rows in ("rows.csv", "rows.parquet", "rows*.parquet"):
+        run("predict", model, folder / rows, "-o", out)
+        np.testing.assert_allclose(pd.read_parquet(out)["price_mean"], mean)
+    assert json.loads(run("evaluate", model, folder / "rows.csv", "--json").stdout)["r2"] > 0
+    assert json.loads(run("info", model, "--json").stdout)["targets"] == ["price"]
+    run("report", model, folder / "rows.csv", "-o", folder / "r.html")
+    text = (folder / "r.html").read_text()
+    assert "2020-01-01" in text
+    assert "price along when" in text
+
+
+def test_an_array_of_dates_is_known_by_numbers(tmp_path):
+    X = pd.date_range("2020-01-01", periods=40).to_numpy()[:, None]
+    model = dsmgp.DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.arange(40.0))
+    model.save(tmp_path / "m.dsmgp")
+    pd.DataFrame({"x0": X[:, 0]}).to_csv(tmp_path / "rows.csv", index=False)
+    run("predict", tmp_path / "m.dsmgp", tmp_path / "rows.csv", "-o", tmp_path / "out.csv")
+    np.testing.assert_allclose(pd.read_csv(tmp_path / "out.csv")["y_mean"], model.predict(X))
+    assert json.loads(run("info", tmp_path / "m.dsmgp", "--json").stdout)["targets"] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "out.xyz"), "no ending that is known"),
+        (("--out", "no/out.csv"), "create it first"),
+        (("--out", "out.csv", "--keep", "price_mean"), "'price_mean' cannot be kept"),
+        (("--keep", "price_q5", "--quantiles", "0.05"), "'price_q5' cannot be kept"),
+        (("--keep", "price_high_90"), "rename it first"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_rows_are_read(
+    folder, monkeypatch, options, message
+):
+    monkeypatch.chdir(folder)
+    assert message in run("predict", "price.dsmgp", "gone.csv", *options, code=2).stderr
+
+
+def test_predictions_of_a_folder_are_parquet(gappy):
+    done = run("predict", gappy / "m.dsmgp", gappy / "rows", "-o", gappy / "out.csv", code=2)
+    assert "give --out predictions.parquet" in done.stderr
+    done = run("predict", gappy / "m.dsmgp", gappy / "rows", "-o", gappy / "o.parquet",
+               "--keep", "y_mean", code=2)  # fmt: skip
+    assert "cannot be kept" in done.stderr
+
+
+def test_predict_and_report_answer_machines_too(folder):
+    model, rows = folder / "price.dsmgp", folder / "test.parquet"
+    out = folder / "told.csv"
+    done = json.loads(run("predict", model, rows, "-o", out, "--json").stdout)
+    assert done == {"model": str(model), "rows": 40, "file": str(out), "remarks": []}
+    done = json.loads(run("report", model, rows, "-o", folder / "told.html", "--json").stdout)
+    assert done["file"] == str(folder / "told.html")
+
+
+def test_demo_and_reproduce_answer_machines_too(monkeypatch, tmp_path):
+    monkeypatch.setattr("dsmgp.demo.main", lambda tell: tell("fitting") or {"figure": "a.png"})
+    done = run("demo", "--json")
+    assert json.loads(done.stdout) == {"figure": "a.png"}
+    assert "fitting" in done.stderr
+    monkeypatch.setattr("dsmgp.reproduce.reproduce", lambda *_, **__: [tmp_path / "a.json"])
+    done = run("reproduce", "figure-illustration", "--json")
+    assert json.loads(done.stdout) == {"paths": [str(tmp_path / "a.json")]}
+
+
+def test_fit_names_kernels_that_take_turns(capsys):
+    families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
+    inner = SimpleNamespace(families=families, experts=SimpleNamespace(n_rows=3))
+    model = SimpleNamespace(_model=inner, loo_score_=1.0)
+    _report(model, Recipe([], ["y"]), Path("m.dsmgp"), 1.0, False, False)
+    assert "rbf, matern52" in capsys.readouterr().out
+
+
+def test_fit_names_every_kernel_that_is_used(rows, tmp_path):
+    def told(*options):
+        return run("fit", tmp_path / "rows.csv", "-t", "price", "-o", tmp_path / "m.dsmgp",
+                   "--drop", "sold", "--force", "--effort", "low", *options).stdout  # fmt: skip
+
+    rows[:60].to_csv(tmp_path / "rows.csv", index=False)
+    used = json.loads(told("--json"))["kernels"]
+    assert used == list(dict.fromkeys(json.loads(run("info", tmp_path / "m.dsmgp", "--json").stdout)["kernels"]))  # fmt: skip
+    assert "matern32+periodic" in told("--kernel", "matern32+periodic", "--max-iter", "2")
+    help_text = " ".join(run("fit", "--help", env={"COLUMNS": "300"}).stdout.split())
+    assert "periodic, or a sum such as matern32+periodic" in help_text
 
 
 @pytest.mark.parametrize(
@@ -138,6 +254,7 @@ def test_several_targets_have_columns_each(rows, tmp_path):
         (("predict", "price.dsmgp", "train.csv", "--interval", "2"), "between 0 and 1"),
         (("predict", "price.dsmgp", "train.csv", "--quantiles", "a"), "expected --quantiles"),
         (("predict", "price.dsmgp", "train.csv", "--keep", "a"), "no column 'a' to keep"),
+        (("predict", "price.dsmgp", "train.csv", "--json"), "give --out predictions.csv"),
         (("evaluate", "price.dsmgp", "gone.csv"), "does not exist"),
         (("info", "gone.dsmgp"), "does not exist"),
         (("reproduce", "table-9"), "no experiment 'table-9'; expected all or one of"),
@@ -152,6 +269,30 @@ def test_errors_are_one_line_and_leave_nothing(folder, monkeypatch, arguments, m
     assert "Traceback" not in done.stderr
     assert message in done.stderr
     assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fit", "train.csv", "-o", "m.dsmgp"), "missing option '--target' / '-t'; see "),
+        (("fit", "train.csv", "-t", "y", "-o", "m", "--effort", "x"), "'x' is not one of 'low'"),
+        (("fit", "--foo"), "no such option: --foo"),
+        (("predict",), "missing argument"),
+        (("forecast",), "no such command 'forecast'"),
+    ],
+)
+def test_errors_of_usage_are_one_line_too(arguments, message):
+    done = run(*arguments, code=2)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.endswith(" --help\n")
+
+
+def test_no_command_at_all_shows_the_help():
+    done = CliRunner().invoke(app, [])
+    assert "reproduce" in done.output
+    assert "error" not in done.output
 
 
 def test_debug_shows_the_error_itself(folder):
@@ -222,6 +363,35 @@ def test_an_interrupt_saves_the_best_so_far_when_asked(tmp_path, save):
         assert not (tmp_path / "m.dsmgp").exists()
 
 
+@pytest.mark.parametrize("place", ["dsmgp.cli.app", "rich.console", "dsmgp.tables"])
+def test_an_interrupt_while_it_starts_is_one_line(tmp_path, place):
+    """Ctrl-C falls into an import: of the command line, or of what a command needs."""
+    script = f"""
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {place!r}:
+            raise KeyboardInterrupt
+        return None
+sys.meta_path.insert(0, Interrupting())
+from dsmgp.cli.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", script, "evaluate", tmp_path / "m.dsmgp", "rows.csv"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_before_a_command_begins_is_one_line(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.invoke", interrupted)
+    assert run("info", "m.dsmgp", code=130).stderr == "interrupted\n"
+
+
 # Folders of Parquet files
 
 
@@ -247,3 +417,68 @@ def test_a_folder_of_files_is_fitted_and_predicted_out_of_core(tmp_path):
     run("predict", str(model), str(data / "0.parquet"), "--out", str(tmp_path / "one.csv"))
     assert json.loads(run("info", str(model), "--json").stdout)["rows"] == 600
     assert "give --out" in run("predict", str(model), str(data), code=2).stderr
+
+
+# What is done beyond what was asked for is said
+
+
+@pytest.fixture(scope="module")
+def gappy(tmp_path_factory):
+    """A table with a category, dates and values that are missing, as a file and as a folder, and a model of it."""
+    folder = tmp_path_factory.mktemp("gappy")
+    n = 60
+    frame = pd.DataFrame(
+        {
+            "x": np.linspace(0, 1, n),
+            "kind": np.where(np.arange(n) % 2, "a", "b"),
+            "when": pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(n), "D"),
+        }
+    )
+    frame["y"] = np.sin(6 * frame["x"])
+    frame.loc[3:5, "x"] = np.nan
+    frame.loc[7, "when"] = pd.NaT
+    frame.to_csv(folder / "rows.csv", index=False)
+    (folder / "rows").mkdir()
+    for k in range(2):
+        frame[k::2].to_parquet(folder / "rows" / f"{k}.parquet")
+    run("fit", folder / "rows.csv", "-t", "y", "-o", folder / "m.dsmgp", *IMPUTE)
+    return folder
+
+
+IMPUTE = ("--missing", "impute", "--effort", "low", "--kernel", "rbf", "--max-iter", "2")
+FILLED = "column 'x': 3 missing, filled in with the median of the training rows, 0.525424"
+
+
+def test_what_predict_evaluate_and_report_fill_in_is_said(gappy):
+    model, rows = gappy / "m.dsmgp", gappy / "rows.csv"
+    done = run("predict", model, rows, "-o", gappy / "out.csv")
+    assert FILLED in done.stderr
+    assert "column 'when': 1 missing, filled in with the median of the training rows, 2020-01-31" in done.stderr  # fmt: skip
+    assert FILLED in run("report", model, rows, "-o", gappy / "r.html").stderr
+    assert "<td>when</td><td>2020-01-01</td>" in (gappy / "r.html").read_text()
+    done = run("evaluate", model, rows, "--json")
+    assert FILLED in done.stderr
+    assert FILLED in json.loads(done.stdout)["remarks"]
+
+
+def test_what_is_done_with_a_folder_is_said(gappy):
+    done = run("fit", gappy / "rows", "-t", "y", "-o", gappy / "model", *IMPUTE, "--json")
+    remarks = json.loads(done.stdout)["remarks"]
+    assert "column 'kind': 2 levels, an input for each" in remarks
+    assert "column 'when': dates, counted in days since 1970" in remarks
+    assert any(remark.startswith("column 'x': 3 missing") for remark in remarks)
+    assert all(remark in done.stderr for remark in remarks)
+    done = run("predict", gappy / "model", gappy / "rows", "-o", gappy / "out.parquet")
+    assert "column 'x': 3 missing" in done.stderr
+
+
+@pytest.mark.parametrize("levels", [["01", "02", "A"], ["True", "False", "Unknown"]])
+def test_levels_are_read_as_they_are_written(tmp_path, levels):
+    n = 30
+    frame = pd.DataFrame({"x": np.arange(n), "c": np.resize(levels, n), "y": np.arange(n) % 7})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame[frame["c"] != levels[-1]].to_csv(tmp_path / "new.csv", index=False)
+    run("fit", tmp_path / "train.csv", "-t", "y", "-o", tmp_path / "m.dsmgp", *IMPUTE)
+    run("predict", tmp_path / "m.dsmgp", tmp_path / "new.csv", "-o", tmp_path / "out.csv")
+    assert len(pd.read_csv(tmp_path / "out.csv")) == 20
+    run("evaluate", tmp_path / "m.dsmgp", tmp_path / "new.csv")

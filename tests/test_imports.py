@@ -82,6 +82,7 @@ LAYERS = [
         "canvas",
         "structure_plots",
         "plots",
+        "page",
         "report",
         "botorch",
         "demo",
@@ -112,7 +113,16 @@ LAYERS = [
         "reproduce.claims",
     ],
     ["reproduce.runner", "reproduce.__init__", "reproduce.__main__"],
-    ["cli.__init__", "cli.talk", "cli.fit", "cli.use", "cli.app", "cli.__main__"],
+    [
+        "cli.__init__",
+        "cli.talk",
+        "cli.given",
+        "cli.fit",
+        "cli.use",
+        "cli.judge",
+        "cli.app",
+        "cli.__main__",
+    ],
 ]
 CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
 EDGES = {

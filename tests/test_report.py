@@ -14,7 +14,7 @@ from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from matplotlib.image import imread
 
 from dsmgp import DSMGPRegressor
-from dsmgp.report import report_html, write_report
+from dsmgp.report import _Page, report_html, write_report
 from dsmgp.scores import coverage, rmse
 
 HEADINGS = [
@@ -88,6 +88,62 @@ def test_several_outputs_and_kernels_without_length_scales(judged):
     assert "Relevance of inputs" not in text
     with pytest.raises(ValueError, match="a name for each of 2 outputs"):
         report_html(model, X, Y)
+
+
+def words(text):
+    return re.sub(r'base64,[^"]*', "", text)
+
+
+def test_several_outputs_are_scored_one_by_one(judged):
+    _, X, y = judged
+    Y = np.column_stack([y, 1000 * y])
+    model = DSMGPRegressor("rbf", leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
+    text = words(report_html(model, X, Y, targets=["small", "large"]))
+    for k, name in enumerate(["small", "large"]):
+        assert f"<h3>{name}</h3>" in text
+        assert f"{rmse(Y[:, k], model.predict(X)[:, k]):.5g}" in text
+        assert f"90% intervals of {name} hold" in text
+    assert "all targets together" in text
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_table_of_one_row_and_a_constant_target_are_told_in_numbers(judged, constant):
+    model, X, y = judged
+    if constant:
+        y = np.full(50, 3.3)
+        model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, y)
+    else:
+        X, y = X[:1], y[:1]
+    text = words(report_html(model, X, y))  # numpy's warnings are errors here
+    assert not re.search(r"\b(nan|inf)\b", text)
+    assert ("about equally sure" in text) == constant
+
+
+def test_dates_are_shown_as_dates():
+    when = pd.Series(pd.date_range("2020-01-01", periods=60, freq="D"))
+    X = pd.DataFrame({"x": np.linspace(0, 1, 60), "when": when})
+    model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.sin(6 * X["x"]))
+    text = words(report_html(model, X, np.sin(6 * X["x"])))
+    assert "<td>when</td><td>2020-01-01</td><td>2020-01-30 12:00:00</td><td>2020-02-29</td>" in text
+
+
+def test_of_extrapolation_it_says_only_what_is_so(judged):
+    def told(model, X, y):
+        return _Page(model, X, y, ["y"], "").extrapolation()
+
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(50, 2)), columns=["a", "b"])
+    far = pd.concat([X, X[:10] + 50.0])
+    signal, noise = np.sin(6 * X["a"]), rng.normal(size=50)
+    model = DSMGPRegressor("rbf", max_iter=20, random_state=0).fit(X, signal)
+    assert told(model, X, signal) == "All of them lie within the range of the training rows."
+    text = told(model, far, np.zeros(60))
+    assert "16.7% of them lie outside" in text
+    assert (
+        float(re.search(r"have (\S+) times the standard deviation of the others\.$", text)[1]) > 2
+    )
+    model.fit(X, noise)
+    assert "nothing in them warns" in told(model, far, np.zeros(60))
 
 
 def test_a_real_chromium_shows_it(page, tmp_path):

@@ -62,3 +62,18 @@ def test_what_was_observed_must_be_numbers(bad):
             score(y, law.mean)
     with pytest.raises(ValueError, match="y contains"):
         scores.score_table(y, law, 0.0)
+
+
+def test_r2_of_a_constant_is_that_of_scikit_learn():
+    y = np.full(30, 3.3)
+    assert scores.r2(y, y, y.mean()) == 1.0
+    assert scores.r2(y, y + 0.1, y.mean()) == 0.0
+
+
+def test_scores_of_each_output_are_those_of_that_output_alone():
+    law = random_mixture(3, n=4, outputs=2)
+    y = np.column_stack([[-1.0, 0.5, 2.0, 4.0], [30.0, 10.0, 0.0, -5.0]])
+    for k, found in enumerate(scores.score_each(y, law, [0.0, 1.0])):
+        assert found["mae"] == pytest.approx(np.abs(y[:, k] - law.mean[:, k]).mean())
+        assert found["nlpd"] == pytest.approx(-law.logpdf(y)[:, k].mean())
+        assert found["coverage_90"] == np.mean(np.abs(law.cdf(y)[:, k] - 0.5) <= 0.45)

@@ -46,18 +46,44 @@ def test_a_stream_of_arrow_is_read(tmp_path):
     ("name", "content", "message"),
     [
         ("gone.csv", None, "does not exist"),
-        ("empty.csv", "", "nothing in it"),
+        ("empty.csv", "", r"empty\.csv is empty: there is nothing in it"),
         ("header.csv", "x,y\n", "has no rows"),
         ("ragged.csv", "x,y\n1,2\n3\n", "Expected 2 columns, got 1"),
         ("twice.csv", "x,x\n1,2\n", "more than one column 'x'"),
         ("no.parquet", "x,y\n1,2\n", "cannot be read as a table"),
+        ("latin.csv", b"x,c\n1,a\n2,\xe9\n", r"latin\.csv is not written in UTF-8 \(line 3\)"),
+        ("header.csv", b"x,\xe9\n1,a\n", r"not written in UTF-8 \(line 1\)"),
+        ("wide.csv", "x,c\n1,a\n".encode("utf-16"), "not written in UTF-8"),
+        ("commas.csv", "x;y\n1,5;2\n2;3\n", r"column 'x' of .* has numbers with commas \('1,5'\)"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, name, content, message):
     if content is not None:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TableError, match=message):
         read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        ("x;y\n1.5;2\n", {"x": [1.5], "y": [2]}),
+        ('"a,b";y\n1;p\n', {"a,b": [1], "y": ["p"]}),
+        ("x\ty\n1\t2\n", {"x": [1], "y": [2]}),
+        ("x,y;z\n1,2\n", {"x": [1], "y;z": [2]}),
+        ('"x;y"\n1\n', {"x;y": [1]}),
+        ("x;c\n1;p,q\n", {"x": [1], "c": ["p,q"]}),
+    ],
+)
+def test_a_csv_may_be_separated_by_another_sign(tmp_path, content, columns):
+    (tmp_path / "rows.csv").write_text(content)
+    assert read_table(tmp_path / "rows.csv").to_pydict() == columns
+
+
+def test_columns_of_text_can_be_read_as_they_are_written(tmp_path):
+    (tmp_path / "rows.csv").write_text("c,x\n01,01\n,2\n")
+    found = read_table(tmp_path / "rows.csv", text=["c", "not there"])
+    assert found.to_pydict() == {"c": ["01", None], "x": [1, 2]}
 
 
 def test_a_folder_and_unknown_endings_are_refused(tmp_path):
@@ -103,7 +129,10 @@ def test_levels_that_look_like_numbers_stay_levels():
         ({"x": [1.0, 2.0], "y": ["a", "b"]}, {}, r"target 'y' holds text"),
         ({"x": [1.0, 2.0], "z": [1.0, 2.0]}, {}, r"no column 'y'; the table has 'x', 'z'"),
         ({"y": [1.0, 2.0]}, {}, r"no column is left"),
-        ({"x": [[1.0], [2.0]], "y": [1.0, 2.0]}, {}, r"type list<.*cannot be used"),
+        ({"x": [[1.0], [2.0]], "y": [1.0, 2.0]}, {}, r"column 'x' is of type list<.*--drop 'x'"),
+        ({"x": pa.array([1, 2], pa.time32("ms")), "y": [1.0, 2.0]}, {}, r"column 'x' is of type time32"),
+        ({"x": [1.0, 2.0], "y": pa.array([1, 2], pa.duration("s"))}, {}, r"column 'y' is of type duration"),
+        ({"x": [1.0, 2.0], "y": [1.0, np.inf]}, {}, r"column 'y' has inf in row 2; remove"),
         ({"x": pa.nulls(2), "y": [1.0, 2.0]}, {"missing": "impute"}, r"'x' is empty"),
     ],
 )  # fmt: skip
@@ -115,8 +144,11 @@ def test_columns_that_cannot_be_used_are_refused_by_name(columns, options, messa
 def test_what_is_filled_in_is_said_and_filled_in_again():
     train = table(x=[1.0, None, 3.0, 8.0], c=["u", "v", None, "u"], y=[1.0, 2.0, 3.0, 4.0])
     recipe = Recipe.learn(train, ["y"], missing="impute")
-    assert any("'x': 1 missing, filled in with the median, 3" in r for r in recipe.remarks)
-    assert any("'c': 1 missing, filled in with the most frequent level, 'u'" in r for r in recipe.remarks)  # fmt: skip
+    assert any(
+        "'x': 1 missing, filled in with the median of the training rows, 3" in r
+        for r in recipe.remarks
+    )
+    assert any("'c': 1 missing, filled in with the most frequent level of the training rows, 'u'" in r for r in recipe.remarks)  # fmt: skip
     np.testing.assert_array_equal(recipe.inputs(train)[:, 0], [1, 3, 3, 8])
     again = Recipe.from_dict(recipe.as_dict())
     new = pa.table({"x": pa.array([None], pa.float64()), "c": pa.array([None], pa.string())})
@@ -129,3 +161,18 @@ def test_new_levels_and_other_kinds_are_refused_by_row():
         recipe.inputs(table(x=[1.0, 2.0], c=["u", "w"]))
     with pytest.raises(TableError, match=r"'x' holds text \('a' in row 1\), and held numbers when"):
         recipe.inputs(table(x=["a", "b"], c=["u", "v"]))
+
+
+def test_infinity_is_refused_by_column_and_row():
+    recipe = Recipe.learn(table(x=[1.0, 2.0], y=[1.0, 2.0]), ["y"])
+    with pytest.raises(TableError, match=r"column 'x' has -inf in row 2; remove such rows"):
+        recipe.inputs(table(x=[1.0, -np.inf]))
+    with pytest.raises(TableError, match=r"column 'x' has 1e\+200 in row 1; rescale"):
+        recipe.inputs(table(x=[1e200, 1.0]))
+
+
+def test_more_digits_than_floats_have_are_cut_off():
+    moment = 1_580_000_000_000_000_001
+    train = table(t=pa.array([moment, 0], pa.timestamp("ns")), n=[2**60 + 1, 3], y=[1.0, 2.0])
+    X = Recipe.learn(train, ["y"]).inputs(train)
+    np.testing.assert_allclose(X, [[moment / 86_400e9, 2.0**60], [0, 3]], rtol=1e-15)

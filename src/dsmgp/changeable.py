@@ -24,7 +24,7 @@ from dsmgp.model import Model
 from dsmgp.parameters import checked
 from dsmgp.rows import new_rows, training_rows
 from dsmgp.settings import Settings
-from dsmgp.timeline import Dates, dates_as_numbers, numbers_like
+from dsmgp.timeline import Dates, date_inputs, dates_as_numbers, numbers_like
 from dsmgp.updates import Changing, Rows
 from dsmgp.validation import (
     check_count,
@@ -289,6 +289,11 @@ class Changeable:
         else:
             X = numbers_like(X, self._dates, getattr(self, "feature_names_in_", None))
         return training_rows(self, X, y, reset)
+
+    @property
+    def _shown_dates(self) -> dict[int, Dates]:
+        """Inputs whose numbers stand for dates: they were given as such, or a table had them."""
+        return self._dates or date_inputs(getattr(self, "_table", None))
 
     def _test_rows(self, X: ArrayLike) -> Array:
         check_is_fitted(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -35,12 +36,12 @@ def rows(n: int, rng: np.random.Generator) -> tuple[Array, Array]:
     return x[:, None], breaking_function(x) + NOISE * rng.normal(size=n)
 
 
-def main() -> None:
-    """Fit, score beside an exact GP and a linear model, and write the figure."""
+def main(tell: Callable[[str], None] = print) -> dict[str, Any]:
+    """Fit, score beside an exact GP and a linear model, and write the figure; scores by model, and where the figure is."""
     rng = np.random.default_rng(0)
     X, y = rows(500, rng)
     X_test, y_test = rows(2000, rng)
-    print(f"{len(y)} rows of a curve that jumps at {BREAKS[0]} and {BREAKS[1]}, noise {NOISE}\n")
+    tell(f"{len(y)} rows of a curve that jumps at {BREAKS[0]} and {BREAKS[1]}, noise {NOISE}\n")
 
     # Every sum node weighs 16 places to cut; two layers of them, so up to three breaks. The length-scale
     # is learned together with the cuts: on one partition alone it would have to explain the jumps.
@@ -73,26 +74,34 @@ def main() -> None:
         mean = linear.predict(X_test)
         return mean, norm.logpdf(y_test, mean, residual.std(ddof=2))
 
-    print(f"{'':<24}{'MAE':>8}{'RMSE':>8}{'NLPD':>8}{'seconds':>9}")
+    tell(f"{'':<24}{'MAE':>8}{'RMSE':>8}{'NLPD':>8}{'seconds':>9}")
     contenders: list[tuple[str, Callable[..., object], Callable[[], tuple[Array, Array]]]] = [
         ("DSMGP", model.fit, mixture_scores),
         ("exact GP (scikit-learn)", exact.fit, exact_scores),
         ("linear model", linear.fit, linear_scores),
     ]
+    scores = {}
     for name, fit, score in contenders:
         start = time.perf_counter()
         fit(X, y)
         mean, log_density = score()
         seconds = time.perf_counter() - start
         error = y_test - mean
-        print(
-            f"{name:<24}{np.abs(error).mean():>8.4f}{np.sqrt((error**2).mean()):>8.4f}"
-            f"{-log_density.mean():>8.4f}{seconds:>9.1f}"
+        found = {
+            "mae": float(np.abs(error).mean()),
+            "rmse": float(np.sqrt((error**2).mean())),
+            "nlpd": float(-log_density.mean()),
+            "seconds": seconds,
+        }
+        tell(
+            f"{name:<24}{found['mae']:>8.4f}{found['rmse']:>8.4f}{found['nlpd']:>8.4f}{seconds:>9.1f}"
         )
-    print(f"\nSmaller is better; scores are of {len(y_test)} rows not seen in the fit.\n")
-    print(model.summary())
+        scores[name] = found
+    tell(f"\nSmaller is better; scores are of {len(y_test)} rows not seen in the fit.\n")
+    tell(model.summary())
     draw(model, exact, X, y)
-    print(f"\nThe predictive distribution and the posterior over splits: {FIGURE.resolve()}")
+    tell(f"\nThe predictive distribution and the posterior over splits: {FIGURE.resolve()}")
+    return {"scores": scores, "figure": str(FIGURE.resolve())}
 
 
 def draw(model: DSMGPRegressor, exact: GaussianProcessRegressor, X: Array, y: Array) -> None:

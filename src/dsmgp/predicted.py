@@ -8,10 +8,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["predicted"]
+__all__ = ["check_kept", "output_names", "predicted"]
 
 # Rows whose quantiles are found at once.
 CHUNK = 20_000
+
+
+def output_names(model: Any) -> list[str]:
+    """What the outputs of a fitted model are called; y, or y0, y1 and so on, where they came without names."""
+    if model._target_names:
+        return list(model._target_names)
+    return ["y"] if model._squeeze else [f"y{k}" for k in range(model._rows[1].shape[1])]
+
+
+def check_kept(
+    keep: Sequence[str],
+    targets: Sequence[str],
+    intervals: Sequence[float] = (),
+    quantiles: Sequence[float] = (),
+) -> None:
+    """Refuse to keep a column that has the name of a prediction: one of the two would be lost."""
+    own = {f"{target}_{name}" for target in targets for name in _columns(intervals, quantiles)}
+    for name in keep:
+        if name in own:
+            raise ValueError(
+                f"the column {name!r} cannot be kept: a column of the predictions has that name; rename it first"
+            )
+
+
+def _columns(intervals: Sequence[float], quantiles: Sequence[float]) -> list[str]:
+    ends = [f"{end}_{100 * level:g}" for level in intervals for end in ("low", "high")]
+    return ["mean", "std", *ends, *(f"q{100 * level:g}" for level in quantiles)]
 
 
 def predicted(
@@ -23,7 +50,8 @@ def predicted(
     include_noise: bool = True,
 ) -> dict[str, NDArray[np.float64]]:
     """Mean and standard deviation of every target, and ends of intervals and quantiles where they are asked for."""
-    rows = model._test_rows(X) if not isinstance(X, np.ndarray) else X
+    are_numbers = isinstance(X, np.ndarray) and X.dtype.kind == "f"
+    rows = X if are_numbers else model._test_rows(X)
     levels = list(dict.fromkeys(quantiles))
     tails = [0.5 * (1.0 - level) for level in dict.fromkeys(intervals)]
     ends = [end for tail in tails for end in (tail, 1.0 - tail)]
@@ -32,16 +60,14 @@ def predicted(
         tables = {"mean": mean, "std": std}
     else:
         law = model._model.mixture(rows, include_noise, squeeze=False)
-        tables = {"mean": law.mean, "std": law.std}
-        found = {level: np.empty_like(tables["mean"]) for level in [*ends, *levels]}
+        found = {level: np.empty_like(law.mean) for level in [*ends, *levels]}
         for first in range(0, len(rows), CHUNK):
             part = slice(first, first + CHUNK)
             for level, table in found.items():
                 table[part] = law[part].quantile(level)
-        for k, level in enumerate(dict.fromkeys(intervals)):
-            tables[f"low_{100 * level:g}"] = found[ends[2 * k]]
-            tables[f"high_{100 * level:g}"] = found[ends[2 * k + 1]]
-        tables |= {f"q{100 * level:g}": found[level] for level in levels}
+        names = _columns(list(dict.fromkeys(intervals)), levels)
+        values = [law.mean, law.std, *(found[level] for level in [*ends, *levels])]
+        tables = dict(zip(names, values, strict=True))
     return {
         f"{target}_{name}": np.ascontiguousarray(table[:, k])
         for k, target in enumerate(targets)

@@ -6,7 +6,7 @@ ones. What is missing is refused, or filled in where that was asked for. Needs `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dsmgp.predicted import output_names
 from dsmgp.tables import TableError
+from dsmgp.timeline import day_text
+from dsmgp.validation import LARGEST
 
 __all__ = ["Column", "Recipe"]
 
@@ -41,6 +44,15 @@ class Column:
     def inputs(self) -> list[str]:
         """Names of the inputs that it becomes."""
         return [f"{self.name}={level}" for level in self.levels] or [self.name]
+
+    @property
+    def filler(self) -> str:
+        """What stands in for a missing value, in words."""
+        if self.kind == "category":
+            return f"the most frequent level of the training rows, {self.fill!r}"
+        if self.kind == "date":
+            return f"the median of the training rows, {day_text(float(self.fill or 0.0))}"
+        return f"the median of the training rows, {self.fill:g}"
 
 
 @dataclass
@@ -83,13 +95,19 @@ class Recipe:
             raise TableError("no column is left to predict from; every one is a target or dropped")
         recipe = cls([], list(dict.fromkeys(targets)))
         for name in names:
-            recipe.columns.append(recipe._column(table[name], name, categories, missing))
+            recipe.columns.append(_column(table[name], name, categories, missing))
         recipe.outputs(table)  # refused now rather than later
+        recipe.remarks = [*recipe.described(), *recipe.told(recipe.missing(table))]
         return recipe
 
     @property
     def input_names(self) -> list[str]:
         return [name for column in self.columns for name in column.inputs]
+
+    @property
+    def categories(self) -> list[str]:
+        """Columns of text; a file without types is to be read with these as they are written."""
+        return [column.name for column in self.columns if column.kind == "category"]
 
     def inputs(self, table: pa.Table) -> Array:
         """The inputs of a table, (n_rows, n_inputs)."""
@@ -97,12 +115,42 @@ class Recipe:
         parts = [_numbers(table[column.name], column) for column in self.columns]
         return np.ascontiguousarray(np.column_stack(parts))
 
+    def described(self) -> list[str]:
+        """What columns become that are no numbers, in words."""
+        words = {
+            "category": "{} levels, an input for each",
+            "date": "dates, counted in days since 1970",
+        }
+        return [
+            f"column {column.name!r}: {words[column.kind].format(len(column.levels))}"
+            for column in self.columns
+            if column.kind in words
+        ]
+
+    def missing(self, table: pa.Table) -> dict[str, int]:
+        """How many values of each column are filled in, where any are."""
+        _check_there(table, [column.name for column in self.columns])
+        counts = {
+            column.name: int(_is_missing(table[column.name]).sum())
+            for column in self.columns
+            if column.fill is not None
+        }
+        return {name: count for name, count in counts.items() if count}
+
+    def told(self, missing: Mapping[str, int]) -> list[str]:
+        """What is filled in, in words; ``missing`` has how many values of each column are."""
+        return [
+            f"column {column.name!r}: {missing[column.name]} missing, filled in with {column.filler}"
+            for column in self.columns
+            if missing.get(column.name)
+        ]
+
     def outputs(self, table: pa.Table) -> Array:
         """The targets of a table, (n_rows, n_targets)."""
         _check_there(table, self.targets)
         found = []
         for name in self.targets:
-            kind = _kind(table[name])
+            kind = _kind(table[name], name)
             if kind != "number":
                 raise TableError(
                     f"the target {name!r} holds {WORDS[kind]}, expected numbers"
@@ -110,12 +158,23 @@ class Recipe:
                 )
             _refuse_missing(table[name], name, "remove such rows: a target is never filled in")
             found.append(_floats(table[name]))
+            _refuse_infinite(found[-1], name)
         return np.column_stack(found)
 
     def as_dict(self) -> dict[str, Any]:
         """For the header of a model file."""
         columns = [{**asdict(c), "levels": list(c.levels)} for c in self.columns]
         return {"columns": columns, "targets": self.targets}
+
+    @classmethod
+    def of(cls, model: Any) -> Recipe:
+        """That of a fitted model; one that was fitted to arrays or frames takes columns by its names."""
+        if hasattr(model, "_table"):
+            return cls.from_dict(model._table)
+        names = getattr(model, "feature_names_in_", [f"x{k}" for k in range(model.n_features_in_)])
+        kinds = ["date" if k in model._dates else "number" for k in range(len(names))]
+        columns = [Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)]
+        return cls(columns, output_names(model))
 
     @classmethod
     def from_dict(cls, written: Any) -> Recipe:
@@ -128,46 +187,38 @@ class Recipe:
         except (KeyError, TypeError) as error:
             raise TableError(f"the model does not say how it reads a table: {error}") from error
 
-    def _column(self, values: pa.ChunkedArray, name: str, categories: str, missing: str) -> Column:
-        kind = _kind(values)
-        levels: tuple[str, ...] = ()
-        if kind == "category":
-            if categories == "refuse":
-                raise TableError(
-                    f"column {name!r} holds text{_example(values)}; use --categories onehot, or leave it "
-                    f"out with --drop {name!r}"
-                )
-            levels = tuple(sorted(pc.unique(_text(values)).drop_null().to_pylist()))
-            if len(levels) > MAX_LEVELS:
-                raise TableError(
-                    f"column {name!r} has {len(levels)} different texts{_example(values)}, more than the "
-                    f"{MAX_LEVELS} that are made into inputs; leave it out with --drop {name!r}"
-                )
-            if not levels:
-                raise TableError(f"column {name!r} is empty; leave it out with --drop {name!r}")
-            self.remarks.append(f"column {name!r}: {len(levels)} levels, an input for each")
-        if kind == "date":
-            self.remarks.append(f"column {name!r}: dates, counted in days since 1970")
-        if missing == "refuse":
-            _refuse_missing(values, name, "remove such rows, or fill them in with --missing impute")
-            return Column(name, kind, levels)
-        return Column(name, kind, levels, self._fill(values, name, kind))
 
-    def _fill(self, values: pa.ChunkedArray, name: str, kind: str) -> float | str:
-        n_missing = int(_is_missing(values).sum())
-        if n_missing == len(values):
+def _column(values: pa.ChunkedArray, name: str, categories: str, missing: str) -> Column:
+    kind = _kind(values, name)
+    levels: tuple[str, ...] = ()
+    if kind == "category":
+        if categories == "refuse":
+            raise TableError(
+                f"column {name!r} holds text{_example(values)}; use --categories onehot, or leave it "
+                f"out with --drop {name!r}"
+            )
+        levels = tuple(sorted(pc.unique(_text(values)).drop_null().to_pylist()))
+        if len(levels) > MAX_LEVELS:
+            raise TableError(
+                f"column {name!r} has {len(levels)} different texts{_example(values)}, more than the "
+                f"{MAX_LEVELS} that are made into inputs; leave it out with --drop {name!r}"
+            )
+        if not levels:
             raise TableError(f"column {name!r} is empty; leave it out with --drop {name!r}")
-        fill: float | str
-        if kind == "category":
-            counts = pc.value_counts(_text(values).drop_null()).to_pylist()
-            fill = max(counts, key=lambda c: (c["counts"], c["values"]))["values"]
-            word = f"the most frequent level, {fill!r}"
-        else:
-            fill = float(np.nanmedian(_floats(values)))
-            word = f"the median, {fill:g}"
-        if n_missing:
-            self.remarks.append(f"column {name!r}: {n_missing} missing, filled in with {word}")
-        return fill
+    if missing == "refuse":
+        _refuse_missing(values, name, "remove such rows, or fill them in with --missing impute")
+        return Column(name, kind, levels)
+    return Column(name, kind, levels, _fill(values, name, kind))
+
+
+def _fill(values: pa.ChunkedArray, name: str, kind: str) -> float | str:
+    n_missing = int(_is_missing(values).sum())
+    if n_missing == len(values):
+        raise TableError(f"column {name!r} is empty; leave it out with --drop {name!r}")
+    if kind == "category":
+        counts = pc.value_counts(_text(values).drop_null()).to_pylist()
+        return str(max(counts, key=lambda c: (c["counts"], c["values"]))["values"])
+    return float(np.nanmedian(_floats(values)))
 
 
 def _check_there(table: pa.Table, names: Sequence[str]) -> None:
@@ -178,7 +229,7 @@ def _check_there(table: pa.Table, names: Sequence[str]) -> None:
             raise TableError(f"there is no column {name!r}; the table has {have}{more}")
 
 
-def _kind(values: pa.ChunkedArray) -> str:
+def _kind(values: pa.ChunkedArray, name: str) -> str:
     kind = values.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -191,12 +242,15 @@ def _kind(values: pa.ChunkedArray) -> str:
         kind
     ).startswith("string"):
         return "category"
-    raise TableError(f"a column of type {kind} cannot be used; turn it into numbers or text first")
+    raise TableError(
+        f"column {name!r} is of type {kind}, which cannot be used; turn it into numbers or text first, or leave it "
+        f"out with --drop {name!r}"
+    )
 
 
 def _numbers(values: pa.ChunkedArray, column: Column) -> Array:
     """A column of a table as the recipe says, (n_rows, 1 or n_levels)."""
-    kind = _kind(values)
+    kind = _kind(values, column.name)
     if pa.types.is_null(values.type):
         kind = column.kind
     if column.kind == "category" and kind == "number":
@@ -225,6 +279,7 @@ def _numbers(values: pa.ChunkedArray, column: Column) -> Array:
     numbers = _floats(values)
     if column.fill is not None:
         numbers = np.where(np.isnan(numbers), float(column.fill), numbers)
+    _refuse_infinite(numbers, column.name)
     return numbers[:, None]
 
 
@@ -236,11 +291,12 @@ def _floats(values: pa.ChunkedArray) -> Array:
     """Numbers, with NaN where one is missing; dates in days."""
     kind = values.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        seconds = values.cast(pa.timestamp("us")).cast(pa.int64())
-        return seconds.to_numpy().astype(np.float64) / (1e6 * DAY)
+        # Nanoseconds are cut off, and whole numbers beyond 2**53 rounded: floats have no room for them.
+        steps = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64(), safe=False)
+        return steps.to_numpy().astype(np.float64) / (1e6 * DAY)
     if pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
-    return values.cast(pa.float64()).to_numpy().astype(np.float64)
+    return values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
 
 
 def _is_missing(values: pa.ChunkedArray) -> NDArray[np.bool_]:
@@ -253,6 +309,16 @@ def _refuse_missing(values: pa.ChunkedArray, name: str, remedy: str) -> None:
         others = missing.size - 1
         more = f", and in {others} other row{'s' * (others > 1)}" if others else ""
         raise TableError(f"column {name!r} has no value in row {missing[0] + 1}{more}; {remedy}")
+
+
+def _refuse_infinite(numbers: Array, name: str) -> None:
+    """Here, where rows are counted as the user counts them; the model counts from 0."""
+    bad = np.flatnonzero(~(np.abs(numbers) < LARGEST))
+    if not bad.size:
+        return
+    value, row = numbers[bad[0]], bad[0] + 1
+    remedy = "remove such rows" if np.isinf(value) else "rescale it, or remove such rows"
+    raise TableError(f"column {name!r} has {value:g} in row {row}; {remedy}")
 
 
 def _example(values: pa.ChunkedArray) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import os
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -21,9 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from dsmgp import __version__, plots
 from dsmgp.canvas import names_of
 from dsmgp.mixture import Mixture
+from dsmgp.page import STYLE, escaped, number, pair, table
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.relevance import relevance
-from dsmgp.scores import score_table
+from dsmgp.scores import joint_nlpd, score_each
+from dsmgp.timeline import day_text
 from dsmgp.tree import leaves
 
 __all__ = ["report_html", "write_report"]
@@ -31,24 +31,10 @@ __all__ = ["report_html", "write_report"]
 Array = NDArray[np.float64]
 # Inputs whose partial dependence is drawn, and whose splits are; rows of the table of least sure predictions.
 MAX_DRAWN, MAX_UNSURE = 6, 10
-STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.55 system-ui, sans-serif; color: #1b1f24; background: #fff; max-width: 62rem;
-       margin: 0 auto; padding: 2rem 1.25rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; border-bottom: 1px solid #d8dee4; padding-bottom: .3rem; }
-p, li { max-width: 44rem; }
-.lead { color: #57606a; margin: 0 0 1.5rem; }
-nav { font-size: .92rem; } nav a { margin-right: .9rem; color: #0b5394; }
-table { border-collapse: collapse; font-size: .93rem; margin: .6rem 0 1rem; }
-th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #eaeef2; vertical-align: top; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-figure { margin: .8rem 0; } figcaption { color: #57606a; font-size: .9rem; max-width: 44rem; }
-img { max-width: 100%; height: auto; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .5rem 1.5rem; }
-.wide { overflow-x: auto; }
-pre { background: #f6f8fa; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }
-"""
+# Rows of which a twentieth can be told.
+LEAST_RANKED = 20
+# Below it standard deviations are called equal; above the next they are called wide.
+EQUALLY_SURE, WIDE = 1.05, 1.5
 
 
 def write_report(
@@ -131,7 +117,13 @@ class _Page:
         self.law: Mixture = model.predict_dist(X)
         self.names = names_of(model)
         self.title = title or f"Report on {', '.join(self.targets)}"
-        self.scores = score_table(self.y, self.law, model._rows[1].mean(axis=0))
+        outputs = model._rows[1]
+        self.scores = score_each(self.y, self.law, outputs.mean(axis=0))
+        self.dates = model._shown_dates
+        # Outputs of different units are as unsure as their standard deviations are large beside what was seen in training.
+        usual = outputs.std(axis=0)
+        std = self.law.std.reshape(len(self.rows), -1)
+        self.unsureness: Array = (std / np.where(usual > 0, usual, 1.0)).mean(axis=1)
 
     def html(self) -> str:
         sections: list[tuple[str, str, Callable[[], str]]] = [
@@ -156,35 +148,51 @@ class _Page:
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{_e(self.title)}</title><style>{STYLE}</style></head><body>"
-            f"<h1>{_e(self.title)}</h1>"
+            f"<title>{escaped(self.title)}</title><style>{STYLE}</style></head><body>"
+            f"<h1>{escaped(self.title)}</h1>"
             f'<p class="lead">{n:,} rows, predicted by a deep structured mixture of Gaussian processes '
-            f"(dsmgp {_e(__version__)}).</p><nav>{links}</nav>{body}</body></html>\n"
+            f"(dsmgp {escaped(__version__)}).</p><nav>{links}</nav>{body}</body></html>\n"
         )
 
     def data(self) -> str:
         train, outputs = self.model._rows
+        ranges = (np.min, np.median, np.max)
         lines = [
-            [name, *(_n(f(column)) for column in (train[:, k], self.rows[:, k]) for f in (np.min, np.median, np.max))]
+            [name, *(self.shown(k, f(rows[:, k])) for rows in (train, self.rows) for f in ranges)]
             for k, name in enumerate(self.names)
-        ]  # fmt: skip
+        ]
         lines += [
-            [name, *(_n(f(column)) for column in (outputs[:, k], self.observed[:, k]) for f in (np.min, np.median, np.max))]
+            [name, *(number(f(rows[:, k])) for rows in (outputs, self.observed) for f in ranges)]
             for k, name in enumerate(self.targets)
-        ]  # fmt: skip
-        outside = (self.rows < train.min(axis=0)) | (self.rows > train.max(axis=0))
-        share = float(outside.any(axis=1).mean())
-        remark = (
-            "All of them lie within the range of the training rows."
-            if not share
-            else f"{share:.1%} of them lie outside the range of the training rows in some input: there the model "
-            "extrapolates, and says so by wide intervals."
-        )
+        ]
         heads = ["column", "least", "median", "most", "least here", "median here", "most here"]
         return (
             f"<p>The model was fitted to {len(train):,} rows with {len(self.names)} inputs. It is judged here on "
-            f"{len(self.rows):,} rows. {remark}</p>" + _table(heads, lines)
+            f"{len(self.rows):,} rows. {self.extrapolation()}</p>" + table(heads, lines)
         )
+
+    def extrapolation(self) -> str:
+        train = self.model._rows[0]
+        outside = ((self.rows < train.min(axis=0)) | (self.rows > train.max(axis=0))).any(axis=1)
+        if not outside.any():
+            return "All of them lie within the range of the training rows."
+        text = (
+            f"{outside.mean():.1%} of them lie outside the range of the training rows in some input: there the model "
+            "extrapolates."
+        )
+        inside = float(np.median(self.unsureness[~outside])) if not outside.all() else 0.0
+        if inside > 0:
+            ratio = float(np.median(self.unsureness[outside])) / inside
+            text += (
+                f" Predictions there have {ratio:.2g} times the standard deviation of the others"
+                + ("." if ratio > WIDE else ": nothing in them warns that they are further off.")
+            )
+        return text
+
+    def shown(self, dimension: int, value: float) -> str:
+        """A value of an input; a date where it is one."""
+        dates = self.dates.get(dimension)
+        return number(value) if dates is None else day_text(value, dates)
 
     def words(self) -> str:
         model, fitted = self.model, self.model._settled().model
@@ -197,25 +205,24 @@ class _Page:
         }[fitted.weights]
         return (
             f"<p>The inputs are cut in several ways into {len(sizes):,} regions of {sizes.min():,} to "
-            f"{sizes.max():,} rows. In each region a Gaussian process ({_e(', '.join(kernels))}) learns the "
+            f"{sizes.max():,} rows. In each region a Gaussian process ({escaped(', '.join(kernels))}) learns the "
             f"function. A prediction is a mixture of those whose region holds the row, weighed {weighed}. "
             f"On training rows left out one at a time its negative log predictive density is "
             f"{model.loo_score_:.4g}; at inputs it has not seen, {model.loo_score_new_inputs_:.4g}.</p>"
-            f"<pre>{_e(model.summary())}</pre>"
+            f"<pre>{escaped(model.summary())}</pre>"
         )
 
     def score_section(self) -> str:
-        s, spread = self.scores, self.observed.std(axis=0).mean()
-        lines = [
-            ["mean absolute error", _n(s["mae"]), "how far predictions are off, on average"],
-            ["root mean square error", _n(s["rmse"]), f"the same, large errors weighing more; the outputs' own standard deviation is {_n(spread)}"],
-            ["R squared", _n(s["r2"]), "share of the variance that is explained; 1 is perfect"],
-            ["NLPD", _n(s["nlpd"]), "negative log density of what was observed; lower is better, and only comparable on the same rows"],
-            ["CRPS", _n(s["crps"]), "an error of the whole predicted distribution, in the units of the outputs"],
-            ["in 50% intervals", f"{s['coverage_50']:.1%}", "should be about 50%"],
-            ["in 90% intervals", f"{s['coverage_90']:.1%}", "should be about 90%"],
-            ["width of 90% intervals", _n(s["interval_width_90"]), "on average"],
-        ]  # fmt: skip
+        several = len(self.targets) > 1
+        text = ""
+        for k, name in enumerate(self.targets):
+            text += f"<h3>{escaped(name)}</h3>" if several else ""
+            text += self.score_lines(k)
+        if several:
+            text += (
+                f"<p>The negative log density of all targets together is {number(joint_nlpd(self.y, self.law))}; lower is "
+                "better, and only comparable on the same rows.</p>"
+            )
         pictures = [
             self.picture(
                 partial(plots.plot_residuals, self.model, self.X, self.observed, output=k),
@@ -224,10 +231,25 @@ class _Page:
             )
             for k, name in enumerate(self.targets)
         ]  # fmt: skip
-        return _table(["score", "value", "what it says"], lines) + _pair(pictures)
+        return text + pair(pictures)
 
-    def calibration(self) -> str:
-        s = self.scores["coverage_90"]
+    def score_lines(self, output: int) -> str:
+        s, spread = self.scores[output], self.observed[:, output].std()
+        lines = [
+            ["mean absolute error", number(s["mae"]), "how far predictions are off, on average"],
+            ["root mean square error", number(s["rmse"]), f"the same, large errors weighing more; the target's own standard deviation is {number(spread)}"],
+            ["R squared", number(s["r2"]), "share of the variance that is explained; 1 is perfect"],
+            ["NLPD", number(s["nlpd"]), "negative log density of what was observed; lower is better, and only comparable on the same rows"],
+            ["CRPS", number(s["crps"]), "an error of the whole predicted distribution, in the units of the target"],
+            ["in 50% intervals", f"{s['coverage_50']:.1%}", "should be about 50%"],
+            ["in 90% intervals", f"{s['coverage_90']:.1%}", "should be about 90%"],
+            ["width of 90% intervals", number(s["interval_width_90"]), "on average"],
+        ]  # fmt: skip
+        return table(["score", "value", "what it says"], lines)
+
+    def covered(self, output: int) -> str:
+        s = self.scores[output]["coverage_90"]
+        of = f" of {escaped(self.targets[output])}" if len(self.targets) > 1 else ""
         room = 1.96 * np.sqrt(0.09 / len(self.rows))
         verdict = (
             "as it should be"
@@ -236,7 +258,10 @@ class _Page:
             if s < 0.9
             else "intervals are wider than they need be"
         )
-        return f"<p>90% intervals hold {s:.1%} of the rows: {verdict}.</p>" + _pair(
+        return f"<p>90% intervals{of} hold {s:.1%} of the rows: {verdict}.</p>"
+
+    def calibration(self) -> str:
+        return "".join(map(self.covered, range(len(self.targets)))) + pair(
             [
                 self.picture(
                     partial(plots.plot_calibration, self.model, self.X, self.y),
@@ -275,12 +300,10 @@ class _Page:
                         "Prediction with this input set, averaged over the rows, and the interval of an observation around it.",
                     )
                 )
-        return _pair(pictures)
+        return pair(pictures)
 
     def unsure(self) -> str:
-        std = self.law.std.reshape(len(self.rows), -1)
-        total = (std / self.observed.std(axis=0).clip(min=np.finfo(float).tiny)).mean(axis=1)
-        worst = np.argsort(-total)[:MAX_UNSURE]
+        worst = np.argsort(-self.unsureness, kind="stable")[:MAX_UNSURE]
         low, high = (end.reshape(len(self.rows), -1) for end in self.law.interval(0.9))
         mean = self.law.mean.reshape(len(self.rows), -1)
         heads = ["row"]
@@ -290,13 +313,24 @@ class _Page:
         for row in worst.tolist():
             line = [str(row + 1)]
             for k in range(len(self.targets)):
-                line += [_n(v[row, k]) for v in (mean, low, high, self.observed)]
-            lines.append(line + [_n(v) for v in self.rows[row, :MAX_DRAWN]])
+                line += [number(v[row, k]) for v in (mean, low, high, self.observed)]
+            lines.append(
+                line + [self.shown(k, v) for k, v in enumerate(self.rows[row, :MAX_DRAWN])]
+            )
         heads += self.names[:MAX_DRAWN]
-        ratio = float(np.quantile(total, 0.95) / max(np.median(total), 1e-300))
+        return f"<p>{self.spread()}The least sure rows come first:</p>" + table(heads, lines)
+
+    def spread(self) -> str:
+        """How unequally sure the model is, where there are enough rows to say so."""
+        middle = float(np.median(self.unsureness))
+        if len(self.rows) < LEAST_RANKED or not middle > 0:
+            return ""
+        ratio = float(np.quantile(self.unsureness, 0.95)) / middle
+        if ratio < EQUALLY_SURE:
+            return "Predictions of all rows are about equally sure. "
         return (
-            f"<p>The least sure twentieth of the rows have a standard deviation {ratio:.2g} times that of the "
-            "row in the middle. These are the least sure of all:</p>" + _table(heads, lines)
+            f"The least sure twentieth of the rows have a standard deviation at least {ratio:.2g} times that of the "
+            "row in the middle. "
         )
 
     def splits(self) -> str:
@@ -326,11 +360,11 @@ class _Page:
                 "Sums choose between partitions, products cut, leaves hold the Gaussian processes.",
             )
         )
-        return text + _pair(pictures)
+        return text + pair(pictures)
 
     def settings(self) -> str:
         lines = [[name, str(value)] for name, value in self.model.get_params(deep=False).items()]
-        return _table(["setting", "value"], lines)
+        return table(["setting", "value"], lines)
 
     def picture(
         self, draw: Callable[..., Axes], title: str, caption: str, height: float = 3.1
@@ -343,37 +377,6 @@ class _Page:
         figure.savefig(file, format="png", dpi=150)
         data = base64.b64encode(file.getvalue()).decode()
         return (
-            f'<figure><img alt="{_e(title)}" src="data:image/png;base64,{data}" width="780" '
-            f'height="{round(150 * height)}"><figcaption><b>{_e(title)}.</b> {_e(caption)}</figcaption></figure>'
+            f'<figure><img alt="{escaped(title)}" src="data:image/png;base64,{data}" width="780" '
+            f'height="{round(150 * height)}"><figcaption><b>{escaped(title)}.</b> {escaped(caption)}</figcaption></figure>'
         )
-
-
-def _pair(pictures: Sequence[str]) -> str:
-    return f'<div class="pair">{"".join(pictures)}</div>'
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    def cells(tag: str, values: Sequence[str]) -> str:
-        return "".join(
-            f'<{tag} class="number">{_e(v)}</{tag}>' if _is_number(v) else f"<{tag}>{_e(v)}</{tag}>"
-            for v in values
-        )
-
-    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.rstrip("%").replace(",", ""))
-    except ValueError:
-        return False
-    return True
-
-
-def _n(value: Any) -> str:
-    return f"{float(value):.5g}"
-
-
-def _e(text: str) -> str:
-    return html.escape(str(text))

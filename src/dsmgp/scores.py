@@ -44,6 +44,7 @@ __all__ = [
     "pit_histogram",
     "r2",
     "rmse",
+    "score_each",
     "score_table",
 ]
 
@@ -75,6 +76,8 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
 def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     """Share of the squared error of a constant ``baseline`` that the mean takes away, averaged over outputs; higher is better.
 
+    Where the baseline has no error that could be taken away it is 1 if the mean has none either, and else 0.
+
     Examples
     --------
     >>> r2([1.0, 3.0], [1.0, 3.0], 2.0)
@@ -84,7 +87,10 @@ def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     constant = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape)
     error = np.sum(_error(y, mean) ** 2, axis=0)
     spread = np.sum(_error(y, constant) ** 2, axis=0)
-    return float(np.mean(1.0 - error / np.maximum(spread, np.finfo(np.float64).tiny)))
+    rounding = 4 * np.finfo(np.float64).eps * np.abs(_columns(observed)).max(axis=0)
+    nothing = len(observed) * rounding**2
+    share = 1.0 - error / np.where(spread > nothing, spread, 1.0)
+    return float(np.mean(np.where(spread > nothing, share, error <= nothing)))
 
 
 def score_table(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> dict[str, float]:
@@ -99,6 +105,24 @@ def score_table(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> dict[str, fl
         "coverage_90": coverage(y, law, 0.9),
         "interval_width_90": interval_width(law, 0.9),
     }
+
+
+def score_each(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> list[dict[str, float]]:
+    """The :func:`score_table` of each output by itself: several may have several units, whose errors do not add up.
+
+    Examples
+    --------
+    >>> law = Mixture(np.ones((2, 1)), np.zeros((2, 1, 2)), np.ones((2, 1, 2)))
+    >>> [found["mae"] for found in score_each([[1.0, 10.0], [3.0, 30.0]], law, 0.0)]
+    [2.0, 20.0]
+    """
+    observed = _columns(np.asarray(y, dtype=np.float64))
+    constants = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape[1])
+    found = []
+    for k in range(observed.shape[1]):
+        means, variances = law.component_means[..., k : k + 1], law.component_variances[..., k : k + 1]  # fmt: skip
+        found.append(score_table(observed[:, k], Mixture(law.weights, means, variances), constants[k]))  # fmt: skip
+    return found
 
 
 def nlpd(y: ArrayLike, law: Mixture) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -61,6 +62,7 @@ class RowStream:
         self.files = parquet_files(data)
         self.recipe, self.with_targets = recipe, with_targets
         self._dataset = _opened(self.files)
+        self._missing: Counter[str] = Counter()
         self.n_rows = int(self._dataset.count_rows())
         if self.n_rows == 0:
             raise TableError(f"{self.files[0]} and the files beside it have no rows")
@@ -87,11 +89,11 @@ class RowStream:
         recipe = Recipe.learn(head, targets, features, drop, categories, "impute")
         if missing == "refuse":
             recipe.columns = [replace(column, fill=None) for column in recipe.columns]
-            recipe.remarks = [remark for remark in recipe.remarks if "filled in" not in remark]
         recipe.columns = [
             replace(column, levels=_levels(dataset, column.name)) if column.levels else column
             for column in recipe.columns
         ]
+        recipe.remarks = recipe.described()  # those so far are of the first rows alone
         return cls(data, recipe)
 
     def batches(self, extra: Sequence[str] = (), n_rows: int = BATCH_ROWS) -> Iterator[Batch]:
@@ -101,6 +103,7 @@ class RowStream:
         names += [t for t in self.recipe.targets if self.with_targets and t not in names]
         for file in self.files:
             _check_columns(file, names)
+        self._missing = Counter()
         first = 0
         for file in self.files:
             within = 0
@@ -118,14 +121,18 @@ class RowStream:
                 try:
                     X = self.recipe.inputs(table)
                     Y = self.recipe.outputs(table) if self.with_targets else np.empty((len(X), 0))
-                    _refuse_infinite(X, self.recipe.input_names)
-                    _refuse_infinite(Y, self.recipe.targets)
                 except TableError as error:
                     told = _counted_on(str(error), within)
                     raise TableError(f"in {file.name}: {told}") from error
+                self._missing.update(self.recipe.missing(table))
                 yield Batch(first, X, Y, table)
                 first += len(X)
                 within += len(X)
+
+    @property
+    def filled_in(self) -> list[str]:
+        """What was filled in while all rows were last gone through, in words."""
+        return self.recipe.told(self._missing)
 
     def sample(self, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Inputs and outputs of at most so many rows drawn at random, in their order."""
@@ -252,12 +259,3 @@ def _levels(dataset: Any, name: str) -> tuple[str, ...]:
                 f"column {name!r} has more than {MAX_LEVELS} different texts; leave it out with drop=[{name!r}]"
             )
     return tuple(sorted(found))
-
-
-def _refuse_infinite(values: Array, names: Sequence[str]) -> None:
-    if np.isfinite(values).all():
-        return
-    row, column = np.argwhere(~np.isfinite(values))[0]
-    raise TableError(
-        f"column {names[column]!r} has {values[row, column]} in row {row + 1}; remove such rows"
-    )

@@ -18,10 +18,11 @@ from dsmgp.fit import fit_by
 from dsmgp.guard import progress_shown, unchanged_on_error
 from dsmgp.kept import Kept
 from dsmgp.parameters import checked
-from dsmgp.predicted import predicted
+from dsmgp.predicted import check_kept, predicted
 from dsmgp.progress import tick
 from dsmgp.settings import Settings
 from dsmgp.store import check_empty
+from dsmgp.timeline import since_origins
 from dsmgp.updates import Changing, Rows
 from dsmgp.validation import random_generator
 
@@ -104,8 +105,6 @@ class Streamed(Kept):
                 folder.resolve() in f.resolve().parents for f in stream.files
             ):
                 raise ModelFileError(f"{folder} holds the data; give another folder for the model")
-            for remark in stream.recipe.remarks:
-                logger.info("%s", remark)
             rng, seeded = random_generator(self.random_state), self.random_state is not None
             names = stream.recipe.input_names
             most = settings.memory_limit or StreamTrainer.default_memory(settings)
@@ -113,6 +112,9 @@ class Streamed(Kept):
             traits = _traits(stream, n_sample)
             with checkpointed(self.checkpoint, traits, settings, rng, seeded) as remember:
                 sample = stream.sample(n_sample, rng)
+                remarks = [*stream.recipe.remarks, *stream.filled_in]
+                for remark in remarks:
+                    logger.info("%s", remark)
                 trainer = StreamTrainer(stream, settings, rng, sample, folder, remember)
                 fitted = fit_by(trainer)
             rows = Rows.first(*sample, None)
@@ -123,7 +125,7 @@ class Streamed(Kept):
             self.feature_names_in_ = np.array(names, dtype=object)
             self.n_features_in_ = len(names)
             self._dates, self.adapted_ = {}, []
-            self._table = stream.recipe.as_dict()
+            self._table, self._remarks = stream.recipe.as_dict(), remarks
             if folder is not None:
                 self.save(folder)
         return self
@@ -160,34 +162,45 @@ class Streamed(Kept):
         int
             How many rows there were.
         """
-        from dsmgp.recipe import Column, Recipe
-        from dsmgp.stream import ParquetSink, RowStream
-
         check_is_fitted(self)
         intervals = [interval] if isinstance(interval, (int, float)) else list(interval)
         for level in [*intervals, *quantiles]:
             if not 0 < level < 1:
                 raise ValueError(f"expected levels between 0 and 1, such as 0.9, got {level!r}")
-        names = self._target_names or (["y"] if self._squeeze else [])
-        names = names or [f"y{k}" for k in range(self._rows[1].shape[1])]
-        if hasattr(self, "_table"):
-            recipe = Recipe.from_dict(self._table)
-        else:
-            known = getattr(self, "feature_names_in_", None)
-            if known is None:
-                raise ValueError(
-                    "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
-                )
-            recipe = Recipe([Column(str(name), "number") for name in known], names)
+        n_rows, remarks = self._predict_files(data, out, intervals, quantiles, keep, include_noise)
+        for remark in remarks:
+            logger.info("%s", remark)
+        return n_rows
+
+    def _predict_files(
+        self,
+        data: Data,
+        out: str | Path,
+        intervals: Sequence[float],
+        quantiles: Sequence[float],
+        keep: Sequence[str],
+        include_noise: bool,
+    ) -> tuple[int, list[str]]:
+        """How many rows there were, and what was filled in."""
+        from dsmgp.recipe import Recipe
+        from dsmgp.stream import ParquetSink, RowStream
+
+        if not hasattr(self, "feature_names_in_"):
+            raise ValueError(
+                "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
+            )
+        recipe, keep = Recipe.of(self), list(dict.fromkeys(keep))
+        check_kept(keep, recipe.targets, intervals, quantiles)
         stream = RowStream(data, recipe, with_targets=False)
         n_rows = 0
         with ParquetSink(out) as sink, progress_shown(self.verbose):
             for X, tables in _lots(stream.batches(keep)):
-                said = predicted(self, X, names, intervals, quantiles, include_noise)
+                X = since_origins(X, self._dates)
+                said = predicted(self, X, recipe.targets, intervals, quantiles, include_noise)
                 sink.add(tables, keep, said)
                 n_rows += len(X)
                 tick(n_rows / stream.n_rows)
-        return n_rows
+        return n_rows, stream.filled_in
 
 
 def _lots(batches: Iterator[Batch]) -> Iterator[tuple[Array, list[Any]]]:

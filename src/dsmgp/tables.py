@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, feather, parquet
 
 from dsmgp.archive import new_beside
 
-__all__ = ["TableError", "is_dataset", "read_table", "write_table"]
+__all__ = ["TableError", "check_target", "is_dataset", "read_table", "write_table"]
 
 #: Endings of file names, and what they stand for.
 ENDINGS = {
@@ -27,16 +30,20 @@ ENDINGS = {
     ".ipc": "feather",
 }
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
+#: Those without types: lines of text.
+WRITTEN = ("csv", "tsv")
+DECIMAL_COMMA = r"^[-+]?[0-9][0-9.]*(,[0-9]+)?$"
 
 
 class TableError(ValueError):
     """A table that cannot be read, or used as it is; the message has the remedy."""
 
 
-def read_table(source: str | Path, kind: str | None = None) -> pa.Table:
+def read_table(source: str | Path, kind: str | None = None, text: Collection[str] = ()) -> pa.Table:
     """A table from a file, or from standard input where the name is ``-``.
 
     ``kind`` is one of csv, tsv, parquet and feather; told from the name's ending, or from the content, if it is left out.
+    Columns named in ``text`` are read as they are written where a file does not say what they hold: 01 is not the number 1.
 
     Examples
     --------
@@ -48,8 +55,12 @@ def read_table(source: str | Path, kind: str | None = None) -> pa.Table:
     name = "standard input" if str(source) == "-" else str(source)
     try:
         content = _content(source)
+        if len(content) == 0:
+            raise TableError(f"{name} is empty: there is nothing in it")
         found = kind or _kind(Path(name)) or _sniffed(content)
-        table = _parsed(content, found)
+        table = (
+            _written(content, found, text, name) if found in WRITTEN else _parsed(content, found)
+        )
     except FileNotFoundError:
         raise TableError(f"{name} does not exist; check the path") from None
     except IsADirectoryError:
@@ -78,14 +89,7 @@ def write_table(table: pa.Table, target: str | Path, kind: str | None = None) ->
         _write(table, sys.stdout.buffer, kind or "csv")
         sys.stdout.buffer.flush()
         return
-    path = Path(target)
-    found = kind or _kind(path)
-    if found is None:
-        raise TableError(
-            f"{path} has no ending that is known; expected one of {', '.join(ENDINGS)}"
-        )
-    if not path.parent.is_dir():
-        raise TableError(f"the folder {path.parent} does not exist; create it first")
+    path, found = Path(target), check_target(target, kind)
     temporary = None
     try:
         temporary = new_beside(path)
@@ -97,6 +101,21 @@ def write_table(table: pa.Table, target: str | Path, kind: str | None = None) ->
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def check_target(target: str | Path, kind: str | None = None) -> str:
+    """The format that a table would be written in; refused where it could not be written."""
+    path = Path(target)
+    found = kind or ("csv" if str(target) == "-" else _kind(path))
+    if found is None:
+        raise TableError(
+            f"{path} has no ending that is known; expected one of {', '.join(ENDINGS)}"
+        )
+    if not path.parent.is_dir():
+        raise TableError(f"the folder {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise TableError(f"{path} is a folder; give the name of a file")
+    return found
 
 
 def _content(source: str | Path) -> pa.Buffer:
@@ -128,21 +147,64 @@ def _sniffed(content: pa.Buffer) -> str:
 
 
 def _parsed(content: pa.Buffer, kind: str) -> pa.Table:
-    if len(content) == 0:
-        raise TableError("there is nothing in it")
-    match kind:
-        case "parquet":
-            return parquet.read_table(pa.BufferReader(content))
-        case "feather":
-            if content[:4].to_pybytes() == b"\xff\xff\xff\xff":  # a stream, as in a pipe
-                return pa.ipc.open_stream(content).read_all()
-            return feather.read_table(pa.BufferReader(content))
-    delimiter = "\t" if kind == "tsv" else ","
-    return csv.read_csv(
-        pa.BufferReader(content),
-        parse_options=csv.ParseOptions(delimiter=delimiter),
-        convert_options=csv.ConvertOptions(strings_can_be_null=True),
-    )
+    if kind == "parquet":
+        return parquet.read_table(pa.BufferReader(content))
+    if content[:4].to_pybytes() == b"\xff\xff\xff\xff":  # a stream, as in a pipe
+        return pa.ipc.open_stream(content).read_all()
+    return feather.read_table(pa.BufferReader(content))
+
+
+def _written(content: pa.Buffer, kind: str, text: Collection[str], name: str) -> pa.Table:
+    """A table in lines of text, where columns are told apart by a sign."""
+    sign = "\t" if kind == "tsv" else _separator(content)
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(content),
+            parse_options=csv.ParseOptions(delimiter=sign),
+            convert_options=csv.ConvertOptions(
+                strings_can_be_null=True, column_types={column: pa.string() for column in text}
+            ),
+        )
+        kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+    except (pa.ArrowException, UnicodeDecodeError):
+        _refuse_other_encoding(content, name)
+        raise
+    if pa.binary() in kinds.values():
+        _refuse_other_encoding(content, name)
+    if sign == ";":
+        guessed = [c for c, found in kinds.items() if pa.types.is_string(found) and c not in text]
+        for column in guessed:
+            _refuse_decimal_commas(table[column], column, name)
+    return table
+
+
+def _separator(content: pa.Buffer) -> str:
+    """The comma, unless the first line has none and another sign that is in use."""
+    line = content[:65536].to_pybytes().split(b"\n")[0]
+    line = re.sub(rb'"[^"]*"', b"", line)
+    other = max((b";", b"\t"), key=line.count)
+    return other.decode() if other in line and b"," not in line else ","
+
+
+def _refuse_other_encoding(content: pa.Buffer, name: str) -> None:
+    written = content.to_pybytes()
+    try:
+        written.decode()
+    except UnicodeDecodeError as error:
+        line = written.count(b"\n", 0, error.start) + 1
+        raise TableError(
+            f"{name} is not written in UTF-8 (line {line}); save it as UTF-8 first"
+        ) from None
+
+
+def _refuse_decimal_commas(values: pa.ChunkedArray, column: str, name: str) -> None:
+    found = values.drop_null()
+    commas = pc.match_substring(found, ",")
+    if pc.any(commas).as_py() and pc.all(pc.match_substring_regex(found, DECIMAL_COMMA)).as_py():
+        raise TableError(
+            f"column {column!r} of {name} has numbers with commas ({found.filter(commas)[0].as_py()!r}); write them with "
+            "points"
+        )
 
 
 def _write(table: pa.Table, file: BinaryIO | io.BufferedWriter | Any, kind: str) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Dates", "dates_as_numbers", "numbers_like"]
+__all__ = [
+    "EPOCH",
+    "Dates",
+    "date_inputs",
+    "dates_as_numbers",
+    "day_text",
+    "numbers_like",
+    "since_origins",
+]
 
 Array = NDArray[np.float64]
 DAY = 86_400_000_000  # microseconds
@@ -44,6 +52,22 @@ class Dates:
         return self.origin + steps
 
 
+#: Days since 1970, as tables count them.
+EPOCH = Dates(np.datetime64(0, "us"))
+
+
+def day_text(days: float, dates: Dates = EPOCH) -> str:
+    """A number of days as the date that it stands for; with its time to the second, where it has one.
+
+    Examples
+    --------
+    >>> day_text(0.0), day_text(1.5)
+    ('1970-01-01', '1970-01-02 12:00:00')
+    """
+    text = str(np.datetime64(dates.to_dates(days), "s"))
+    return text.removesuffix("T00:00:00").replace("T", " ")
+
+
 def dates_as_numbers(X: Any) -> tuple[Any, dict[int, Dates]]:
     """Training rows with their columns of dates turned into numbers, and what these columns were."""
     found = {}
@@ -60,7 +84,7 @@ def numbers_like(X: Any, known: Mapping[int, Dates], names: Any = None) -> Any:
     columns = getattr(X, "columns", None)
     if columns is not None and names is not None and list(columns) != list(names):
         # Other columns than those of the fit: scikit-learn says so, once these are numbers.
-        own = {number: known.get(number, Dates(np.datetime64(0, "us"))) for number in given}
+        own = {number: known.get(number, EPOCH) for number in given}
         return _replaced(X, own) if own else X
 
     def label(number: int) -> str:
@@ -75,6 +99,26 @@ def numbers_like(X: Any, known: Mapping[int, Dates], names: Any = None) -> Any:
             f"{label(number)} of X held dates when the model was fitted; give dates, not numbers"
         )
     return _replaced(X, known) if known else X
+
+
+def since_origins(X: Array, known: Mapping[int, Dates]) -> Array:
+    """Rows whose dates are in days since 1970, with those days counted as the model does."""
+    if not known:
+        return X
+    days = X.copy()
+    for number, dates in known.items():
+        days[:, number] = dates.to_numbers(EPOCH.to_dates(X[:, number]))
+    return days
+
+
+def date_inputs(table: Any) -> dict[int, Dates]:
+    """Which inputs are dates in the description of a table that a model file has."""
+    kinds = [
+        column["kind"]
+        for column in (table or {}).get("columns", [])
+        for _ in range(max(1, len(column["levels"])))
+    ]
+    return {number: EPOCH for number, kind in enumerate(kinds) if kind == "date"}
 
 
 def _is_date(values: Any) -> bool:

@@ -76,7 +76,7 @@ class Told(Changeable):
         number = input_number(dimension, self.n_features_in_, names)
         state = self._settled()
         found = state.model.split_posterior(number, state.rows.X[:, number])
-        return replace(found, dates=self._dates.get(number))
+        return replace(found, dates=self._shown_dates.get(number))
 
     def changepoints(
         self, level: float = 0.5, dimension: int | str | None = None

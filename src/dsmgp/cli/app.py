@@ -9,13 +9,15 @@ import typer
 
 from dsmgp import __version__
 from dsmgp.cli.fit import fit
-from dsmgp.cli.talk import Debug, command, refuse, say
-from dsmgp.cli.use import evaluate, info, predict, report
+from dsmgp.cli.judge import evaluate, report
+from dsmgp.cli.talk import AsJson, Debug, OneLine, command, print_json, refuse, say
+from dsmgp.cli.use import info, predict
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="dsmgp",
+    cls=OneLine,
     help="Gaussian-process regression that scales: fit a table, predict with honest uncertainty.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -42,14 +44,16 @@ def options(
 
 @app.command()
 @command
-def demo(debug: Debug = False) -> None:
+def demo(as_json: AsJson = False, debug: Debug = False) -> None:
     """Fit a curve that jumps, score it beside an exact GP, and draw it: out/demo.png.
 
     Example: dsmgp demo
     """
     from dsmgp import demo as script
 
-    script.main()
+    found = script.main(say if as_json else print)
+    if as_json:
+        print_json(found)
 
 
 @app.command()
@@ -59,6 +63,7 @@ def reproduce(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("out/reproduction"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and methods: minutes, not hours.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Random splits of each data set; as many as the experiment has.")] = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:  # fmt: skip
     """Run the paper's experiments again: results, table and figure of each in one folder.
@@ -74,6 +79,9 @@ def reproduce(
         paths = reproduce_all(out, quick, seeds, progress=say)
     else:
         paths = run(name, out, quick=quick, seeds=seeds, progress=say)
+    if as_json:
+        print_json({"paths": [str(path) for path in paths]})
+        return
     for path in paths:
         typer.echo(str(path))
 

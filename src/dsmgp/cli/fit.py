@@ -21,6 +21,7 @@ from dsmgp.cli.talk import (
     command,
     print_json,
     refuse,
+    remark,
     say,
 )  # fmt: skip
 
@@ -68,7 +69,7 @@ def fit(
     drop: Annotated[list[str], typer.Option(help="Column to leave out; may be repeated.")] = [],  # noqa: B006
     categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.onehot,
     missing: Annotated[Missing, typer.Option(help="What to do with missing values.")] = Missing.refuse,
-    kernel: Annotated[str, typer.Option(help="auto, rbf, matern12, matern32, matern52 or rq.")] = "auto",
+    kernel: Annotated[str, typer.Option(help="auto, rbf, matern12, matern32, matern52, rq, periodic, or a sum such as matern32+periodic.")] = "auto",
     mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "zero",
     effort: Annotated[Effort, typer.Option(help="What the fit may cost.")] = Effort.medium,
     weights: Annotated[Weights, typer.Option(help="How leaves are weighed.")] = Weights.gated,
@@ -130,13 +131,15 @@ def fit(
                 store=out,
             )
         recipe = Recipe.from_dict(model._table)
+        recipe.remarks = model._remarks
+        if not quiet:
+            remark(recipe.remarks)
     else:
         table = read_table(data)
         recipe = Recipe.learn(table, target, feature, drop, categories.value, missing.value)
         X, Y = recipe.inputs(table), recipe.outputs(table)
         if not quiet:
-            for remark in recipe.remarks:
-                say(remark)
+            remark(recipe.remarks)
         start = time.perf_counter()
         with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
             model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)
@@ -185,6 +188,7 @@ def _report(
     model: Any, recipe: Any, out: Path, seconds: float, stopped: bool, as_json: bool
 ) -> None:
     n_rows = model._model.experts.n_rows
+    kernels = list(dict.fromkeys(family.kernel for family in model._model.families))
     if as_json:
         print_json(
             {
@@ -192,7 +196,7 @@ def _report(
                 "rows": n_rows,
                 "inputs": recipe.input_names,
                 "targets": recipe.targets,
-                "kernel": model._model.families[0].kernel,
+                "kernels": kernels,
                 "loo_nlpd": model.loo_score_,
                 "loo_nlpd_new_inputs": model.loo_score_new_inputs_,
                 "seconds": seconds,
@@ -211,7 +215,7 @@ def _report(
                 f"{n_inputs}: {', '.join(recipe.input_names[:8])}{', ...' * (n_inputs > 8)}",
             ),
             ("targets", ", ".join(recipe.targets)),
-            ("kernel", model._model.families[0].kernel),
+            ("kernel" + "s" * (len(kernels) > 1), ", ".join(kernels)),
             ("leave-one-out NLPD", f"{model.loo_score_:.4g}"),
             ("seconds", f"{seconds:.1f}" + (", interrupted" if stopped else "")),
         ],

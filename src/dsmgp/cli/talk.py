@@ -6,12 +6,14 @@ import functools
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 __all__ = [
     "FAILED",
@@ -19,16 +21,20 @@ __all__ = [
     "REFUSED",
     "AsJson",
     "Debug",
+    "OneLine",
     "as_table",
     "command",
     "print_json",
     "refuse",
+    "remark",
     "say",
 ]
 
 #: Exit codes, beside 0: something failed that should not; the request or the data are wrong; Ctrl-C.
 FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 
+# Typer has click within it in some releases and beside it in others; this is the class of either.
+UsageError: Any = typer.BadParameter.__mro__[1]
 Command = TypeVar("Command", bound=Callable[..., Any])
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
@@ -47,6 +53,12 @@ def say(message: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
 
 
+def remark(remarks: Sequence[str]) -> None:
+    """What was done beyond what was asked for, on standard error."""
+    for each in remarks:
+        say(each)
+
+
 def print_json(result: Any) -> None:
     sys.stdout.write(json.dumps(result, indent=2, default=_plain) + "\n")
 
@@ -62,6 +74,48 @@ def as_table(title: str, rows: list[tuple[str, str]]) -> None:
     if not console.is_terminal:  # a pipe has no width
         console = Console(highlight=False, width=100)
     console.print(table, markup=False)
+
+
+class OneLine(TyperGroup):
+    """Commands whose errors of usage are one line too."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        options["standalone_mode"] = False
+        try:
+            code = super().main(*arguments, **options)
+        except UsageError as error:
+            if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # no command at all: the help
+            else:
+                say(f"error: {_usage(error)}")
+            sys.exit(error.exit_code)
+        sys.exit(
+            code if isinstance(code, int) else 0
+        )  # commands return nothing; what ends early, a code
+
+    # Ctrl-C before a command has begun: Typer would end without a word.
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _interrupts_told():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _interrupts_told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _interrupts_told() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _usage(error: Any) -> str:
+    message = _line(error.format_message()).replace("Value error, ", "").removesuffix(".")
+    where = "dsmgp" if error.ctx is None else error.ctx.command_path
+    return f"{message[:1].lower()}{message[1:]}; see {where} --help"
 
 
 def command(function: Command) -> Command:

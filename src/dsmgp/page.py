@@ -1,0 +1,65 @@
+"""Pieces of an HTML page that needs no network: its style, tables, numbers and text."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["STYLE", "escaped", "number", "pair", "table"]
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.55 system-ui, sans-serif; color: #1b1f24; background: #fff; max-width: 62rem;
+       margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; border-bottom: 1px solid #d8dee4; padding-bottom: .3rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .3rem; }
+p, li { max-width: 44rem; }
+.lead { color: #57606a; margin: 0 0 1.5rem; }
+nav { font-size: .92rem; } nav a { margin-right: .9rem; color: #0b5394; }
+table { border-collapse: collapse; font-size: .93rem; margin: .6rem 0 1rem; }
+th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #eaeef2; vertical-align: top; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+figure { margin: .8rem 0; } figcaption { color: #57606a; font-size: .9rem; max-width: 44rem; }
+img { max-width: 100%; height: auto; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .5rem 1.5rem; }
+.wide { overflow-x: auto; }
+pre { background: #f6f8fa; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }
+"""
+
+
+def pair(pictures: Sequence[str]) -> str:
+    """Pictures beside one another where there is room."""
+    return f'<div class="pair">{"".join(pictures)}</div>'
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table with one line of heads."""
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        return "".join(
+            f'<{tag} class="number">{escaped(v)}</{tag}>'
+            if _is_number(v)
+            else f"<{tag}>{escaped(v)}</{tag}>"
+            for v in values
+        )
+
+    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.rstrip("%").replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def number(value: Any) -> str:
+    return f"{float(value):.5g}"
+
+
+def escaped(text: str) -> str:
+    return html.escape(str(text))
