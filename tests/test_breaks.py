@@ -396,3 +396,15 @@ def test_the_gradient_of_the_evidence_equals_finite_differences(
         step[i] = 1e-5
         slope = (objective(theta + step, False)[0] - objective(theta - step, False)[0]) / 2e-5
         assert gradient[i] == pytest.approx(slope, rel=2e-5, abs=2e-5)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_probabilities_stay_so_where_the_evidence_is_huge(rng, compiled):
+    """What cancels in it then leaves more than the digits of a probability."""
+    order = Order(np.sort(rng.uniform(size=60)))
+    evidences = -1e30 * np.arange(1, 21) ** 2 * rng.uniform(0.5, 1.0, size=(60, 20))
+    evidences[np.arange(60)[:, None] + np.arange(20) >= 60] = -np.inf
+    log_change, log_stay, _ = hazard_odds(order, "length", 0.3)
+    found = any_changes(order, evidences, log_change, log_stay, compiled)
+    for probability in (found.change, found.probability):
+        assert ((probability >= 0) & (probability <= 1)).all()

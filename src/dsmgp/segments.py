@@ -205,7 +205,8 @@ class _Pass:
             self._backward(evidences, after, ahead)
         self.before, self.after, self.total = before, after, float(before[n])
         self._going, self._ahead = going, ahead
-        self.change = np.exp(before + self.enter + after - self.total)
+        # Where the evidence is huge, what cancels leaves more than a probability can be.
+        self.change = np.exp(np.minimum(before + self.enter + after - self.total, 0.0))
         self.change[[0, n]] = 0.0
         return self.total
 
@@ -235,7 +236,7 @@ class _Pass:
                 continue
             width = min(self.longest, self.n - i)
             log_p = self._going[i] + evidences[i, :width] + self._ahead[i + 1 : i + 1 + width]
-            log_p -= self.total
+            log_p = np.minimum(log_p - self.total, 0.0)
             kept = np.flatnonzero(log_p > tiny)
             found.append((np.full(len(kept), i), i + 1 + kept, np.exp(log_p[kept])))
         start, end, probability = (np.concatenate(parts) for parts in zip(*found, strict=True))
