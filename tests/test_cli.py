@@ -108,6 +108,7 @@ def test_info_says_what_a_file_holds(folder):
     assert about["rows"] == 120
     assert about["targets"] == ["price"]
     assert about["settings"]["effort"] == "low"
+    assert len(about["units"]["inputs"]["scale"]) == len(about["inputs"])
     assert "leaves" in run("info", folder / "price.dsmgp").stdout
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor
@@ -34,6 +35,13 @@ def test_outputs_are_called_by_their_names(wavy):
         assert line in summarise(model, INPUTS, (0.0, 0.0), None, ["price", "rent"])
         numbered = summarise(model, INPUTS, (0.0, 0.0), None)
         assert line.replace("price", "output 0") in numbered
+
+
+def test_names_of_columns_reach_the_summary(wavy):
+    X, y = wavy
+    noise = np.random.default_rng(0).normal(size=len(y))
+    frame = pd.DataFrame({"price": y, "rent": noise})
+    assert "kernel of rent" in fitted(X, frame).summary()
 
 
 def test_so_are_outputs_that_were_fine_tuned_and_that_break(wavy):

@@ -22,7 +22,6 @@ class Kept(Told):
     get_params: Any
     n_evaluations_: int
     set_output: Any
-    _target_names: list[str] | None
 
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
         """One leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.

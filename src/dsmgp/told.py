@@ -31,6 +31,7 @@ class Told(Changeable):
     kernel_scores_: dict[str, float] | None
     _learned: list[Learned]
     _squeeze: bool
+    _target_names: list[str] | None
 
     def summary(self) -> str:
         """What was learned, in the user's units: relevance of inputs, noise, tree, evidence."""
@@ -39,9 +40,12 @@ class Told(Changeable):
         if names is None:
             names = [f"x{k}" for k in range(self.n_features_in_)]
         if isinstance(self._model, BreakingModel):
-            return summarise_breaks(self._model, list(names), self.kernel_scores_)
+            return summarise_breaks(
+                self._model, list(names), self.kernel_scores_, self._target_names
+            )
         scores = (self.loo_score_, self.loo_score_new_inputs_)
-        return summarise(self._settled().model, list(names), scores, self.kernel_scores_)
+        model = self._settled().model
+        return summarise(model, list(names), scores, self.kernel_scores_, self._target_names)
 
     def split_posterior(self, dimension: int | str = 0) -> Splits:
         """Where the model breaks along an input: the posterior over positions of changes, or of cuts.

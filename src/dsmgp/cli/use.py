@@ -113,12 +113,14 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
         "loo_nlpd_new_inputs": header["scores"]["loo_new_inputs"],
         "factors": "factor.alpha" in archive,
         "bytes": sum(p.stat().st_size for p in written),
+        "units": header.get("units"),
         "settings": {k: v for k, v in header["parameters"].items() if not isinstance(v, dict)},
     }
     if as_json:
         print_json(about)
         return
-    rows = [(name, _words(value)) for name, value in about.items() if name != "settings"]
+    for_machines = ("settings", "units")
+    rows = [(name, _words(value)) for name, value in about.items() if name not in for_machines]
     rows += [(f"  {name}", _words(value)) for name, value in about["settings"].items()]
     as_table(str(model), rows)
 
