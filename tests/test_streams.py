@@ -190,10 +190,12 @@ def test_what_needs_rows_in_memory_is_refused(folder, rows):
         lambda: model.forget([0]),
         model.finetune,
         model.to_gpytorch,
-        lambda: model.row_ids_,
     ):
         with pytest.raises(ValueError, match="not available after fit_dataset"):
             call()
+    with pytest.raises(AttributeError, match="row_ids_ is not available after fit_dataset"):
+        _ = model.row_ids_
+    assert "What was learned" in model._repr_html_()
     for options in ({"structure": "paper"}, {"objective": "full"}, {"structure": "changepoint"}):
         with pytest.raises(ValueError, match="fit_dataset needs structure='balanced'"):
             DSMGPRegressor(**options).fit_dataset(folder, target="y")
