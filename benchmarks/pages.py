@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from statistics import mean
 
@@ -62,10 +62,13 @@ def summary(rows: list[dict], on_gpu: list[dict]) -> str:
     for name, ours in (
         (n, [r for r in rows if (r["data"], r["method"]) == (n, "dsmgp")]) for n in accuracy.DATA
     ):
-        exact = [r for r in rows + on_gpu if (r["data"], r["method"]) == (name, "exact")]
-        # The same seeds: one that was run on both machines counts once.
-        exact = list({r["seed"]: r for r in exact}.values())
-        boosted = [r for r in rows if (r["data"], r["method"]) == (name, "hist-boosting")]
+        peers = {
+            # The same seeds: one that was run on both machines counts once.
+            method: {
+                r["seed"]: r for r in rows + on_gpu if (r["data"], r["method"]) == (name, method)
+            }.values()
+            for method in ("exact", "svgp", "gpboost", "hist-boosting")
+        }
         paper = accuracy.PAPER.get(name, {})
         best = [f"{min(cell[k] for cell in paper.values()):.2f}" for k in (0, 1)] if paper else []
         lines.append(
@@ -74,14 +77,18 @@ def summary(rows: list[dict], on_gpu: list[dict]) -> str:
                 "seeds": len(ours),
                 "ours": _means(ours, ("mae", "rmse", "nlpd")),
                 "covers": _means(ours, ("coverage90",)),
-                "exact": _means(exact, ("rmse", "nlpd")) + f" ({len(exact)})" if exact else "",
-                "boosted": _means(boosted, ("mae", "rmse", "nlpd")),
+                **{
+                    method: _means(found, ("rmse", "nlpd")) + f" ({len(found)})" if found else ""
+                    for method, found in peers.items()
+                },
+                "boosted": _means(peers["hist-boosting"], ("mae", "rmse", "nlpd")),
                 "paper": ", ".join(best),
             }
         )
     titles = {
         "data": "data", "seeds": "seeds", "ours": "dsmgp: MAE, RMSE, NLPD", "covers": "90% covers",
-        "exact": "exact GP: RMSE, NLPD (seeds)", "boosted": "boosted trees: MAE, RMSE, NLPD",
+        "exact": "exact GP: RMSE, NLPD (seeds)", "svgp": "SVGP", "gpboost": "GPBoost",
+        "boosted": "boosted trees: MAE, RMSE, NLPD",
         "paper": "paper's best: MAE, NLPD",
     }  # fmt: skip
     commits = ", ".join(dict.fromkeys(r["commit"] for r in rows if r["method"] == "dsmgp"))
@@ -106,7 +113,7 @@ def timings() -> str:
     return table(titles, lines)
 
 
-def _means(rows: list[dict], keys: tuple[str, ...]) -> str:
+def _means(rows: Collection[dict], keys: tuple[str, ...]) -> str:
     return ", ".join(f"{mean([row[key] for row in rows]):.3f}" for key in keys) if rows else ""
 
 
