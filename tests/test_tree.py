@@ -193,3 +193,19 @@ def test_nodes_cannot_be_changed_and_survive_pickling():
         tree.region.lower[0] = 0.0
     again = pickle.loads(pickle.dumps(tree))
     assert n_induced_trees(again) == n_induced_trees(tree)
+
+
+def test_arrays_of_nodes_cannot_be_changed_either():
+    part = Region.whole(1).split(0, [0.5])[0]
+    for array in (part.lower, part.upper, Sum([Leaf(part)]).log_weights, Leaf(part, [1, 2]).rows):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
+
+
+def test_a_cut_that_leaves_nothing_on_one_side_is_refused():
+    with pytest.raises(ValueError, match="expected lower < upper in every dimension"):
+        Region.whole(1).split(0, [0.5, 0.5])
+
+
+def test_a_leaf_built_by_hand_has_no_rows_yet():
+    assert Leaf(Region.whole(1)).n_rows == 0
