@@ -6,7 +6,15 @@ from scipy import stats
 
 from dsmgp import DSMGPRegressor
 from dsmgp.components import Components
-from dsmgp.gate import Gate, _Problem, fit_gate, log_product, standardised
+from dsmgp.gate import (
+    Gate,
+    _Problem,
+    fit_gate,
+    leaf_scales,
+    log_product,
+    standardised,
+    without_known,
+)
 
 
 def random_problem(rng, n=60, k=4, outputs=2, n_shapes=2):
@@ -59,6 +67,16 @@ def test_the_gate_trusts_the_leaf_that_is_sure_where_that_is_right(rng):
     gate = fit_gate(components, np.ones_like(mean), path, y, local_scale=False)
     assert gate.variance_exponent > 0.5
     np.testing.assert_array_equal(gate.shape_variances, [1.0])
+
+
+def test_the_gate_does_not_trust_what_says_nothing(rng):
+    """Variances and scales that have nothing to do with how good a leaf is: weights of all become alike."""
+    variance, scale = np.exp(rng.normal(size=(2, 2000, 2, 1)))
+    components = Components(np.tile([0, 1], (2000, 1)), rng.normal(size=variance.shape), variance)
+    path = np.full((2000, 2), np.log(0.5))
+    gate = fit_gate(components, scale, path, np.zeros((2000, 1)), local_scale=True)
+    assert abs(gate.variance_exponent) < 0.2
+    assert abs(gate.scale_exponent) < 0.2
 
 
 def test_heavy_tails_are_found(rng):
@@ -181,3 +199,12 @@ def test_residuals_as_large_as_expected_make_a_scale_of_one_whatever_noise_is_kn
     np.testing.assert_allclose(counts, np.square((variance - known) / variance))
     np.testing.assert_allclose(standardised(2 * variance, variance, 0 * known)[0], 2.0)
     np.testing.assert_allclose(standardised(2 * variance, variance, None)[0], 2.0)
+
+
+def test_a_scale_is_the_mean_square_with_one_row_of_prior_beside():
+    np.testing.assert_allclose(leaf_scales(np.array([0.0, 7.0]), np.array([3.0, 1.0])), [0.25, 4.0])
+
+
+def test_noise_that_is_known_to_be_all_there_is_leaves_next_to_nothing():
+    found = without_known(np.array([4.0, 4.0]), np.array([1.0, 5.0]))
+    np.testing.assert_allclose(found, [3.0, 4e-9])
