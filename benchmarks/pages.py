@@ -26,6 +26,7 @@ import memory
 import outofcore
 import scaling
 import sharing
+import soak
 import sparse
 import speed
 import structures
@@ -33,8 +34,8 @@ import updates
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scaling, sharing, sparse, speed, structures,
-    updates,
+    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scaling, sharing, soak, sparse, speed,
+    structures, updates,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)

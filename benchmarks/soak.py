@@ -113,8 +113,13 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     report = soak(0.5 if given.quick else given.minutes, given.seed)
-    write_report(given.results or results_path("soak", given.quick), report)
-    print(table(COLUMNS, [report]))
+    found = {"rows": [report]}
+    write_report(given.results or results_path("soak", given.quick), found)
+    print(page(found))
+
+
+def page(report: dict) -> str:
+    return table(COLUMNS, report["rows"])
 
 
 if __name__ == "__main__":

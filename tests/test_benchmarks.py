@@ -56,7 +56,7 @@ def test_scaling_does_not_run_again_what_is_there(tmp_path):
 
 
 def test_use_without_end_takes_no_more_memory_and_drifts_nowhere(tmp_path):
-    report = run("soak", tmp_path)
+    (report,) = run("soak", tmp_path)["rows"]
     assert report["rounds"] >= 10
     assert report["growth"] < 60  # MB; memory of C libraries comes and goes by tens
     assert report["drift"] < 1e-6

@@ -91,6 +91,11 @@ def test_intervals_hold_their_probability():
     np.testing.assert_allclose(law.cdf(low), 0.1, rtol=1e-9)
 
 
+def test_intervals_hold_nine_tenths_unless_told():
+    law = random_mixture()
+    np.testing.assert_array_equal(law.interval(), law.interval(0.9))
+
+
 def test_samples_follow_the_law():
     law = random_mixture(5)
     draws = law.sample(20_000, random_state=0)
