@@ -208,3 +208,11 @@ def test_a_scale_is_the_mean_square_with_one_row_of_prior_beside():
 def test_noise_that_is_known_to_be_all_there_is_leaves_next_to_nothing():
     found = without_known(np.array([4.0, 4.0]), np.array([1.0, 5.0]))
     np.testing.assert_allclose(found, [3.0, 4e-9])
+
+
+def test_weights_fall_with_variance_and_scale_as_the_gate_was_fitted():
+    gate = Gate(1.5, 0.4, np.ones(1), np.ones(1))
+    path, variance, scale = np.log([0.3]), np.array([[2.0, 3.0]]), np.array([[0.5, 7.0]])
+    expected = np.log(0.3) - 1.5 * np.log(6.0) - 0.4 * np.log(3.5)
+    np.testing.assert_allclose(gate.log_weight(path, variance, scale), [expected])
+    np.testing.assert_allclose(gate.log_constant(path, scale), [np.log(0.3) - 0.4 * np.log(3.5)])

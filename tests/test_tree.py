@@ -209,3 +209,13 @@ def test_a_cut_that_leaves_nothing_on_one_side_is_refused():
 
 def test_a_leaf_built_by_hand_has_no_rows_yet():
     assert Leaf(Region.whole(1)).n_rows == 0
+
+
+def test_errors_name_the_ranges_that_were_expected():
+    parts = [Leaf(part) for part in Region([0.0, 0.0], [3.0, 1.0]).split(0, [1.0, 2.0])]
+    with pytest.raises(ValueError, match=r"one of 0\.\.1, got 5"):
+        Product(parts, 5, [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"increase inside \[0, 3\), got \[2\.0, 1\.0\]"):
+        Product(parts, 0, [2.0, 1.0])
+    with pytest.raises(ValueError, match=r"child 0 covers \[0, 1\) x .*, child 1 covers \[1, 2\)"):
+        Sum(parts)
