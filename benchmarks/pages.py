@@ -26,6 +26,7 @@ import memory
 import outofcore
 import scaling
 import sharing
+import sizes
 import soak
 import sparse
 import speed
@@ -34,7 +35,7 @@ import updates
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scaling, sharing, soak, sparse, speed,
+    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scaling, sharing, sizes, soak, sparse, speed,
     structures, updates,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

@@ -16,7 +16,7 @@ from damage import made_up, packed, unpacked, worn
 
 from dsmgp import DSMGPRegressor, archive, load
 from dsmgp.archive import ModelFileError
-from dsmgp.conditioned import FactorisationWarning
+from dsmgp.notices import FactorisationWarning
 
 ROWS = np.random.default_rng(0).uniform(size=(30, 2))
 HEIGHT = np.sin(6 * ROWS[:, 0])
@@ -59,7 +59,7 @@ def test_files_that_were_damaged_or_joined_are_all_refused(files, tmp_path, rng,
 
 
 @pytest.mark.parametrize("n", [100, pytest.param(10_000, marks=pytest.mark.slow)])
-@pytest.mark.filterwarnings("ignore::dsmgp.conditioned.FactorisationWarning")
+@pytest.mark.filterwarnings("ignore::dsmgp.notices.FactorisationWarning")
 def test_files_that_were_made_up_are_refused_or_hold_a_whole_model(files, tmp_path, rng, n):
     """Their checksum is right. What is read predicts finite numbers, and the same after it was written again."""
     path, n_read = tmp_path / "model.dsmgp", 0

@@ -23,11 +23,12 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from dsmgp import batched as batched_module
-from dsmgp.conditioned import Conditioned, FactorisationWarning
+from dsmgp.conditioned import Conditioned
 from dsmgp.experts import Experts
 from dsmgp.general import General
 from dsmgp.grow import grow_balanced
 from dsmgp.native import NativeEngine
+from dsmgp.notices import FactorisationWarning
 from dsmgp.process import KERNELS, build_process
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Product, Region, leaves

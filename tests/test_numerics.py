@@ -12,8 +12,8 @@ from hard_kernels import hard_kernels, residuals
 
 from dsmgp import DSMGPRegressor
 from dsmgp.batched import BatchedEngine
-from dsmgp.conditioned import FactorisationWarning
 from dsmgp.native import KINDS, NativeEngine
+from dsmgp.notices import FactorisationWarning
 from dsmgp.process import SINGLE_NOISE_FLOOR
 
 pytest.importorskip("dsmgp.compiled", reason="needs numba", exc_type=ImportError)
@@ -175,7 +175,7 @@ def test_a_kernel_that_gives_no_numbers_is_refused(wavy):
     assert not hasattr(model, "tree_")
 
 
-@pytest.mark.filterwarnings("ignore::dsmgp.conditioned.FactorisationWarning")
+@pytest.mark.filterwarnings("ignore::dsmgp.notices.FactorisationWarning")
 def test_a_matrix_that_nothing_helps_is_refused_in_words(wavy):
     """Covariances that are no covariances: their negative is."""
 

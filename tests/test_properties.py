@@ -11,11 +11,11 @@ from odd_tables import FORMS, dressed, options, options_with_breaks, tables
 
 from dsmgp import ChangePoints, DSMGPRegressor
 from dsmgp.breaking import BreakingModel
-from dsmgp.conditioned import FactorisationWarning
+from dsmgp.notices import FactorisationWarning
 from dsmgp.process import NOISE_FLOOR
 from dsmgp.tree import Leaf, Product, Region, Sum
 
-pytestmark = pytest.mark.filterwarnings("ignore::dsmgp.conditioned.FactorisationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::dsmgp.notices.FactorisationWarning")
 
 
 def holds(law, n, *drawn):

@@ -20,8 +20,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dsmgp.archive import ModelFileError
     from dsmgp.breaks import ChangePoints
-    from dsmgp.conditioned import FactorisationWarning
     from dsmgp.mixture import Mixture
+    from dsmgp.notices import FactorisationWarning
     from dsmgp.regressor import DSMGPRegressor, load
 else:
     # Loaded when asked for: scikit-learn, which the regressor stands on, brings in scipy.stats and
@@ -30,7 +30,7 @@ else:
     from importlib import import_module
 
     _HOMES = {
-        "ChangePoints": "breaks", "DSMGPRegressor": "regressor", "FactorisationWarning": "conditioned",
+        "ChangePoints": "breaks", "DSMGPRegressor": "regressor", "FactorisationWarning": "notices",
         "Mixture": "mixture", "ModelFileError": "archive", "load": "regressor",
     }  # fmt: skip
 

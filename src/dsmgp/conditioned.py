@@ -18,7 +18,7 @@ from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group, Packed, Stacked
 from dsmgp.live import Column, inverse_diagonal
 from dsmgp.loo import LeaveOneOut, LeftLeaves, LeftOut
-from dsmgp.notices import warn_user
+from dsmgp.notices import FactorisationWarning, warn_user
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
 from dsmgp.routes import Routes
@@ -26,7 +26,7 @@ from dsmgp.shared import SharedEngine
 from dsmgp.sharing import SharingPlan
 from dsmgp.stationary import BoundStationary
 
-__all__ = ["Conditioned", "FactorisationWarning"]
+__all__ = ["Conditioned"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -36,23 +36,6 @@ Index = NDArray[np.int64]
 BRIEF, BRIEF_PAIRS = 1e7, 1000
 # Bytes of factors below which it is not these that a GPU is short of memory for.
 LEAST_HELD = 2**24
-
-
-class FactorisationWarning(UserWarning):
-    """A leaf's covariance matrix needed more noise than it has to be factorised.
-
-    Examples
-    --------
-    To have it raised instead of shown:
-
-    >>> import warnings
-    >>> from dsmgp import DSMGPRegressor
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("error", FactorisationWarning)
-    ...     model = DSMGPRegressor("rbf", random_state=0).fit(
-    ...         [[0.0], [0.0], [1.0]], [0.0, 0.1, 1.0]
-    ...     )
-    """
 
 
 class Conditioned:

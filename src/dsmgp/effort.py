@@ -7,6 +7,7 @@ stays within what the effort allows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["EFFORTS", "GRADIENT", "Effort", "leaf_rows", "seconds"]
@@ -65,25 +66,27 @@ class Effort:
         """Seconds on a device."""
         return self.seconds.get(device, self.seconds["cuda"])
 
-    def leaf_sizes(self, n_rows: int, device: str) -> list[int]:
-        """Sizes of the leaves, one entry per partition.
+    def leaf_sizes(self, n_rows: int, device: str, most: float = math.inf) -> list[int]:
+        """Sizes of the leaves, one entry per partition; ``most`` rows of a leaf can be held in memory.
 
         Where a size holds all rows, the partition is one leaf that knows everything. It is tried last, even
         if the ladder ends below.
         """
+        steps = self._steps(n_rows, device, most)
         for copies in range(self.copies[1], self.copies[0], -1):
-            sizes, spent = self._climb(n_rows, device, copies)
+            sizes, spent = self._climb(steps, n_rows, device, copies)
             if spent <= CHEAP * self.budget(device):
                 return sizes
-        return self._climb(n_rows, device, self.copies[0])[0]
+        return self._climb(steps, n_rows, device, self.copies[0])[0]
 
-    def _climb(self, n_rows: int, device: str, copies: int) -> tuple[list[int], float]:
+    def _climb(
+        self, steps: list[int], n_rows: int, device: str, copies: int
+    ) -> tuple[list[int], float]:
         """Sizes up the ladder as far as the budget goes, and the seconds they take.
 
         First one partition of each size, then others of each, from the small: one size more is worth more than
         another partition of the same. The smallest is there in any case.
         """
-        steps = self._steps(n_rows, device)
         sizes: list[int] = []
         spent = 0.0
         for turn in range(copies):
@@ -96,12 +99,13 @@ class Effort:
                     spent += cost
         return sorted(sizes), spent
 
-    def _steps(self, n_rows: int, device: str) -> list[int]:
-        """Sizes from small to large; the last one holds all rows where that is allowed."""
-        most_rows = self.most_rows.get(device, self.most_rows["cuda"])
+    def _steps(self, n_rows: int, device: str, most: float) -> list[int]:
+        """Sizes from small to large; the last one holds all rows where that is allowed. There is always one."""
+        most_rows = min(self.most_rows.get(device, self.most_rows["cuda"]), most)
         below = [size for size in self.ladder if size < n_rows]
         whole = next((size for size in self.ladder if size >= n_rows), n_rows)
-        return [*below, whole] if n_rows <= most_rows or not below else below
+        steps = [size for size in below if size <= most] or below[:1]
+        return [*steps, whole] if n_rows <= most_rows or not steps else steps
 
 
 #: By name.

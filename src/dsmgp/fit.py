@@ -243,11 +243,11 @@ class _Fit:
     def _sizes(self) -> list[int]:
         """Sizes of the leaves, one entry per partition."""
         settings = self.settings
-        n_rows, device = self.trainer.n_rows, settings.device.type
-        sizes = list(settings.leaf_sizes or self.effort.leaf_sizes(n_rows, device))
-        if settings.leaf_sizes is None:  # leaves that memory cannot hold are not chosen
-            most = self.trainer.most_leaf_rows
-            sizes = [size for size in sizes if min(size, n_rows) <= most] or sizes[:1]
+        trainer, device = self.trainer, settings.device.type
+        sizes = list(
+            settings.leaf_sizes
+            or self.effort.leaf_sizes(trainer.n_rows, device, trainer.most_leaf_rows)
+        )
         n_children = settings.sum_children
         if n_children is None:
             n_children = len(sizes) if len(sizes) > 1 else BALANCED_CHILDREN

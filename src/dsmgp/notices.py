@@ -7,7 +7,7 @@ import sys
 import warnings
 from types import FrameType
 
-__all__ = ["warn_user"]
+__all__ = ["FactorisationWarning", "warn_user"]
 
 PACKAGE = os.path.dirname(__file__) + os.sep
 # Actions of Python's filters by which a warning is not repeated.
@@ -15,6 +15,23 @@ ONCE = ("default", "module", "once")
 # What was shown where, under which filters. Python keeps such a list too, but empties it whenever filters are set,
 # even for a moment, and scikit-learn's checks do that in every fit.
 _shown: dict[tuple[type[Warning], str, str, int], tuple[object, ...]] = {}
+
+
+class FactorisationWarning(UserWarning):
+    """A leaf's covariance matrix needed more noise than it has to be factorised.
+
+    Examples
+    --------
+    To have it raised instead of shown:
+
+    >>> import warnings
+    >>> from dsmgp import DSMGPRegressor
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", FactorisationWarning)
+    ...     model = DSMGPRegressor("rbf", random_state=0).fit(
+    ...         [[0.0], [0.0], [1.0]], [0.0, 0.1, 1.0]
+    ...     )
+    """
 
 
 def warn_user(

@@ -14,11 +14,9 @@ __all__ = ["check_kept", "output_names", "predicted"]
 CHUNK = 20_000
 
 
-def output_names(model: Any) -> list[str]:
-    """What the outputs of a fitted model are called; y, or y0, y1 and so on, where they came without names."""
-    if model._target_names:
-        return list(model._target_names)
-    return ["y"] if model._squeeze else [f"y{k}" for k in range(model._rows[1].shape[1])]
+def output_names(given: Sequence[str] | None, squeeze: bool, n_outputs: int) -> list[str]:
+    """What outputs are called; y, or y0, y1 and so on, where they came without names."""
+    return list(given or (["y"] if squeeze else [f"y{k}" for k in range(n_outputs)]))
 
 
 def check_kept(

@@ -109,10 +109,10 @@ class Recipe:
         """Columns of text; a file without types is to be read with these as they are written."""
         return [column.name for column in self.columns if column.kind == "category"]
 
-    def inputs(self, table: pa.Table) -> Array:
-        """The inputs of a table, (n_rows, n_inputs)."""
+    def inputs(self, table: pa.Table, before: int = 0) -> Array:
+        """The inputs of a table, (n_rows, n_inputs); errors count its rows on from so many ``before``."""
         _check_there(table, [column.name for column in self.columns])
-        parts = [_numbers(table[column.name], column) for column in self.columns]
+        parts = [_numbers(table[column.name], column, before) for column in self.columns]
         return np.ascontiguousarray(np.column_stack(parts))
 
     def described(self) -> list[str]:
@@ -145,8 +145,8 @@ class Recipe:
             if missing.get(column.name)
         ]
 
-    def outputs(self, table: pa.Table) -> Array:
-        """The targets of a table, (n_rows, n_targets)."""
+    def outputs(self, table: pa.Table, before: int = 0) -> Array:
+        """The targets of a table, (n_rows, n_targets); errors count its rows on from so many ``before``."""
         _check_there(table, self.targets)
         found = []
         for name in self.targets:
@@ -156,9 +156,10 @@ class Recipe:
                     f"the target {name!r} holds {WORDS[kind]}, expected numbers"
                     + _example(table[name])
                 )
-            _refuse_missing(table[name], name, "remove such rows: a target is never filled in")
+            remedy = "remove such rows: a target is never filled in"
+            _refuse_missing(table[name], name, remedy, before)
             found.append(_floats(table[name]))
-            _refuse_infinite(found[-1], name)
+            _refuse_infinite(found[-1], name, before)
         return np.column_stack(found)
 
     def as_dict(self) -> dict[str, Any]:
@@ -174,7 +175,8 @@ class Recipe:
         names = getattr(model, "feature_names_in_", [f"x{k}" for k in range(model.n_features_in_)])
         kinds = ["date" if k in model._dates else "number" for k in range(len(names))]
         columns = [Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)]
-        return cls(columns, output_names(model))
+        n_outputs = model._rows[1].shape[1]
+        return cls(columns, output_names(model._target_names, model._squeeze, n_outputs))
 
     @classmethod
     def from_dict(cls, written: Any) -> Recipe:
@@ -248,7 +250,7 @@ def _kind(values: pa.ChunkedArray, name: str) -> str:
     )
 
 
-def _numbers(values: pa.ChunkedArray, column: Column) -> Array:
+def _numbers(values: pa.ChunkedArray, column: Column, before: int) -> Array:
     """A column of a table as the recipe says, (n_rows, 1 or n_levels)."""
     kind = _kind(values, column.name)
     if pa.types.is_null(values.type):
@@ -257,13 +259,12 @@ def _numbers(values: pa.ChunkedArray, column: Column) -> Array:
         kind = "category"  # levels that look like numbers, where no other came with them
     if kind != column.kind:
         raise TableError(
-            f"column {column.name!r} holds {WORDS[kind]}{_example(values)}, and held {WORDS[column.kind]} when the "
+            f"column {column.name!r} holds {WORDS[kind]}{_example(values, before)}, and held {WORDS[column.kind]} when the "
             "model was fitted"
         )
     if column.fill is None:
-        _refuse_missing(
-            values, column.name, "remove such rows, or fit the model with --missing impute"
-        )
+        remedy = "remove such rows, or fit the model with --missing impute"
+        _refuse_missing(values, column.name, remedy, before)
     if column.kind == "category":
         found = _text(values).to_pylist()
         fill = column.fill
@@ -272,14 +273,14 @@ def _numbers(values: pa.ChunkedArray, column: Column) -> Array:
         if not known.all():
             row = int(np.flatnonzero(~known)[0])
             raise TableError(
-                f"column {column.name!r} has {text[row]!r} in row {row + 1}, a level that was not there when the "
+                f"column {column.name!r} has {text[row]!r} in row {before + row + 1}, a level that was not there when the "
                 "model was fitted; remove such rows, or fit again"
             )
         return np.stack([text == level for level in column.levels], axis=1).astype(np.float64)
     numbers = _floats(values)
     if column.fill is not None:
         numbers = np.where(np.isnan(numbers), float(column.fill), numbers)
-    _refuse_infinite(numbers, column.name)
+    _refuse_infinite(numbers, column.name, before)
     return numbers[:, None]
 
 
@@ -303,28 +304,29 @@ def _is_missing(values: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(), dtype=bool)
 
 
-def _refuse_missing(values: pa.ChunkedArray, name: str, remedy: str) -> None:
+def _refuse_missing(values: pa.ChunkedArray, name: str, remedy: str, before: int = 0) -> None:
     missing = np.flatnonzero(_is_missing(values))
     if missing.size:
         others = missing.size - 1
         more = f", and in {others} other row{'s' * (others > 1)}" if others else ""
-        raise TableError(f"column {name!r} has no value in row {missing[0] + 1}{more}; {remedy}")
+        row = before + missing[0] + 1
+        raise TableError(f"column {name!r} has no value in row {row}{more}; {remedy}")
 
 
-def _refuse_infinite(numbers: Array, name: str) -> None:
+def _refuse_infinite(numbers: Array, name: str, before: int) -> None:
     """Here, where rows are counted as the user counts them; the model counts from 0."""
     bad = np.flatnonzero(~(np.abs(numbers) < LARGEST))
     if not bad.size:
         return
-    value, row = numbers[bad[0]], bad[0] + 1
+    value, row = numbers[bad[0]], before + bad[0] + 1
     remedy = "remove such rows" if np.isinf(value) else "rescale it, or remove such rows"
     raise TableError(f"column {name!r} has {value:g} in row {row}; {remedy}")
 
 
-def _example(values: pa.ChunkedArray) -> str:
+def _example(values: pa.ChunkedArray, before: int = 0) -> str:
     """A value that shows what is meant."""
     found = values.drop_null()
     if not len(found):
         return ""
     row = int(np.flatnonzero(~_is_missing(values))[0])
-    return f" ({str(found[0])!r} in row {row + 1})"
+    return f" ({str(found[0])!r} in row {before + row + 1})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -119,11 +118,11 @@ class RowStream:
                     place = table.column_names.index(name)
                     table = table.set_column(place, name, table[name].cast(kind))
                 try:
-                    X = self.recipe.inputs(table)
-                    Y = self.recipe.outputs(table) if self.with_targets else np.empty((len(X), 0))
+                    X, Y = self.recipe.inputs(table, within), np.empty((len(table), 0))
+                    if self.with_targets:
+                        Y = self.recipe.outputs(table, within)
                 except TableError as error:
-                    told = _counted_on(str(error), within)
-                    raise TableError(f"in {file.name}: {told}") from error
+                    raise TableError(f"in {file.name}: {error}") from error
                 self._missing.update(self.recipe.missing(table))
                 yield Batch(first, X, Y, table)
                 first += len(X)
@@ -239,11 +238,6 @@ def _check_columns(file: Path, names: Sequence[str]) -> None:
         if name not in have:
             listed = ", ".join(map(repr, have[:12])) + (", ..." if len(have) > 12 else "")
             raise TableError(f"there is no column {name!r} in {file.name}, which has {listed}")
-
-
-def _counted_on(message: str, n_before: int) -> str:
-    """What is said of a row of a batch, said of the row of its file."""
-    return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + n_before}", message)
 
 
 def _levels(dataset: Any, name: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dsmgp.cli.given import Data, Model, loaded, rows_of
-from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, remark, say
+from dsmgp.cli.given import Data, Model, loaded, observed
+from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, say
 
 __all__ = ["evaluate", "report"]
 
@@ -31,16 +31,10 @@ def evaluate(model: Model, data: Data, as_json: AsJson = False, debug: Debug = F
     Example: dsmgp evaluate price.dsmgp test.csv --json
     """
     from dsmgp.scores import joint_nlpd, score_each
-    from dsmgp.tables import read_table
 
     fitted, recipe = loaded(model)
-    table = read_table(data, text=recipe.categories)
-    observed = recipe.outputs(table)
-    X = rows_of(fitted, recipe, table)
-    remarks = recipe.told(recipe.missing(table))
-    remark(remarks)
+    X, y, remarks = observed(fitted, recipe, data)
     law = fitted.predict_dist(X)
-    y = observed[:, 0] if fitted._squeeze else observed
     each = score_each(y, law, fitted._rows[1].mean(axis=0))
     together = joint_nlpd(y, law)
     if as_json:
@@ -74,14 +68,9 @@ def report(
     if not out.parent.is_dir():
         refuse(f"the folder {out.parent} does not exist; create it first")
     from dsmgp.report import write_report
-    from dsmgp.tables import read_table
 
     fitted, recipe = loaded(model)
-    table = read_table(data, text=recipe.categories)
-    y = recipe.outputs(table)
-    X = rows_of(fitted, recipe, table)
-    remarks = recipe.told(recipe.missing(table))
-    remark(remarks)
+    X, y, remarks = observed(fitted, recipe, data)
     write_report(
         out, fitted, X, y, targets=recipe.targets, title=title or f"{model.name} on {data}"
     )

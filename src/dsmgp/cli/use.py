@@ -67,8 +67,7 @@ def _predict_table(
     for name in keep:
         if name not in table.column_names:
             refuse(f"there is no column {name!r} to keep in {data}")
-    X, remarks = rows_of(model, recipe, table), recipe.told(recipe.missing(table))
-    remark(remarks)
+    X, remarks = rows_of(model, recipe, table)
     said = predicted(model, X, recipe.targets, *asked)
     columns = {name: table[name] for name in keep} | {n: pa.array(v) for n, v in said.items()}
     write_table(pa.table(columns), out)
@@ -92,6 +91,7 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
     Example: dsmgp info price.dsmgp
     """
     from dsmgp.archive import read_archive
+    from dsmgp.predicted import output_names
     from dsmgp.storage import model_file
 
     file = model_file(model)
@@ -100,13 +100,15 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
     written = [p for p in model.rglob("*") if p.is_file()] if model.is_dir() else [file]
     table = header.get("table") or {}
     n_rows, n_inputs = archive.arrays["X"].shape
+    n_outputs = archive.arrays["Y"].shape[1]
     about = {
         "format": header["format"],
         "dsmgp": header["dsmgp"],
         "torch": header["torch"],
         "rows": header.get("store", {}).get("n_rows", n_rows),
         "inputs": header.get("feature_names") or [f"x{k}" for k in range(n_inputs)],
-        "targets": table.get("targets") or header.get("target_names") or _unnamed(header, archive),
+        "targets": table.get("targets")
+        or output_names(header["target_names"], header["squeeze"], n_outputs),
         "kernels": [family["kernel"] for family in header["families"]],
         "leaves": len(archive.arrays["leaf.family"]),
         "loo_nlpd": header["scores"]["loo"],
@@ -123,12 +125,6 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
     rows = [(name, _words(value)) for name, value in about.items() if name not in for_machines]
     rows += [(f"  {name}", _words(value)) for name, value in about["settings"].items()]
     as_table(str(model), rows)
-
-
-def _unnamed(header: Any, archive: Any) -> list[str]:
-    """Outputs that came without names, as predictions call them."""
-    n_outputs = archive.arrays["Y"].shape[1]
-    return ["y"] if header.get("squeeze") else [f"y{k}" for k in range(n_outputs)]
 
 
 def _words(value: Any) -> str:
