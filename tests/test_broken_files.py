@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from damage import made_up, packed, unpacked, worn
 
-from dsmgp import DSMGPRegressor, archive, load
+from dsmgp import ChangePoints, DSMGPRegressor, archive, load
 from dsmgp.archive import ModelFileError
+from dsmgp.breaks import has_breaks
 from dsmgp.notices import FactorisationWarning
 
 ROWS = np.random.default_rng(0).uniform(size=(30, 2))
@@ -28,6 +29,8 @@ KINDS = {
     "sum of kernels": {"kernel": "matern12+rbf", "weights": "posterior"},
     "with factors": {"kernel": "rbf", "weights": "uniform", "mean": "constant"},
     "fine-tuned": {"kernel": "matern32"},
+    "changes": {"kernel": "rbf", "structure": "changepoint", "leaf_size": "auto"},
+    "outliers": {"kernel": "rbf", "structure": ChangePoints(1, outliers=True), "leaf_size": "auto"},
 }
 
 
@@ -36,7 +39,8 @@ def files(tmp_path_factory):
     """Sound files of all kinds."""
     path, found = tmp_path_factory.mktemp("sound") / "model.dsmgp", []
     for kind, options in KINDS.items():
-        model = DSMGPRegressor(leaf_size=10, max_iter=2, random_state=0, **options)
+        options = {"leaf_size": 10, "max_iter": 2, "random_state": 0, **options}
+        model = DSMGPRegressor(**options)
         y = np.column_stack([HEIGHT, ROWS[:, 1]]) if kind == "two outputs" else HEIGHT
         model.fit(ROWS, y)
         if kind == "fine-tuned":
@@ -75,7 +79,8 @@ def test_files_that_were_made_up_are_refused_or_hold_a_whole_model(files, tmp_pa
         assert np.isfinite(std).all()
         assert (std > 0).all()
         assert np.isfinite(model.log_marginal_likelihood_)
-        assert np.isfinite([model.loo_score_, model.loo_score_new_inputs_]).all()
+        left_out = np.isfinite([model.loo_score_, model.loo_score_new_inputs_])
+        assert (left_out != has_breaks(model.tree_)).all()
         assert isinstance(model.summary(), str)
         model.save(path)
         again = load(path).predict(NEW)

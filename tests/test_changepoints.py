@@ -191,7 +191,6 @@ def test_a_change_spread_over_gaps_is_one_change():
         lambda m, X, y, path: m.finetune(),
         lambda m, X, y, path: m.noise_at(X),
         lambda m, X, y, path: m.to_gpytorch(),
-        lambda m, X, y, path: m.save(path / "breaks.dsmgp"),
         lambda m, X, y, path: m.fit(X, y, noise=0.1),
     ],
 )
@@ -204,6 +203,28 @@ def test_what_cannot_be_done_where_leaves_break_is_refused(rng, tmp_path, call):
         call(model, X, y, tmp_path)
     np.testing.assert_array_equal(model.predict(X), before)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "auto"])
+@pytest.mark.parametrize("shape", ["noise", "walk", "sine"])
+def test_where_nothing_changes_no_change_is_listed(shape, kernel, rng):
+    """Noise alone says nothing of changes: there are then as few as were expected before."""
+    t, noise = np.arange(100.0), rng.normal(size=100)
+    y = {"noise": noise, "walk": np.cumsum(noise), "sine": np.sin(t / 15) + 0.2 * noise}[shape]
+    model = DSMGPRegressor(kernel, structure="changepoint", random_state=0).fit(t[:, None], y)
+    assert model.changepoints(0.5) == []
+    assert model.split_posterior().expected < 0.45
+
+
+@pytest.mark.parametrize("rows", [[20], [20, 60, 100]])
+def test_a_row_far_off_is_an_outlier_and_no_segment(rows, rng):
+    """However far: what is first taken for an outlier's noise is as wide as the suspects lie."""
+    t = np.arange(120.0)
+    y = np.sin(t / 15) + 5.0 * (t > 40) - 4.0 * (t > 80) + 0.1 * rng.normal(size=120)
+    y[rows] += 8.0
+    model = DSMGPRegressor("rbf", structure=ChangePoints(outliers=True)).fit(t[:, None], y)
+    assert [change.position for change in model.changepoints(0.5)] == [40.5, 80.5]
+    assert np.flatnonzero(model._model.outlier_probability > 0.5).tolist() == rows
 
 
 def test_copies_draw_as_the_model_does(rng):

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 import dsmgp
 from dsmgp.cli.app import app
-from dsmgp.cli.fit import _report
+from dsmgp.cli.fitted import say_fitted
 from dsmgp.recipe import Recipe
+from dsmgp.tree import Leaf, Region
 
 
 def run(*arguments, code=0, **more):
@@ -224,9 +225,9 @@ def test_demo_and_reproduce_answer_machines_too(monkeypatch, tmp_path):
 
 def test_fit_names_kernels_that_take_turns(capsys):
     families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
-    inner = SimpleNamespace(families=families, experts=SimpleNamespace(n_rows=3))
+    inner = SimpleNamespace(families=families, n_rows=3, tree=Leaf(Region.whole(1)))
     model = SimpleNamespace(_model=inner, loo_score_=1.0)
-    _report(model, Recipe([], ["y"]), Path("m.dsmgp"), 1.0, False, False)
+    say_fitted(model, Recipe([], ["y"]), Path("m.dsmgp"), 1.0, False, False)
     assert "rbf, matern52" in capsys.readouterr().out
 
 

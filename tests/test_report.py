@@ -13,7 +13,7 @@ import pytest
 from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from matplotlib.image import imread
 
-from dsmgp import DSMGPRegressor
+from dsmgp import DSMGPRegressor, report_structure
 from dsmgp.report import _Page, report_html, write_report
 from dsmgp.scores import coverage, rmse
 
@@ -125,6 +125,35 @@ def test_dates_are_shown_as_dates():
     model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.sin(6 * X["x"]))
     text = words(report_html(model, X, np.sin(6 * X["x"])))
     assert "<td>when</td><td>2020-01-01</td><td>2020-01-30 12:00:00</td><td>2020-02-29</td>" in text
+
+
+@pytest.mark.parametrize("likely", [True, False])
+def test_changes_are_listed_where_leaves_may_break(rng, likely, monkeypatch):
+    monkeypatch.setattr(report_structure, "MAX_CHANGES", 1)
+    when = pd.date_range("2021-03-01", periods=90, freq="D")
+    t = np.arange(90)
+    y = 4.0 * likely * ((t > 30) + 2.0 * (t > 60)) + 0.1 * rng.normal(size=90)
+    model = DSMGPRegressor("rbf", structure="changepoint", random_state=0)
+    X = pd.DataFrame({"day": when})
+    text = report_html(model.fit(X, y), X, y)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.headings == [*HEADINGS[:6], "Where the function changes", "Settings"]
+    assert "Rows are put in order of day." in words(text)
+    assert "nan" not in words(text)
+    if likely:
+        assert (
+            "2 of them can be placed with a probability of 50% or more, of which the 1 most" in text
+        )
+        assert (
+            text.count("<td>2021-03-31</td><td>2021-04-01</td>")
+            + text.count("<td>2021-04-30</td><td>2021-05-01</td>")
+            == 1
+        )
+    else:
+        assert "0 of them can be placed with a probability of 50% or more.</p>" in text
+    assert 'alt="The function"' in text
+    assert "fitted to 90 rows with 1 input." in text
 
 
 def test_of_extrapolation_it_says_only_what_is_so(judged):

@@ -19,6 +19,7 @@ from dsmgp.inference import Posterior, infer
 from dsmgp.lapack import one_thread
 from dsmgp.mixture import Mixture
 from dsmgp.ordered_leaf import OrderedLeaf
+from dsmgp.outliers import Outliers
 from dsmgp.process import Family, Process
 from dsmgp.segmented import Segmented
 from dsmgp.splits import Splits
@@ -83,6 +84,12 @@ class BreakingModel:
     bound_gap: float = 0.0
     contamination: Contamination = field(default_factory=Contamination)
     outlier_probability: Array | None = None
+
+    def allow_for(self, outliers: Outliers) -> None:
+        """Take up what is known of outliers; the experts were conditioned with their noise."""
+        self.bound_gap = outliers.bound_gap()
+        self.contamination = Contamination(outliers.share, outliers.ratio)
+        self.outlier_probability = outliers.probability.copy()
 
     @property
     def families(self) -> list[Family]:

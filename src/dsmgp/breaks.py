@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves, nodes
 from dsmgp.validation import check_choice, check_count
 
-__all__ = ["BreakingLeaf", "ChangePoints", "has_breaks", "with_changes"]
+__all__ = ["BreakingLeaf", "ChangePoints", "has_breaks", "with_changes", "with_leaves"]
 
 GAPS = ("equal", "length")
 
@@ -115,16 +115,25 @@ def has_breaks(structure: str | ChangePoints | Node) -> bool:
 
 def with_changes(root: Node, change: Callable[[ChangePoints], ChangePoints]) -> Node:
     """The same tree with other settings of its leaves that break."""
+
+    def changed(leaf: Leaf) -> Leaf:
+        if not isinstance(leaf, BreakingLeaf):
+            return leaf
+        return replace(leaf, changes=change(leaf.changes))
+
+    return with_leaves(root, changed)
+
+
+def with_leaves(root: Node, change: Callable[[Leaf], Leaf]) -> Node:
+    """The same tree with other leaves in the same regions."""
     made: dict[int, Node] = {}
     for node in reversed(list(nodes(root))):
-        if isinstance(node, BreakingLeaf):
-            made[id(node)] = replace(node, changes=change(node.changes))
-        elif isinstance(node, Leaf):
-            made[id(node)] = node
+        if isinstance(node, Leaf):
+            made[id(node)] = change(node)
+            continue
+        children = tuple(made[id(child)] for child in node.children)
+        if isinstance(node, Product):
+            made[id(node)] = Product(children, node.dimension, node.splits)
         else:
-            children = tuple(made[id(child)] for child in node.children)
-            if isinstance(node, Product):
-                made[id(node)] = Product(children, node.dimension, node.splits)
-            else:
-                made[id(node)] = Sum(children, node.log_weights)
+            made[id(node)] = Sum(children, node.log_weights)
     return made[id(root)]

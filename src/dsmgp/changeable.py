@@ -279,7 +279,8 @@ class Changeable:
             )
 
     def _refuse_stored(self, what: str, remedy: str, kind: type[Exception] = ValueError) -> None:
-        if getattr(self._model.experts.experts, "store", None) is not None:
+        seen = getattr(self._model.experts, "experts", None)
+        if getattr(seen, "store", None) is not None:
             raise kind(f"{what} is not available after fit_dataset: rows are in files; {remedy}")
 
     def _training_rows(self, X: ArrayLike, y: ArrayLike, reset: bool = True) -> tuple[Array, Array]:

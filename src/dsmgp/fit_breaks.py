@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dsmgp.breaking import BreakingModel, Contamination
+from dsmgp.breaking import BreakingModel
 from dsmgp.breaks import BreakingLeaf, ChangePoints
 from dsmgp.fit import Fitted
 from dsmgp.inference import Posterior, infer
@@ -217,9 +217,7 @@ class _Fit:
             n_rows=len(self.Y),
         )
         if outliers is not None:
-            model.bound_gap = outliers.bound_gap()
-            model.contamination = Contamination(outliers.share, outliers.ratio)
-            model.outlier_probability = outliers.probability.copy()
+            model.allow_for(outliers)
         return model
 
     def _check(self, X: Array, longest: int) -> None:

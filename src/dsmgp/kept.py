@@ -85,7 +85,6 @@ class Kept(Told):
         True
         """
         check_is_fitted(self)
-        self._refuse_breaks("save", "use pickle or joblib, or fit again where it is needed")
         names = getattr(self, "feature_names_in_", None)
         saved = Saved(
             parameters=self.get_params(deep=False),

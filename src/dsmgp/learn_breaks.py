@@ -25,11 +25,12 @@ from dsmgp.tree import Node
 __all__ = ["BreakingObjective", "start_hazard"]
 
 Array = NDArray[np.float64]
-# Changes expected in all gaps before anything is known, and the standard deviation of the log odds or log rate around it.
-START_CHANGES, HAZARD_SPREAD = 10.0, 3.0
+# Changes in all gaps from which the search starts; those expected before anything is known, and the standard deviation of the log odds
+# or log rate around them. Where nothing can be told of changes, as in noise alone, the posterior has as many as the prior.
+START_CHANGES, PRIOR_CHANGES, HAZARD_SPREAD = 10.0, 0.2, 2.0
 
 
-def start_hazard(leaf: OrderedLeaf) -> float | None:
+def start_hazard(leaf: OrderedLeaf, n_changes: float = START_CHANGES) -> float | None:
     """What was given, or a few changes over all gaps; none where there is no hazard."""
     if not leaf.may_change_often:
         return None
@@ -38,7 +39,7 @@ def start_hazard(leaf: OrderedLeaf) -> float | None:
     if changes.hazard is not None:
         return float(changes.hazard)
     n_gaps = int(leaf.order.is_gap.sum())
-    expected = min(START_CHANGES, 0.2 * n_gaps)
+    expected = min(n_changes, 0.2 * n_gaps)
     return expected / (n_gaps if changes.gaps == "equal" else float(leaf.order.length.sum()))
 
 
@@ -75,7 +76,7 @@ class BreakingObjective:
         self.tree, self.leaves, self.processes = tree, leaves, processes
         self.hazards = list(hazards)
         self.noise_factor = noise_factor
-        self._start = [start_hazard(leaf) for leaf in leaves]
+        self._usual = [start_hazard(leaf, PRIOR_CHANGES) for leaf in leaves]
         self._laws = [p.law(leaves[0].X.shape[1]) for p in processes]
         self._sizes = [len(process.theta) for process in processes]
 
@@ -150,8 +151,8 @@ class BreakingObjective:
         responsibility = np.exp(posterior.log_responsibilities)
         value, by_hazard = posterior.log_evidence, []
         totals = [np.zeros(0)] * len(laws)
-        for leaf, segments, noise, hazard, weight, start in zip(
-            self.leaves, found, noises, self.hazards, responsibility, self._start, strict=True
+        for leaf, segments, noise, hazard, weight, usual in zip(
+            self.leaves, found, noises, self.hazards, responsibility, self._usual, strict=True
         ):
             gradients = [np.zeros(0)] * len(laws)
             if with_gradient and len(leaf.rows):
@@ -160,9 +161,9 @@ class BreakingObjective:
                 old if not len(new) else weight * new if not len(old) else old + weight * new
                 for old, new in zip(totals, gradients, strict=True)
             ]
-            if hazard is None or start is None or leaf.changes is None:
+            if hazard is None or usual is None or leaf.changes is None:
                 continue
-            away = _to_theta(leaf.changes, hazard) - _to_theta(leaf.changes, start)
+            away = _to_theta(leaf.changes, hazard) - _to_theta(leaf.changes, usual)
             value -= 0.5 * (away / HAZARD_SPREAD) ** 2
             slope = weight * leaf.hazard_slope(segments, hazard)
             by_hazard.append(slope - away / HAZARD_SPREAD**2)

@@ -94,9 +94,13 @@ class Model:
         return infer(self.tree, self.experts.log_evidence.sum(axis=1))
 
     @property
+    def n_rows(self) -> int:
+        return self.experts.n_rows
+
+    @property
     def log_evidence(self) -> float:
         """Log density of the training outputs in the user's units."""
-        return self.posterior.log_evidence - self.experts.n_rows * self.outputs.log_det
+        return self.posterior.log_evidence - self.n_rows * self.outputs.log_det
 
     @cached_property
     def log_weights(self) -> dict[Sum, Array]:

@@ -41,16 +41,22 @@ class Outliers:
     @classmethod
     def beginnings(cls, leaves: Sequence[OrderedLeaf], y: Array) -> list[Outliers]:
         """The rows far from a running median suspected, and none."""
-        suspected = np.zeros(len(y))
+        away = np.zeros(len(y))  # in robust standard deviations
         for leaf in leaves:
             own = y[leaf.rows]
             if len(own) < WINDOW:
                 continue
-            away = own - median_filter(own, WINDOW, mode="nearest")
-            spread = 1.4826 * np.median(np.abs(away))
-            suspected[leaf.rows] = np.abs(away) > SUSPECT * max(spread, 1e-12)
+            from_median = own - median_filter(own, WINDOW, mode="nearest")
+            spread = 1.4826 * np.median(np.abs(from_median))
+            away[leaf.rows] = from_median / max(spread, 1e-12)
+        suspected = np.abs(away) > SUSPECT
         nobody = cls(np.zeros(len(y)))
-        return [cls(suspected), nobody] if suspected.any() else [nobody]
+        if not suspected.any():
+            return [nobody]
+        suspects = cls(suspected.astype(np.float64))
+        # As wide as they lie: with less, rows further off would look like segments from the start.
+        suspects.ratio = _ratio(float(np.square(away[suspected]).mean()))
+        return [suspects, nobody]
 
     @property
     def noise_factor(self) -> Array:
@@ -66,8 +72,7 @@ class Outliers:
         q = self.probability
         self.share = float(np.clip(q.mean(), LEAST_SHARE, MOST_SHARE))
         if q.sum() > 1e-6:
-            wide = float(q @ square / q.sum()) / s
-            self.ratio = float(np.clip(wide, LEAST_RATIO, MOST_RATIO))
+            self.ratio = _ratio(float(q @ square / q.sum()) / s)
         self.probability = self._posterior(square, s)
 
     def bound_gap(self) -> float:
@@ -88,3 +93,8 @@ class Outliers:
             + 0.5 * square / noise * (1.0 - 1.0 / self.ratio)
         )
         return np.asarray(expit(log_odds))
+
+
+def _ratio(found: float) -> float:
+    """One that may be."""
+    return float(np.clip(found, LEAST_RATIO, MOST_RATIO))

@@ -1,12 +1,17 @@
-"""Pieces of an HTML page that needs no network: its style, tables, numbers and text."""
+"""Pieces of an HTML page that needs no network: its style, tables, pictures, numbers and text."""
 
 from __future__ import annotations
 
+import base64
 import html
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["STYLE", "escaped", "number", "pair", "table"]
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["STYLE", "escaped", "number", "pair", "picture", "table"]
 
 STYLE = """
 :root { color-scheme: light; }
@@ -27,6 +32,19 @@ img { max-width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 pre { background: #f6f8fa; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }
 """
+
+
+def picture(draw: Callable[..., Axes], title: str, caption: str, height: float = 3.1) -> str:
+    """A figure with its picture inside the page."""
+    figure = Figure(figsize=(5.2, height), layout="constrained")
+    draw(ax=figure.add_subplot())
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150)
+    data = base64.b64encode(file.getvalue()).decode()
+    return (
+        f'<figure><img alt="{escaped(title)}" src="data:image/png;base64,{data}" width="780" '
+        f'height="{round(150 * height)}"><figcaption><b>{escaped(title)}.</b> {escaped(caption)}</figcaption></figure>'
+    )
 
 
 def pair(pictures: Sequence[str]) -> str:

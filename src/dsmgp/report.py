@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp import __version__, plots
+from dsmgp.archive import new_beside
 from dsmgp.canvas import names_of
 from dsmgp.mixture import Mixture
-from dsmgp.page import STYLE, escaped, number, pair, table
+from dsmgp.page import STYLE, escaped, number, pair, picture, table
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.relevance import relevance
+from dsmgp.report_structure import MAX_DRAWN, cuts_or_changes, told
 from dsmgp.scores import joint_nlpd, score_each
 from dsmgp.timeline import day_text
-from dsmgp.tree import leaves
 
 __all__ = ["report_html", "write_report"]
 
 Array = NDArray[np.float64]
-# Inputs whose partial dependence is drawn, and whose splits are; rows of the table of least sure predictions.
-MAX_DRAWN, MAX_UNSURE = 6, 10
+# Rows of the table of least sure predictions.
+MAX_UNSURE = 10
 # Rows of which a twentieth can be told.
 LEAST_RANKED = 20
 # Below it standard deviations are called equal; above the next they are called wide.
@@ -58,16 +54,12 @@ def write_report(
     True
     """
     content, target = report_html(model, X, y, targets, title), Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = new_beside(target)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
+        temporary.write_text(content, encoding="utf-8")
         os.replace(temporary, target)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def report_html(
@@ -105,7 +97,6 @@ class _Page:
         title: str,
     ) -> None:
         self.model, self.X, self.targets = model, X, list(targets)
-        model._refuse_breaks("a report", "use summary, plot_changepoints and plot_predictive")
         self.rows = model._test_rows(X)  # dates as days
         observed = np.asarray(y, dtype=np.float64).reshape(len(self.rows), -1)
         if observed.shape[1] != len(self.targets):
@@ -126,6 +117,7 @@ class _Page:
         self.unsureness: Array = (std / np.where(usual > 0, usual, 1.0)).mean(axis=1)
 
     def html(self) -> str:
+        structure = cuts_or_changes(self.model, self.names, self.X, self.y)
         sections: list[tuple[str, str, Callable[[], str]]] = [
             ("data", "Data", self.data),
             ("words", "The model in words", self.words),
@@ -133,7 +125,7 @@ class _Page:
             ("calibration", "Calibration", self.calibration),
             ("relevance", "What matters", self.relevance),
             ("unsure", "Where predictions are unsure", self.unsure),
-            ("splits", "Where the model cuts", self.splits),
+            ("splits", *structure),
             ("settings", "Settings", self.settings),
         ]
         with mpl.rc_context(
@@ -167,8 +159,8 @@ class _Page:
         ]
         heads = ["column", "least", "median", "most", "least here", "median here", "most here"]
         return (
-            f"<p>The model was fitted to {len(train):,} rows with {len(self.names)} inputs. It is judged here on "
-            f"{len(self.rows):,} rows. {self.extrapolation()}</p>" + table(heads, lines)
+            f"<p>The model was fitted to {_counted(len(train), 'row')} with {_counted(len(self.names), 'input')}. It is judged here on "
+            f"{_counted(len(self.rows), 'row')}. {self.extrapolation()}</p>" + table(heads, lines)
         )
 
     def extrapolation(self) -> str:
@@ -195,22 +187,7 @@ class _Page:
         return number(value) if dates is None else day_text(value, dates)
 
     def words(self) -> str:
-        model, fitted = self.model, self.model._settled().model
-        sizes = np.array([leaf.n_rows for leaf in leaves(fitted.tree)])
-        kernels = list(dict.fromkeys(family.kernel for family in fitted.families))
-        weighed = {
-            "gated": "by how sure each leaf is at a row, as fitted by leave-one-out",
-            "posterior": "by the posterior probability of their partition",
-            "uniform": "equally",
-        }[fitted.weights]
-        return (
-            f"<p>The inputs are cut in several ways into {len(sizes):,} regions of {sizes.min():,} to "
-            f"{sizes.max():,} rows. In each region a Gaussian process ({escaped(', '.join(kernels))}) learns the "
-            f"function. A prediction is a mixture of those whose region holds the row, weighed {weighed}. "
-            f"On training rows left out one at a time its negative log predictive density is "
-            f"{model.loo_score_:.4g}; at inputs it has not seen, {model.loo_score_new_inputs_:.4g}.</p>"
-            f"<pre>{escaped(model.summary())}</pre>"
-        )
+        return f"{told(self.model, self.names)}<pre>{escaped(self.model.summary())}</pre>"
 
     def score_section(self) -> str:
         several = len(self.targets) > 1
@@ -224,7 +201,7 @@ class _Page:
                 "better, and only comparable on the same rows.</p>"
             )
         pictures = [
-            self.picture(
+            picture(
                 partial(plots.plot_residuals, self.model, self.X, self.observed, output=k),
                 f"Residuals of {name}",
                 "Observed less predicted. About nine in ten points should lie in the shaded band, with no pattern left.",
@@ -263,12 +240,12 @@ class _Page:
     def calibration(self) -> str:
         return "".join(map(self.covered, range(len(self.targets)))) + pair(
             [
-                self.picture(
+                picture(
                     partial(plots.plot_calibration, self.model, self.X, self.y),
                     "Coverage",
                     "Share of rows inside central intervals against the probability they should hold. On the diagonal is calibrated.",
                 ),
-                self.picture(
+                picture(
                     partial(plots.plot_pit, self.model, self.X, self.y),
                     "Where observations lie in their predicted law",
                     "Flat is calibrated. A hump: intervals too wide. A bowl: too narrow. A slope: a bias.",
@@ -282,7 +259,7 @@ class _Page:
             order = np.argsort(-relevance(self.model._model))[:MAX_DRAWN]
             height = max(2.2, 0.28 * min(len(self.names), 20) + 0.8)
             pictures.append(
-                self.picture(
+                picture(
                     partial(plots.plot_relevance, self.model),
                     "Relevance of inputs",
                     "How fast the function varies along each input, per standard deviation of that input, over the fastest.",
@@ -294,7 +271,7 @@ class _Page:
         for k in order.tolist():
             for output, target in enumerate(self.targets):
                 pictures.append(
-                    self.picture(
+                    picture(
                         partial(plots.plot_dependence, self.model, self.X, k, output=output),
                         f"{target} along {self.names[k]}",
                         "Prediction with this input set, averaged over the rows, and the interval of an observation around it.",
@@ -333,50 +310,10 @@ class _Page:
             "row in the middle. "
         )
 
-    def splits(self) -> str:
-        found = [
-            (float(self.model.split_posterior(k).probability.sum()), k)
-            for k in range(len(self.names))
-        ]
-        cut = [k for weight, k in sorted(found, reverse=True) if weight > 1e-3][:MAX_DRAWN]
-        text = (
-            "<p>Cuts are where the model may change its mind about the function. Their posterior probability says "
-            "which of them the data support: a sharp peak is a likely break.</p>"
-            if cut
-            else "<p>The posterior prefers partitions without cuts: the data show no break.</p>"
-        )
-        pictures = [
-            self.picture(
-                partial(plots.plot_splits, self.model, k),
-                f"Cuts along {self.names[k]}",
-                "Expected number of cuts, by position.",
-            )
-            for k in cut
-        ]
-        pictures.append(
-            self.picture(
-                partial(plots.plot_tree, self.model),
-                "The tree",
-                "Sums choose between partitions, products cut, leaves hold the Gaussian processes.",
-            )
-        )
-        return text + pair(pictures)
-
     def settings(self) -> str:
         lines = [[name, str(value)] for name, value in self.model.get_params(deep=False).items()]
         return table(["setting", "value"], lines)
 
-    def picture(
-        self, draw: Callable[..., Axes], title: str, caption: str, height: float = 3.1
-    ) -> str:
-        """A figure with its picture inside the page."""
-        figure = Figure(figsize=(5.2, height), layout="constrained")
-        ax = figure.add_subplot()
-        draw(ax=ax)
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=150)
-        data = base64.b64encode(file.getvalue()).decode()
-        return (
-            f'<figure><img alt="{escaped(title)}" src="data:image/png;base64,{data}" width="780" '
-            f'height="{round(150 * height)}"><figcaption><b>{escaped(title)}.</b> {escaped(caption)}</figcaption></figure>'
-        )
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' * (n != 1)}"

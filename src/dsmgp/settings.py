@@ -10,6 +10,7 @@ import torch
 
 from dsmgp.breaks import ChangePoints
 from dsmgp.executor import Executor, LocalExecutor
+from dsmgp.machine import memory
 from dsmgp.tree import Node
 
 __all__ = ["Settings"]
@@ -39,3 +40,8 @@ class Settings:
     dtype: torch.dtype = torch.float64
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
+
+    @property
+    def memory(self) -> float:
+        """Bytes that matrices may take: half of them factors that are kept, a quarter those that are worked on."""
+        return self.memory_limit or 0.25 * memory(self.device)

@@ -22,30 +22,27 @@ import torch
 from numpy.typing import NDArray
 
 from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
+from dsmgp.breaking import BreakingModel
+from dsmgp.breaks import ChangePoints
 from dsmgp.conditioned import Conditioned
-from dsmgp.flat_tree import flatten_tree, grow_flat
 from dsmgp.frames import OUTPUTS
-from dsmgp.gate import BOUNDS, Gate
 from dsmgp.learn import Learned
-from dsmgp.model import WEIGHTS, Model
 from dsmgp.parameters import checked
-from dsmgp.settings import Settings
+from dsmgp.stored_breaks import read_breaks, write_breaks
 from dsmgp.stored_families import (
     Own,
-    prefixed,
     read_families,
     read_module,
-    read_naturals,
-    read_thetas,
     refuse_unused,
     write_families,
     write_module,
-    write_naturals,
 )
-from dsmgp.stored_leaves import MODEL, StoredLeaves, write_leaves
-from dsmgp.stored_search import read_learned, read_scores, write_learned
+from dsmgp.stored_leaves import MODEL, write_leaves
+from dsmgp.stored_mixture import read_mixture, write_mixture
+from dsmgp.stored_search import read_learned, read_scores, write_learned, write_scores
+from dsmgp.stored_tree import read_changes, read_tree, write_changes, write_tree
 from dsmgp.timeline import Dates
-from dsmgp.tree import Leaf, Node, Product, Sum, leaves
+from dsmgp.tree import Leaf, Product, Sum, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.updates import Changing, Rows
 from dsmgp.validation import LARGEST, check_finite
@@ -101,8 +98,6 @@ def write_model(
 ) -> None:
     """Write a fitted model as one file."""
     own, state, model = Own(own_modules), saved.state, saved.state.model
-    assert isinstance(model.experts, Conditioned), "not settled"
-    assert state.scores is not None
     arrays: Arrays = {}
     header = {
         "dsmgp": version("dsmgp"),
@@ -115,43 +110,30 @@ def write_model(
         "dates": {str(k): str(dates.origin) for k, dates in saved.dates.items()},
         "output": saved.output,
         "units": _told_units(model.inputs, model.outputs),
-        "scores": {
-            "loo": state.scores[0],
-            "loo_new_inputs": state.scores[1],
-            "kernels": saved.kernel_scores,
-            "n_evaluations": saved.n_evaluations,
-        },
-        "changes": {
-            "local_scale": bool(state.local_scale),
-            "n_fitted": int(state.n_fitted),
-            "n_changed": int(state.n_changed),
-            "n_reviewed": int(state.n_reviewed),
-            "following": int(state.rows.following),
-        },
-        "weights": model.weights,
+        "scores": write_scores(state.scores, saved.kernel_scores, saved.n_evaluations),
         "families": write_families(model.families, own, arrays),
-        "gate": _write_gate(model.gate, arrays),
         "learned": write_learned(saved.learned, arrays),
     }
     arrays |= {
-        "X": state.rows.X,
-        "Y": state.rows.Y,
-        "leaf.most_rows": np.asarray(state.sizes, dtype=np.int64),
         "inputs.centre": model.inputs.centre,
         "inputs.scale": model.inputs.scale,
         "outputs.centre": model.outputs.centre,
         "outputs.loading": model.outputs.loading,
-        "leaf.family": np.asarray(model.family, dtype=np.int32),
-        "leaf.scale": model.scales,
     }
-    if state.rows.noise is not None:
-        arrays["noise"] = state.rows.noise
-    if state.rows.following != len(state.rows):  # some have gone
-        arrays["ids"] = state.rows.ids
-    arrays |= prefixed("tree", flatten_tree(model.tree, state.rows.X))
-    write_naturals(model, arrays)
-    where, about = write_leaves(Path(path), model.experts, include_factors, arrays)
-    write_archive(where, header | about, arrays)
+    header |= _write_state(state, arrays)
+    where = Path(path)
+    if isinstance(model, BreakingModel):
+        if include_factors:
+            raise ModelFileError(
+                "the factors of segments are made again when a file is read; leave include_factors out"
+            )
+        header |= write_breaks(model, state.rows.X, arrays)
+    else:
+        assert isinstance(model.experts, Conditioned), "not settled"
+        header |= write_mixture(model, state.rows.X, arrays)
+        where, about = write_leaves(where, model.experts, include_factors, arrays)
+        header |= about
+    write_archive(where, header, arrays)
 
 
 def read_model(
@@ -162,22 +144,25 @@ def read_model(
     archive = read_archive(path)
     own = Own(True, {"kernel": kernel, "mean": mean})
     with _told_of(Path(path).name):
-        X = archive.array("X", np.float64, None, None)
-        Y = archive.array("Y", np.float64, len(X), None)
-        if X.shape[1] == 0 or Y.shape[1] == 0 or len(X) == 0:
-            raise ModelFileError("it holds no rows")
-        check_finite(X, "X")
-        check_finite(Y, "y")
-        parameters = _read_parameters(archive, own, X.shape[1])
+        rows = _read_rows(archive)
+        (_, n_dims), (_, n_outputs) = rows.X.shape, rows.Y.shape
+        parameters = _read_parameters(archive, own, n_dims)
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
-        rows = _read_rows(archive, X, Y)
-        model = _read_model(archive, checked(made), rows, own, path.parent)
+        breaks = "breaks" in archive.header
+        families = read_families(archive, own, n_dims, n_outputs)
+        units = _read_units(archive, rows)
+        settings = checked(made)
+        model: Any
+        if breaks:
+            model = read_breaks(archive, settings, rows, families, units)
+        else:
+            model = read_mixture(archive, settings, rows, families, units, path.parent)
         refuse_unused(own)
         squeeze = archive.entry("squeeze", lambda v: isinstance(v, bool))
-        if squeeze and Y.shape[1] != 1:
+        if squeeze and n_outputs != 1:
             raise ModelFileError("it has several outputs in one dimension")
-        scores = read_scores(archive)
+        scores = read_scores(archive, left_out=not breaks)
         return made, Saved(
             parameters=parameters,
             state=_read_state(archive, model, rows, (scores["loo"], scores["loo_new_inputs"])),
@@ -185,14 +170,10 @@ def read_model(
             kernel_scores=scores["kernels"],
             n_evaluations=scores["n_evaluations"],
             squeeze=squeeze,
-            feature_names=archive.entry(
-                "feature_names", lambda v: v is None or _are_names(v, X.shape[1])
-            ),
-            target_names=archive.entry(
-                "target_names", lambda v: v is None or _are_names(v, Y.shape[1])
-            ),
+            feature_names=_read_names(archive, "feature_names", n_dims),
+            target_names=_read_names(archive, "target_names", n_outputs),
             table=archive.entry("table", lambda v: v is None or isinstance(v, dict)),
-            dates=_read_dates(archive, X.shape[1]),
+            dates=_read_dates(archive, n_dims),
             output=_read_output(archive),
         )
 
@@ -240,9 +221,9 @@ def _write_parameters(parameters: dict[str, Any], own: Own, arrays: Arrays) -> d
         if isinstance(value, torch.nn.Module):
             written[name] = {"module": write_module(value, name, name, own, arrays)}
         elif isinstance(value, (Sum, Product, Leaf)):
-            written[name] = {"tree": name}
-            flat = flatten_tree(value)
-            arrays |= prefixed(name, {k: flat[k] for k in ("numbers", "values")})
+            written[name] = write_tree(name, value, None, arrays)
+        elif isinstance(value, ChangePoints):
+            written[name] = {"changes": write_changes(value)}
         elif isinstance(value, np.generic):
             written[name] = value.item()
         elif name != "random_state" and not isinstance(value, str) and np.iterable(value):
@@ -262,8 +243,10 @@ def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
             continue
         if isinstance(value, dict) and "module" in value:
             read[name] = read_module(archive, value["module"], name, name, own, None)
+        elif isinstance(value, dict) and "tree" in value:
+            read[name] = read_tree(archive, name, None, n_dims, value.get("changes"))
         elif isinstance(value, dict):
-            read[name] = _read_tree(archive, name, None, n_dims)
+            read[name] = read_changes(value["changes"])
         else:
             read[name] = value
     return read
@@ -272,7 +255,31 @@ def _read_parameters(archive: Archive, own: Own, n_dims: int) -> dict[str, Any]:
 # Rows, and how many of them have come and gone
 
 
-def _read_rows(archive: Archive, X: Array, Y: Array) -> Rows:
+def _write_state(state: Changing, arrays: Arrays) -> dict[str, Any]:
+    rows = state.rows
+    arrays |= {"X": rows.X, "Y": rows.Y, "leaf.most_rows": np.asarray(state.sizes, dtype=np.int64)}
+    if rows.noise is not None:
+        arrays["noise"] = rows.noise
+    if rows.following != len(rows):  # some have gone
+        arrays["ids"] = rows.ids
+    return {
+        "changes": {
+            "local_scale": bool(state.local_scale),
+            "n_fitted": int(state.n_fitted),
+            "n_changed": int(state.n_changed),
+            "n_reviewed": int(state.n_reviewed),
+            "following": int(rows.following),
+        }
+    }
+
+
+def _read_rows(archive: Archive) -> Rows:
+    X = archive.array("X", np.float64, None, None)
+    Y = archive.array("Y", np.float64, len(X), None)
+    if X.shape[1] == 0 or Y.shape[1] == 0 or len(X) == 0:
+        raise ModelFileError("it holds no rows")
+    check_finite(X, "X")
+    check_finite(Y, "y")
     noise = archive.array("noise", np.float64, *Y.shape) if "noise" in archive else None
     if noise is not None and (noise < 0).any():
         raise ModelFileError("its noise is negative")
@@ -285,10 +292,8 @@ def _read_rows(archive: Archive, X: Array, Y: Array) -> Rows:
     return Rows(X, Y, noise, ids, following)
 
 
-def _read_state(
-    archive: Archive, model: Model, rows: Rows, scores: tuple[float, float]
-) -> Changing:
-    sizes = archive.array("leaf.most_rows", np.int64, len(model.family))
+def _read_state(archive: Archive, model: Any, rows: Rows, scores: tuple[float, float]) -> Changing:
+    sizes = archive.array("leaf.most_rows", np.int64, len(leaves(model.tree)))
     return Changing(
         model,
         rows,
@@ -308,43 +313,7 @@ def _count(archive: Archive, name: str) -> int:
     return found
 
 
-# The model
-
-
-def _read_model(archive: Archive, settings: Settings, rows: Rows, own: Own, folder: Path) -> Model:
-    X, Y = rows.X, rows.Y
-    n_dims, n_outputs = X.shape[1], Y.shape[1]
-    tree = _read_tree(archive, "tree", X, n_dims)
-    n_leaves = len(leaves(tree))
-    families = read_families(archive, own, n_dims, n_outputs)
-    family = archive.array("leaf.family", np.int32, n_leaves).astype(np.int64)
-    if family.min() < 0 or family.max() >= len(families):
-        raise ModelFileError("its leaves are of families that are not there")
-    scales = archive.array("leaf.scale", np.float64, n_leaves, n_outputs)
-    if not (scales > 0).all():
-        raise ModelFileError("its leaves have scales that are not positive")
-    inputs = InputUnits(
-        archive.array("inputs.centre", np.float64, n_dims),
-        archive.array("inputs.scale", np.float64, n_dims),
-    )
-    outputs = OutputUnits(
-        archive.array("outputs.centre", np.float64, n_outputs),
-        archive.array("outputs.loading", np.float64, n_outputs, n_outputs),
-    )
-    _check_units(inputs, outputs, rows)
-    weights = archive.entry("weights", lambda v: v in WEIGHTS)
-    gate = _read_gate(archive)
-    if (gate is not None) != (weights == "gated"):
-        raise ModelFileError("its weights do not go with its gate")
-    naturals = read_naturals(archive, families, family, n_dims)
-    stored = StoredLeaves(tree, families, family, naturals, (inputs, outputs))
-    conditioned = stored.read(archive, settings, rows, folder)
-    thetas = read_thetas(archive, families, family)
-    model = Model(
-        tree, families, family, conditioned, inputs, outputs, weights, scales, gate, thetas
-    )
-    _check_variances(model, conditioned)
-    return model
+# Units
 
 
 def _told_units(inputs: InputUnits, outputs: OutputUnits) -> dict[str, dict[str, list[float]]]:
@@ -356,8 +325,17 @@ def _told_units(inputs: InputUnits, outputs: OutputUnits) -> dict[str, dict[str,
     }
 
 
-def _check_units(inputs: InputUnits, outputs: OutputUnits, rows: Rows) -> None:
+def _read_units(archive: Archive, rows: Rows) -> tuple[InputUnits, OutputUnits]:
     """Units in which the rows can be told, there and back."""
+    n_dims, n_outputs = rows.X.shape[1], rows.Y.shape[1]
+    inputs = InputUnits(
+        archive.array("inputs.centre", np.float64, n_dims),
+        archive.array("inputs.scale", np.float64, n_dims),
+    )
+    outputs = OutputUnits(
+        archive.array("outputs.centre", np.float64, n_outputs),
+        archive.array("outputs.loading", np.float64, n_outputs, n_outputs),
+    )
     sound = (inputs.scale > 0).all() and math.isfinite(outputs.log_det)
     if sound:
         check_finite(outputs.loading, "the units of y")
@@ -366,63 +344,7 @@ def _check_units(inputs: InputUnits, outputs: OutputUnits, rows: Rows) -> None:
             sound = all((np.abs(told) < LARGEST).all() for told in seen)
     if not sound:
         raise ModelFileError("its units make no sense")
-
-
-def _check_variances(model: Model, conditioned: Conditioned) -> None:
-    """The least and the most that a leaf's variance can be are numbers in the user's units."""
-    prior = conditioned.prior_variance
-    prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
-    with np.errstate(all="ignore"):
-        spread = model.scales * model.shape.mean_variance
-        told = [
-            model.outputs.variance_to_user(variance * spread)
-            for variance in (conditioned.noise, conditioned.noise + prior)
-        ]
-    if not all((np.isfinite(each) & (each > 0)).all() for each in told):
-        raise ModelFileError("its variances are out of range")
-
-
-def _read_tree(archive: Archive, prefix: str, X: Array | None, n_dims: int) -> Node:
-    flat = {
-        "numbers": archive.array(f"{prefix}.numbers", np.int32, None, 3),
-        "values": archive.array(f"{prefix}.values", np.float64, None),
-    }
-    if f"{prefix}.rows" in archive:
-        flat["rows"] = archive.array(f"{prefix}.rows", np.int64, None)
-        flat["row_ends"] = archive.array(f"{prefix}.row_ends", np.int64, None)
-    return grow_flat(flat, X, n_dims)
-
-
-def _write_gate(gate: Gate | None, arrays: Arrays) -> dict[str, float] | None:
-    if gate is None:
-        return None
-    arrays["gate.shape_weights"] = gate.shape_weights
-    arrays["gate.shape_variances"] = gate.shape_variances
-    return {
-        "variance_exponent": float(gate.variance_exponent),
-        "scale_exponent": float(gate.scale_exponent),
-    }
-
-
-def _read_gate(archive: Archive) -> Gate | None:
-    written = archive.entry("gate", lambda v: v is None or isinstance(v, dict))
-    if written is None:
-        return None
-    weights = archive.array("gate.shape_weights", np.float64, None)
-    variances = archive.array("gate.shape_variances", np.float64, len(weights))
-    exponents = [written["variance_exponent"], written["scale_exponent"]]
-    if not all(isinstance(e, float) and math.isfinite(e) for e in exponents):
-        raise ModelFileError("its gate has exponents that are no numbers")
-    # What a fit can find; beyond, a leaf that is less sure could be asked instead of one that is more so.
-    within = all(
-        low <= e <= high
-        for e, (low, high) in zip(exponents, (BOUNDS["exponent"], BOUNDS["scale"]), strict=True)
-    )
-    low, high = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
-    sound = (weights >= 0).all() and abs(weights.sum() - 1) <= 1e-9
-    if not within or not sound or not ((low <= variances) & (variances <= high)).all():
-        raise ModelFileError("its gate makes no sense")
-    return Gate(exponents[0], exponents[1], weights, variances)
+    return inputs, outputs
 
 
 # Inputs that are dates
@@ -448,5 +370,12 @@ def _read_output(archive: Archive) -> str:
     return str(archive.entry("output", lambda v: isinstance(v, str) and v in OUTPUTS))
 
 
-def _are_names(value: Any, n: int) -> bool:
-    return isinstance(value, list) and len(value) == n and all(isinstance(v, str) for v in value)
+# Names of columns
+
+
+def _read_names(archive: Archive, entry: str, n: int) -> list[str] | None:
+    def are_names(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == n and all(type(v) is str for v in value)
+
+    names: list[str] | None = archive.entry(entry, lambda v: v is None or are_names(v))
+    return names

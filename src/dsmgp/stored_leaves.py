@@ -17,7 +17,6 @@ from dsmgp.conditioned import Conditioned
 from dsmgp.engine import Law
 from dsmgp.execution import as_tensor
 from dsmgp.experts import Experts
-from dsmgp.machine import memory
 from dsmgp.process import Family
 from dsmgp.settings import Settings
 from dsmgp.sharded import LocalHosts
@@ -62,7 +61,7 @@ class StoredLeaves:
     def read(self, archive: Archive, settings: Settings, rows: Rows, folder: Path) -> Conditioned:
         """The leaves, having seen their rows."""
         n_dims, n_outputs = rows.X.shape[1], rows.Y.shape[1]
-        room = 0.5 * _memory(settings)
+        room = 0.5 * settings.memory
         own = [each.laws(n_dims) for each in self.families]
         laws = [[own[f][output] for f in self.family.tolist()] for output in range(n_outputs)]
         if "store" in archive.header:
@@ -77,11 +76,6 @@ class StoredLeaves:
         if "factor.alpha" in archive:
             return read_factors(archive, experts, self.naturals, room)
         return Conditioned(experts, self.naturals, room)
-
-
-def _memory(settings: Settings) -> float:
-    """Bytes that matrices may take, as in a fit."""
-    return settings.memory_limit or 0.25 * memory(settings.device)
 
 
 def _experts(
@@ -101,7 +95,7 @@ def _experts(
         as_tensor(inputs.to_experts(rows.X), kind),
         as_tensor(outputs.to_experts(rows.Y), kind),
         laws,
-        memory=0.25 * _memory(settings),
+        memory=0.25 * settings.memory,
         known=known,
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dsmgp.archive import Archive, ModelFileError
 from dsmgp.learn import Learned
 
-__all__ = ["read_learned", "read_scores", "write_learned"]
+__all__ = ["read_learned", "read_scores", "write_learned", "write_scores"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -45,12 +45,26 @@ def read_learned(archive: Archive) -> list[Learned]:
     ]
 
 
-def read_scores(archive: Archive) -> dict[str, Any]:
+def write_scores(
+    left_out: tuple[float, float] | None, kernels: dict[str, float] | None, n_evaluations: int
+) -> dict[str, Any]:
+    """Those of rows that were left out are missing where a model has none."""
+    assert left_out is not None, "not settled"
+    loo, new_inputs = (score if math.isfinite(score) else None for score in left_out)
+    return {
+        "loo": loo,
+        "loo_new_inputs": new_inputs,
+        "kernels": kernels,
+        "n_evaluations": n_evaluations,
+    }
+
+
+def read_scores(archive: Archive, left_out: bool = True) -> dict[str, Any]:
     scores = archive.entry("scores", lambda v: isinstance(v, dict))
     kernels = scores["kernels"]
     return {
-        "loo": _finite(scores["loo"]),
-        "loo_new_inputs": _finite(scores["loo_new_inputs"]),
+        "loo": _finite(scores["loo"]) if left_out else math.nan,
+        "loo_new_inputs": _finite(scores["loo_new_inputs"]) if left_out else math.nan,
         "kernels": None if kernels is None else {str(k): _number(v) for k, v in kernels.items()},
         "n_evaluations": int(scores["n_evaluations"]),
     }

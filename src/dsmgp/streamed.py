@@ -107,8 +107,7 @@ class Streamed(Kept):
                 raise ModelFileError(f"{folder} holds the data; give another folder for the model")
             rng, seeded = random_generator(self.random_state), self.random_state is not None
             names = stream.recipe.input_names
-            most = settings.memory_limit or StreamTrainer.default_memory(settings)
-            n_sample = sample_rows(stream.n_rows, len(names) + len(targets), most)
+            n_sample = sample_rows(stream.n_rows, len(names) + len(targets), settings.memory)
             traits = _traits(stream, n_sample)
             with checkpointed(self.checkpoint, traits, settings, rng, seeded) as remember:
                 sample = stream.sample(n_sample, rng)

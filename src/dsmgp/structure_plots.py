@@ -74,6 +74,8 @@ def plot_changepoints(
         ax.axvspan(change.low, change.high, color=CUTS, alpha=0.25, linewidth=0.0)
         ax.axvline(change.position, color=CUTS, linewidth=1.0, alpha=change.probability)
     ax.set_ylim(0.0, max(1.0, float(splits.probability.max(initial=0.0))))
+    names = names_of(model)
+    ax.set_xlabel(names[number_of(dimension, names)])
     ax.set_ylabel("probability of a change")
     show_dates(ax, model, dimension)
     return ax

@@ -35,7 +35,7 @@ def summarise(
     assert isinstance(model.experts, Conditioned), "not settled"
     sizes = model.experts.leaf_sizes
     lines = [
-        f"Deep structured mixture of GPs: {n_rows} rows, {len(names)} inputs, "
+        f"Deep structured mixture of GPs: {n_rows} rows, {len(names)} input{'s' * (len(names) > 1)}, "
         f"{n_outputs} output{'s' * (n_outputs > 1)}, {model.weights} weights",
         "",
         f"tree            {len(sizes)} leaves of {sizes.min()} to {sizes.max()} rows "

@@ -23,7 +23,7 @@ def summarise_breaks(
     ways = model.n_induced_trees
     count = f"{ways:,}" if ways < 10**15 else f"about 10^{math.log10(ways):.1f}"
     lines = [
-        f"Segments of GPs in order of {names[model.dimension]}: {model.n_rows} rows, {len(names)} inputs, "
+        f"Segments of GPs in order of {names[model.dimension]}: {model.n_rows} rows, {len(names)} input{'s' * (len(names) > 1)}, "
         f"{n_outputs} output{'s' * (n_outputs > 1)}, posterior weights",
         "",
         f"segmentations   {count}, all averaged",

@@ -20,6 +20,7 @@ __all__ = [
     "dates_as_numbers",
     "day_text",
     "numbers_like",
+    "place_text",
     "since_origins",
 ]
 
@@ -64,7 +65,14 @@ def day_text(days: float, dates: Dates = EPOCH) -> str:
     >>> day_text(0.0), day_text(1.5)
     ('1970-01-01', '1970-01-02 12:00:00')
     """
-    text = str(np.datetime64(dates.to_dates(days), "s"))
+    return place_text(dates.to_dates(days))
+
+
+def place_text(place: Any) -> str:
+    """A place along an input: a number, or a date with its time to the second, where it has one."""
+    if not isinstance(place, np.datetime64):
+        return f"{place:.6g}"
+    text = str(place.astype("datetime64[s]"))
     return text.removesuffix("T00:00:00").replace("T", " ")
 
 

@@ -68,13 +68,7 @@ class Trainer:
 
     @property
     def memory(self) -> float:
-        """Bytes that matrices may take: half of them factors that are kept, a quarter those that are worked on."""
-        return self.settings.memory_limit or self.default_memory(self.settings)
-
-    @staticmethod
-    def default_memory(settings: Settings) -> float:
-        """Where the user has not said."""
-        return 0.25 * memory(settings.device)
+        return self.settings.memory
 
     def build(self, kernel: Any) -> Family:
         """A family before it has learned."""

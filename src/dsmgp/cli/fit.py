@@ -13,17 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dsmgp.cli.talk import (
-    INTERRUPTED,
-    AsJson,
-    Debug,
-    as_table,
-    command,
-    print_json,
-    refuse,
-    remark,
-    say,
-)  # fmt: skip
+from dsmgp.cli.fitted import say_fitted
+from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, command, refuse, remark, say
 
 __all__ = ["fit"]
 
@@ -74,6 +65,8 @@ def fit(
     effort: Annotated[Effort, typer.Option(help="What the fit may cost.")] = Effort.medium,
     weights: Annotated[Weights, typer.Option(help="How leaves are weighed.")] = Weights.gated,
     leaf_size: Annotated[list[int], typer.Option(help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
+    changes_along: Annotated[str | None, typer.Option(help="Input, such as a date, along which the function may change abruptly.")] = None,
+    outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: rows far off the rest are no changes.")] = False,
     max_iter: Annotated[int | None, typer.Option(help="Most iterations of the optimiser.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(help="What matrices may take, such as 4GB.")] = None,
@@ -98,12 +91,21 @@ def fit(
         refuse(f"{out} is there already; give another name, or --force to replace it")
     if not out.parent.is_dir():
         refuse(f"the folder {out.parent} does not exist; create it first")
-    from dsmgp import DSMGPRegressor
+    if outliers and changes_along is None:
+        refuse("--outliers goes with --changes-along")
+    if include_factors and changes_along is not None:
+        refuse(
+            "--include-factors does not go with --changes-along: such factors are made again when a file is read"
+        )
+    from dsmgp import ChangePoints, DSMGPRegressor
     from dsmgp.recipe import Recipe
 
     model = DSMGPRegressor(
         kernel=kernel,
         mean=mean,
+        structure="balanced"
+        if changes_along is None
+        else ChangePoints(changes_along, outliers=outliers),
         effort=effort.value,
         weights=weights.value,
         leaf_size=list(leaf_size) or "auto",
@@ -147,7 +149,7 @@ def fit(
         model.save(out, include_factors=include_factors)
     seconds = time.perf_counter() - start
     stopped = bool(listener.stopping)
-    _report(model, recipe, out, seconds, stopped, as_json)
+    say_fitted(model, recipe, out, seconds, stopped, as_json)
     if stopped:
         raise typer.Exit(INTERRUPTED)
 
@@ -182,41 +184,3 @@ def _watched(quiet: bool, save: bool) -> Iterator[Any]:
             yield listener
         finally:
             signal.signal(signal.SIGINT, before)
-
-
-def _report(
-    model: Any, recipe: Any, out: Path, seconds: float, stopped: bool, as_json: bool
-) -> None:
-    n_rows = model._model.experts.n_rows
-    kernels = list(dict.fromkeys(family.kernel for family in model._model.families))
-    if as_json:
-        print_json(
-            {
-                "model": str(out),
-                "rows": n_rows,
-                "inputs": recipe.input_names,
-                "targets": recipe.targets,
-                "kernels": kernels,
-                "loo_nlpd": model.loo_score_,
-                "loo_nlpd_new_inputs": model.loo_score_new_inputs_,
-                "seconds": seconds,
-                "interrupted": stopped,
-                "remarks": recipe.remarks,
-            }
-        )
-        return
-    n_inputs = len(recipe.input_names)
-    as_table(
-        f"{out} written",
-        [
-            ("rows", f"{n_rows:,}"),
-            (
-                "inputs",
-                f"{n_inputs}: {', '.join(recipe.input_names[:8])}{', ...' * (n_inputs > 8)}",
-            ),
-            ("targets", ", ".join(recipe.targets)),
-            ("kernel" + "s" * (len(kernels) > 1), ", ".join(kernels)),
-            ("leave-one-out NLPD", f"{model.loo_score_:.4g}"),
-            ("seconds", f"{seconds:.1f}" + (", interrupted" if stopped else "")),
-        ],
-    )

@@ -110,7 +110,8 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
         "targets": table.get("targets")
         or output_names(header["target_names"], header["squeeze"], n_outputs),
         "kernels": [family["kernel"] for family in header["families"]],
-        "leaves": len(archive.arrays["leaf.family"]),
+        "leaves": len(archive.arrays["leaf.most_rows"]),
+        "changes_along": _changes_along(header),
         "loo_nlpd": header["scores"]["loo"],
         "loo_nlpd_new_inputs": header["scores"]["loo_new_inputs"],
         "factors": "factor.alpha" in archive,
@@ -122,9 +123,22 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
         print_json(about)
         return
     for_machines = ("settings", "units")
-    rows = [(name, _words(value)) for name, value in about.items() if name not in for_machines]
+    rows = [
+        (name, _words(value))
+        for name, value in about.items()
+        if name not in for_machines and value is not None
+    ]
     rows += [(f"  {name}", _words(value)) for name, value in about["settings"].items()]
     as_table(str(model), rows)
+
+
+def _changes_along(header: dict[str, Any]) -> str | None:
+    """The input that orders rows, where the function may change."""
+    asked = next((each for each in header.get("breaks", {}).get("changes", []) if each), None)
+    if asked is None:
+        return None
+    names = header.get("feature_names")
+    return str(names[asked["dimension"]] if names else f"x{asked['dimension']}")
 
 
 def _words(value: Any) -> str:

@@ -1,0 +1,87 @@
+"""``dsmgp fit --changes-along``: a table of rows in order, whose function may change abruptly."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import dsmgp
+from dsmgp.cli import fitted
+
+QUICK = ("--kernel", "rbf", "--max-iter", "8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    rng = np.random.default_rng(1)
+    folder, t = tmp_path_factory.mktemp("changes"), np.arange(120)
+    day = pd.date_range("2021-03-01", periods=120, freq="D")
+    load = np.sin(t / 15) + 5.0 * (t > 40) - 4.0 * (t > 80) + 0.1 * rng.normal(size=120)
+    load[20] += 8.0
+    pd.DataFrame({"day": day, "load": load}).to_csv(folder / "series.csv", index=False)
+    run("fit", folder / "series.csv", "-t", "load", "-o", folder / "load.dsmgp", "--changes-along", "day",
+        "--outliers", *QUICK)  # fmt: skip
+    return folder
+
+
+def test_changes_are_listed_with_their_dates(folder):
+    arguments = ("fit", folder / "series.csv", "-t", "load", "-o", folder / "again.dsmgp", "--force",
+                 "--changes-along", "day", "--outliers", *QUICK)  # fmt: skip
+    found = json.loads(run(*arguments, "--json").stdout)["changes"]
+    assert [(each["low"], each["high"]) for each in found] == [
+        ("2021-04-10", "2021-04-11"),
+        ("2021-05-20", "2021-05-21"),
+    ]
+    assert (folder / "again.dsmgp").read_bytes() == (folder / "load.dsmgp").read_bytes()
+    text = run(*arguments).stdout
+    assert "between 2021-04-10 and 2021-04-11, probability 1.00" in text
+    assert "NLPD" not in text
+
+
+def test_only_so_many_changes_are_listed(folder, monkeypatch):
+    monkeypatch.setattr(fitted, "MOST_CHANGES", 1)
+    text = run("fit", folder / "series.csv", "-t", "load", "-o", folder / "some.dsmgp",
+               "--changes-along", "day", "--outliers", *QUICK).stdout  # fmt: skip
+    assert text.count("probability") == 1
+    assert "and 1 more; --json lists all" in text
+
+
+def test_the_other_commands_take_such_a_model(folder):
+    model, series = folder / "load.dsmgp", folder / "series.csv"
+    run("predict", model, series, "-o", folder / "predicted.csv")
+    said = pd.read_csv(folder / "predicted.csv")
+    loaded = dsmgp.load(model)
+    days = (pd.read_csv(series, parse_dates=["day"])["day"] - pd.Timestamp("1970-01-01")).dt.days
+    X = pd.DataFrame({"day": days.astype(float)})
+    np.testing.assert_allclose(said["load_mean"], loaded.predict(X), rtol=1e-12)
+    scores = json.loads(run("evaluate", model, series, "--json").stdout)
+    assert scores["r2"] > 0.8
+    about = json.loads(run("info", model, "--json").stdout)
+    assert (about["changes_along"], about["loo_nlpd"], about["leaves"]) == ("day", None, 1)
+    assert "loo_nlpd" not in run("info", model).stdout
+    run("report", model, series, "-o", folder / "report.html")
+    assert "2021-04-10" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--changes-along", "hour"), "unknown input 'hour': expected one of 'day'"),
+        (("--outliers",), "--outliers goes with --changes-along"),
+        (("--changes-along", "day", "--include-factors"), "--include-factors does not go with"),
+        (
+            ("--changes-along", "day", "--executor", "ray"),
+            "executor and checkpoint cannot be given",
+        ),
+        (("--changes-along", "day", "--weights", "uniform"), "leave weights out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(folder, options, message):
+    done = run(
+        "fit", folder / "series.csv", "-t", "load", "-o", folder / "no.dsmgp", *options, code=2
+    )
+    assert message in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert not (folder / "no.dsmgp").exists()

@@ -1,0 +1,161 @@
+"""Files of models whose leaves may break: the same after loading, and nothing made up is believed."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from damage import packed, unpacked
+from gpytorch.kernels import RBFKernel, ScaleKernel
+
+from dsmgp import ChangePoints, DSMGPRegressor, ModelFileError, load
+from dsmgp.breaks import BreakingLeaf, has_breaks
+from dsmgp.tree import Leaf, Product, Region, Sum, leaves
+
+SPACE = Region.whole(2)
+LEFT, RIGHT = SPACE.split(0, [0.5])
+ONE = ChangePoints(1, n_changes=1)
+CASES = {
+    "by name": {"structure": "changepoint"},
+    "one change": {"structure": ChangePoints(1, n_changes=1, gaps="length")},
+    "rates": {"structure": ChangePoints(1, gaps="length", shortest=2), "leaf_size": 20},
+    "numbers of numpy": {"structure": ChangePoints(np.int64(1), shortest=np.int64(2))},
+    "outliers": {"structure": ChangePoints(1, outliers=True), "kernel": "auto"},
+    "two outputs": {"structure": ChangePoints(1), "two": True, "mean": "linear"},
+    "nothing learned": {"structure": ChangePoints(1, hazard=0.1), "optimizer": None},
+    "units as given": {"structure": ChangePoints(1), "standardize": False},
+    "a break or none": {"structure": Sum([Leaf(SPACE), BreakingLeaf(SPACE, changes=ONE)])},
+    "one side breaks": {"structure": Product([Leaf(LEFT), BreakingLeaf(RIGHT, changes=ONE)], 0, [0.5])},
+    "kernel of gpytorch": {"structure": ChangePoints(1), "kernel": ScaleKernel(RBFKernel())},
+}  # fmt: skip
+
+
+def jumping(rng, n=60):
+    X = np.column_stack([rng.uniform(size=n), np.sort(rng.uniform(0, 10, size=n))])
+    y = np.sin(X[:, 1]) + 3.0 * (X[:, 1] > 4) + 0.1 * rng.normal(size=n)
+    y[10] += 6.0
+    return X, y
+
+
+def everything(model, X):
+    law = model.predict_dist(X)
+    return [
+        *model.predict(X, return_std=True),
+        law.weights,
+        law.quantile(0.9),
+        model.predict(X, return_cov=True)[1],
+        model.sample_y(X, 2, random_state=1, include_noise=True),
+        np.array(model.log_marginal_likelihood_),
+        model.split_posterior(1).probability,
+        model.row_ids_,
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_model_is_the_same_bit_for_bit(case, rng, tmp_path):
+    (X, y), options = jumping(rng), dict(CASES[case])
+    if options.pop("two", False):
+        y = np.column_stack([y, -y])
+    model = DSMGPRegressor(**{"kernel": "rbf", "max_iter": 3, **options}).fit(X, y)
+    model.save(tmp_path / "m.dsmgp")
+    twin = load(tmp_path / "m.dsmgp")
+    new = np.concatenate([X[::7], X[:3] + [0.0, 20.0]])
+    for one, other in zip(everything(model, new), everything(twin, new), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert twin.summary() == model.summary()
+    assert twin.changepoints() == model.changepoints()
+    assert twin.kernel_scores_ == model.kernel_scores_
+    assert np.isnan([twin.loo_score_, twin.loo_score_new_inputs_]).all()
+    twin.save(tmp_path / "again.dsmgp")
+    assert (tmp_path / "again.dsmgp").read_bytes() == (tmp_path / "m.dsmgp").read_bytes()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_model_can_be_fitted_again(case, rng, tmp_path):
+    """The structure that was asked for is in the file, names of inputs and all."""
+    (X, y), options = jumping(rng), dict(CASES[case])
+    options.pop("two", False)
+    model = DSMGPRegressor(**{"kernel": "rbf", "max_iter": 3, **options}).fit(X, y)
+    model.save(tmp_path / "m.dsmgp")
+    twin = load(tmp_path / "m.dsmgp")
+    asked, found = model.structure, twin.structure
+    if isinstance(asked, str | ChangePoints):
+        assert found == asked
+    else:
+        assert has_breaks(found)
+        assert [getattr(leaf, "changes", None) for leaf in leaves(found)] == [
+            getattr(leaf, "changes", None) for leaf in leaves(asked)
+        ]
+    np.testing.assert_array_equal(twin.fit(X, y).predict(X), model.predict(X))
+
+
+def test_names_and_dates_come_back(rng, tmp_path):
+    days = pd.date_range("2020-01-01", periods=50, freq="D")
+    y = (np.arange(50) > 30) + 0.1 * rng.normal(size=50)
+    frame = pd.DataFrame({"level": rng.normal(size=50), "day": days})
+    model = DSMGPRegressor("rbf", structure=ChangePoints("day"), max_iter=5).fit(frame, y)
+    model.save(tmp_path / "m.dsmgp")
+    twin = load(tmp_path / "m.dsmgp")
+    assert twin.structure == ChangePoints("day")
+    (change,) = twin.changepoints(0.5)
+    assert np.datetime64("2020-01-30") < change.position < np.datetime64("2020-02-02")
+    np.testing.assert_array_equal(twin.predict(frame), model.predict(frame))
+
+
+def test_factors_of_segments_are_not_written(rng, tmp_path):
+    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=2).fit(*jumping(rng))
+    with pytest.raises(ModelFileError, match="leave include_factors out"):
+        model.save(tmp_path / "m.dsmgp", include_factors=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory):
+    path, found = tmp_path_factory.mktemp("breaks") / "m.dsmgp", []
+    X, y = jumping(np.random.default_rng(0))
+    for structure in (
+        ChangePoints(1),
+        ChangePoints(1, outliers=True),
+        CASES["a break or none"]["structure"],
+    ):
+        DSMGPRegressor("rbf", structure=structure, max_iter=2).fit(X, y).save(path)
+        found.append(path.read_bytes())
+    return found
+
+
+def of_leaf(**values):
+    return lambda h, a: h["breaks"]["changes"][-1].update(values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        (0, lambda h, a: h["breaks"].update(hazards=[None]), "hazards"),
+        (0, lambda h, a: h["breaks"].update(hazards=[1.0]), "hazards"),
+        (0, lambda h, a: h["breaks"].update(hazards=[0.1, 0.1]), "segments it lists"),
+        (0, lambda h, a: h["breaks"].update(longest=[0]), "no counts"),
+        (0, lambda h, a: h["breaks"].update(longest=[True]), "no counts"),
+        (0, lambda h, a: h["breaks"].update(changes=[None]), "not there"),
+        (0, lambda h, a: h["breaks"].update(changes=[]), "changes it lists"),
+        (0, lambda h, a: h["breaks"].update(changes=[3]), "makes no sense"),
+        (0, lambda h, a: h["breaks"].update(outliers={"share": 0.1, "ratio": 20.0}), "asked for"),
+        (0, of_leaf(dimension=2), "not there"),
+        (0, of_leaf(dimension="x1"), "not there"),
+        (0, of_leaf(dimension=-1), "dimension"),
+        (0, of_leaf(gaps="wide"), "gaps"),
+        (0, of_leaf(often=True), "often"),
+        (0, of_leaf(outliers=True), "asked for"),
+        (0, of_leaf(n_changes=1), "hazards"),
+        (1, lambda h, a: h["breaks"]["outliers"].update(ratio=0.5), "outliers make no sense"),
+        (1, lambda h, a: h["breaks"]["outliers"].update(share="0.1"), "outliers make no sense"),
+        (1, lambda h, a: a["breaks.outlier_probability"].__setitem__(0, 1.5), "outliers make no sense"),
+        (1, lambda h, a: a.pop("breaks.outlier_probability"), "missing"),
+        (1, lambda h, a: h["breaks"].update(outliers=None), "asked for"),
+        (2, lambda h, a: h["breaks"].update(hazards=[None, 0.5]), "hazards"),
+        (2, lambda h, a: h["families"].append(h["families"][0]), "famil|missing"),
+    ],
+)  # fmt: skip
+def test_what_no_fit_could_have_found_is_refused(contents, tmp_path, kind, change, message):
+    header, arrays = unpacked(contents[kind])
+    change(header, arrays)
+    (tmp_path / "m.dsmgp").write_bytes(packed(header, arrays))
+    with pytest.raises(ModelFileError, match=message):
+        load(tmp_path / "m.dsmgp")
