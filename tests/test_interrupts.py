@@ -206,7 +206,7 @@ torch.set_num_threads(2)
 rng = np.random.default_rng(0)
 X = rng.uniform(size=(12000, 3))
 y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=12000)
-options = dict(kernel="matern32", noise_variance=0.05, optimizer=None, leaf_size=400, random_state=0)
+options = dict(kernel="matern32", noise_variance=0.05, optimizer=None, leaf_size=400, random_state=0, dtype=sys.argv[2])
 DSMGPRegressor(**options).fit(X[:300], y[:300]).predict(X[:10], return_std=True)  # code is loaded, threads are there
 used = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize"))
 # Factors of all leaves take 16 partitions x 12000 rows x 270 x 8 bytes, 400 MB; room is left for 250 MB in all.
@@ -218,13 +218,14 @@ print(float(mean.sum()))
 """
 
 
-def limited(memory_limit):
-    code = [sys.executable, "-W", "ignore", "-c", LIMITED, memory_limit]
+def limited(memory_limit, dtype="float64"):
+    code = [sys.executable, "-W", "ignore", "-c", LIMITED, memory_limit, dtype]
     return subprocess.run(code, capture_output=True, text=True, timeout=300)
 
 
-def test_a_memory_limit_holds_where_the_system_grants_no_more():
-    done = limited("60MB")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_memory_limit_holds_where_the_system_grants_no_more(dtype):
+    done = limited("60MB", dtype)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) != 0.0
 
