@@ -119,8 +119,8 @@ def matched(found: Sequence[int], true: Sequence[int], tolerance: int) -> list[i
 def generated(data: str, seed: int) -> list[dict]:
     y, jumps = series(data, seed)
     methods = {
-        "dsmgp": lambda: positions(ours(y, False, kernel="rbf")),
-        "dsmgp robust": lambda: positions(ours(y, True, kernel="rbf")),
+        "dsmgp": lambda: positions(ours(y, False)),
+        "dsmgp robust": lambda: positions(ours(y, True)),
         "ruptures PELT l2": lambda: by_ruptures(y, "l2"),
         "ruptures PELT rbf": lambda: by_ruptures(y, "rbf"),
         "ruptures PELT linear": lambda: by_ruptures(y, "linear"),
