@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from scipy.special import ndtr
 
-from dsmgp import Mixture
+from dsmgp import Mixture, mixture
 from dsmgp.units import OutputUnits
 
 
@@ -73,6 +74,16 @@ def test_quantiles_of_one_gaussian_are_scipys():
     law = Mixture(np.ones((1, 1)), np.full((1, 1, 1), 3.0), np.full((1, 1, 1), 4.0))
     for q in (1e-10, 0.05, 0.5, 0.975):
         assert law.quantile(q)[0] == pytest.approx(stats.norm(3, 2).ppf(q), rel=1e-12)
+
+
+@pytest.mark.parametrize("level", [1e-4, 0.05, 0.5, 0.9, 1 - 1e-9])
+def test_quantiles_take_a_few_steps(level, monkeypatch):
+    """Not the fifty that halving a bracket would take."""
+    calls = []
+    monkeypatch.setattr(mixture, "ndtr", lambda z: calls.append(1) or ndtr(z))
+    law = random_mixture(n=200)
+    assert np.isfinite(law.quantile(level)).all()
+    assert len(calls) <= 15
 
 
 def test_quantiles_increase_and_stack_by_level():

@@ -243,9 +243,12 @@ def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -
             step = y - sign * (tail - target) * np.exp(tail) / density
         beyond = sign * (tail - target) > 0
         low, high = np.where(beyond, low, y), np.where(beyond, y, high)
-        new = np.where((step > low) & (step < high), step, 0.5 * (low + high))
-        result[active] = new
-        going = np.abs(new - y) > 1e-13 * (np.abs(y) + scales.min(axis=1))
+        # Where it has arrived, rounding may put a step on the wrong side of y, which is an end of the bracket.
+        close = 1e-13 * (np.abs(y) + scales.min(axis=1))
+        arrived = np.abs(step - y) <= close
+        inside = (step > low) & (step < high)
+        result[active] = np.where(arrived | inside, step, 0.5 * (low + high))
+        going = ~arrived & (high - low > close)
         if not going.any():
             break
         active, low, high = active[going], low[going], high[going]
