@@ -209,7 +209,14 @@ def options(draw):
 @st.composite
 def options_with_breaks(draw):
     """Settings of fits whose leaves may break, along any input; what they cost is kept low."""
-    changes = {"dimension": 0, "outliers": draw(st.booleans()), "n_changes": None}
+    changes = {
+        "dimension": draw(st.integers(0, 5)),
+        "n_changes": draw(st.sampled_from([None, None, 1])),
+        "gaps": draw(st.sampled_from(["equal", "length"])),
+        "hazard": draw(st.sampled_from([None, None, 0.1])),
+        "shortest": draw(st.sampled_from([1, 1, 1, 3])),
+        "outliers": draw(st.booleans()),
+    }
     return {
         "kernel": draw(st.sampled_from(["rbf", "matern12", "matern32", "rq", "periodic"])),
         "mean": draw(st.sampled_from(["zero", "constant", "linear"])),

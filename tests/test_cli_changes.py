@@ -36,7 +36,8 @@ def test_changes_are_listed_with_their_dates(folder):
     ]
     assert (folder / "again.dsmgp").read_bytes() == (folder / "load.dsmgp").read_bytes()
     text = run(*arguments).stdout
-    assert "between 2021-04-10 and 2021-04-11, probability 1.00" in text
+    assert "probability 1.00, 1.00 between 2021-04-10 and 2021-04-11" in text
+    assert all(each["within"] > 0.9 for each in found)
     assert "NLPD" not in text
 
 
@@ -59,10 +60,22 @@ def test_the_other_commands_take_such_a_model(folder):
     scores = json.loads(run("evaluate", model, series, "--json").stdout)
     assert scores["r2"] > 0.8
     about = json.loads(run("info", model, "--json").stdout)
+    assert about["settings"]["structure"]["outliers"] is True
     assert (about["changes_along"], about["loo_nlpd"], about["leaves"]) == ("day", None, 1)
     assert "loo_nlpd" not in run("info", model).stdout
     run("report", model, series, "-o", folder / "report.html")
-    assert "2021-04-10" in (folder / "report.html").read_text()
+    text = (folder / "report.html").read_text()
+    assert "2021-04-10" in text
+    assert "Taken for outliers, of the training rows: 21." in text
+
+
+def test_the_input_that_orders_rows_is_not_filled_in(folder):
+    table = pd.read_csv(folder / "series.csv")
+    table.loc[7, "day"] = None
+    table.to_csv(folder / "gap.csv", index=False)
+    done = run("fit", folder / "gap.csv", "-t", "load", "-o", folder / "gap.dsmgp",
+               "--changes-along", "day", "--missing", "impute", code=2)  # fmt: skip
+    assert "the column 'day' orders the rows and has missing values" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from datetime import time
 
 import numpy as np
 import pandas as pd
@@ -305,9 +306,32 @@ def bad_rows():
         "lazy": (pl.DataFrame({"a": y}).lazy(), y, "call .collect()"),
         "arrow": (pa.table({"a": y}), y, "call .to_pandas()"),
         "huge": (X * 1e160, y, "rescale the data"),
+        "masked": (np.ma.masked_less(X, X[7, 1]), y, "X is masked in row"),
+        "y_masked": (X, np.ma.array(y, mask=y == y[7]), "y is masked in row 7; drop"),
+        "na": (
+            pd.DataFrame({"a": [*y[:19], pd.NA]}, dtype=object),
+            y,
+            "missing value in column 'a' of X, row 19",
+        ),
+        "moment": ([[np.datetime64("2020"), 1.0]] * 20, y, "a datetime64 in column 0 of X, row 0"),
+        "lapse": ([[np.timedelta64(5, "D"), 1.0]] * 20, y, "a timedelta64 in column 0 of X, row 0"),
+        "y_moment": (X, [np.datetime64("2020"), *y[1:]], "a datetime64 in y, row 0"),
+        "cell": (
+            np.array([[1.0, {}]] * 20, dtype=object),
+            y,
+            "a dict in column 1 of X, row 0: float() argument",
+        ),
+        "endless": ([[10**400, 1.0]] * 20, y, "out of range in column 0 of X, row 0"),
+        "gradient": (torch.ones(20, 2, requires_grad=True), y, "call .detach()"),
+        "time": (pl.DataFrame({"a": [time(12)] * 20}), y, "column 'a' of X holds times"),
         "y_cube": (X, np.zeros((20, 1, 1)), "one or two dimensions"),
         "y_no_columns": (X, np.zeros((20, 0)), "one or two dimensions"),
     }
+
+
+def test_whole_numbers_that_lose_digits_are_warned_of(rng):
+    with pytest.warns(UserWarning, match="y holds whole numbers beyond"):
+        DSMGPRegressor("rbf", optimizer=None).fit(rng.uniform(size=(9, 1)), 2**60 + np.arange(9))
 
 
 BAD_PARAMETERS = {
@@ -360,7 +384,7 @@ def state_of(model):
 def test_bad_rows_are_refused_and_leave_the_estimator_as_it_was(wavy, name):
     X, y, message = bad_rows()[name]
     model = DSMGPRegressor(max_iter=3)
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         model.fit(X, y)
     assert state_of(model) == state_of(clone(model)) or not hasattr(model, "n_features_in_")
     model.fit(*wavy)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from damage import packed, unpacked
 from gpytorch.kernels import LinearKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from sklearn.base import clone
@@ -51,6 +52,29 @@ CASES = {
     "tree by hand": {"structure": TREE, "kernel": "rbf", "standardize": False},
     "nothing learned": {"optimizer": None, "kernel": "rbf", "noise_variance": 0.1},
 }
+
+
+def test_a_model_of_another_machine_answers_here(wavy, tmp_path):
+    model, X = fitted(wavy, "defaults")
+    model.save(tmp_path / "m.dsmgp")
+    header, arrays = unpacked((tmp_path / "m.dsmgp").read_bytes())
+    header["parameters"]["device"] = "cuda:77"
+    (tmp_path / "far.dsmgp").write_bytes(packed(header, arrays))
+    with pytest.warns(UserWarning, match="was fitted on 'cuda:77', which is not here"):
+        far = load(tmp_path / "far.dsmgp")
+    assert far.device == "auto"
+    np.testing.assert_array_equal(far.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("wrong", [{"leaf_size": -1}, {"kernel": "nonsense"}, {"max_iter": 0}])
+def test_parameters_that_make_no_sense_are_refused_before_a_file_is_replaced(wrong, wavy, tmp_path):
+    model, _ = fitted(wavy, "nothing learned")
+    path = tmp_path / "m.dsmgp"
+    model.save(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        model.set_params(**wrong).save(path)
+    assert path.read_bytes() == before
 
 
 def fitted(wavy, case, **more):

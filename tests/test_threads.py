@@ -54,6 +54,35 @@ def told_by(name):
     return np.concatenate([mean.ravel(), std.ravel(), [model.log_marginal_likelihood_]])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", [*kinds(), "changes"])
+def test_torch_may_have_its_gradients_off(name, mode):
+    """A search without them would not move."""
+
+    def told():
+        if name == "changes":
+            return DSMGPRegressor("rbf", structure="changepoint", max_iter=3).fit(X, Y).predict(X)
+        return told_by(name)
+
+    with mode():
+        found = told()
+        assert torch.is_inference_mode_enabled() == (mode is torch.inference_mode)
+        assert not torch.is_grad_enabled()
+    np.testing.assert_array_equal(found, told())
+
+
+def test_what_was_asked_for_without_gradients_can_be_tuned_with_them(tmp_path):
+    model, y = kinds()["general"]
+    with torch.inference_mode():
+        model.fit(X, y).predict(X, return_std=True)
+        model.save(tmp_path / "m.dsmgp")
+        twin = load(tmp_path / "m.dsmgp")
+    twin.predict(X)
+    np.testing.assert_array_equal(
+        twin.finetune(max_iter=2).predict(X), model.finetune(max_iter=2).predict(X)
+    )
+
+
 @pytest.fixture(scope="module")
 def alone():
     """One after the other."""

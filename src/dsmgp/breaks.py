@@ -12,6 +12,8 @@ import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves, nodes
 from dsmgp.validation import check_choice, check_count
 
@@ -68,13 +70,14 @@ class ChangePoints:
             raise ValueError(
                 f"expected dimension to be the number of an input from 0 on, or its name, got {self.dimension!r}"
             )
-        if self.n_changes is not None and (isinstance(self.n_changes, bool) or self.n_changes != 1):
+        single = type(self.n_changes) is not bool and isinstance(self.n_changes, numbers.Integral)
+        if self.n_changes is not None and not (single and self.n_changes == 1):
             raise ValueError(
                 f"expected n_changes to be 1 or None for any number, got {self.n_changes!r}"
             )
         check_count("shortest", self.shortest)
         check_choice("gaps", self.gaps, GAPS)
-        if self.outliers not in (True, False):
+        if not isinstance(self.outliers, (bool, np.bool_)):
             raise ValueError(f"expected outliers to be True or False, got {self.outliers!r}")
         if self.hazard is not None:
             real = isinstance(self.hazard, numbers.Real) and not isinstance(self.hazard, bool)

@@ -18,14 +18,16 @@ from dsmgp.lapack import one_thread
 from dsmgp.learn import Learned
 from dsmgp.learn_breaks import BreakingObjective, start_hazard
 from dsmgp.notices import warn_user
-from dsmgp.ordered_leaf import OrderedLeaf
+from dsmgp.ordered_leaf import OrderedLeaf, check_memory
 from dsmgp.outliers import Outliers
 from dsmgp.process import Family
+from dsmgp.progress import stopping
 from dsmgp.routes import place
 from dsmgp.segmented import Segmented
 from dsmgp.settings import Settings
 from dsmgp.train import Trainer
 from dsmgp.tree import Node, Region, leaves
+from dsmgp.units import OutputUnits
 
 __all__ = ["fit_breaks"]
 
@@ -65,6 +67,8 @@ class _Fit:
         sizes = settings.leaf_sizes
         longest = max(sizes) if sizes else LONGEST[settings.effort]
         self._check(X, longest)
+        if self._asks_for_outliers:
+            self.trainer.outputs = OutputUnits.robust(Y, settings.standardize)
         Z = torch.from_numpy(np.ascontiguousarray(self.trainer.inputs.to_experts(X)))
         self.Y = self.trainer.outputs.to_experts(Y)
         found = leaves(self.tree)
@@ -90,6 +94,8 @@ class _Fit:
         best: tuple[float, BreakingModel, Learned] | None = None
         scores: dict[str, float] = {}
         for kernel in kernels:
+            if best is not None and stopping():
+                break
             model, learned = self._fit(self.trainer.build(kernel))
             score = -model.log_evidence / len(self.Y)
             scores[str(kernel)] = score
@@ -115,13 +121,14 @@ class _Fit:
 
     def _fit(self, family: Family) -> tuple[BreakingModel, Learned]:
         """Theta and, where they are asked for, outliers; of two beginnings the better."""
-        asked = [leaf.changes.outliers for leaf in self.leaves if leaf.changes is not None]
-        if not any(asked):
+        if not self._asks_for_outliers:
             objective = self._objective(family, np.ones_like(self.Y))
             learned = self._learn(objective, self.settings.max_iter)
             return self._model(family, objective, None), learned
-        found = []
+        found: list[tuple[float, Family, BreakingObjective, Outliers]] = []
         for outliers in Outliers.beginnings(self.leaves, self.Y[:, 0]):
+            if found and stopping():
+                break
             family = copy.deepcopy(family)  # where the beginning before ended
             objective = self._objective(family, np.ones_like(self.Y))
             bound = self._find_outliers(objective, outliers)
@@ -138,7 +145,7 @@ class _Fit:
             objective.noise_factor = outliers.noise_factor[:, None]
             self._learn(objective, ROUND_ITERATIONS)
             before, (bound, posterior, experts) = bound, self._bound(objective, outliers)
-            if bound - before < BOUND_TOLERANCE * len(y):
+            if bound - before < BOUND_TOLERANCE * len(y) or stopping():
                 break
             mean, variance = _in_sample(posterior, self.short_leaves, experts)
             outliers.update(y, mean, variance, objective.processes[0])
@@ -175,6 +182,11 @@ class _Fit:
                 return released
             outliers.probability = kept
         return bound
+
+    @property
+    def _asks_for_outliers(self) -> bool:
+        found = leaves(self.tree)
+        return any(isinstance(leaf, BreakingLeaf) and leaf.changes.outliers for leaf in found)
 
     @property
     def _is_shorter(self) -> bool:
@@ -238,15 +250,7 @@ class _Fit:
                 "weights='uniform' has no meaning where leaves break: segmentations are weighed by their "
                 "posterior; leave weights out"
             )
-        rows = max(leaf.n_rows for leaf in leaves(self.tree))
-        once = all(each.n_changes == 1 for each in changes)
-        need = 8.0 * (4 * rows**2 if once else 4 * rows * min(longest, rows))
-        limit = self.settings.memory_limit or 2 * self.trainer.memory
-        if need > limit:
-            raise ValueError(
-                f"{rows} rows in segments of up to {min(longest, rows)} need {need / 1e6:.3g} MB, more than the "
-                f"{limit / 1e6:.3g} MB allowed; lower leaf_size or raise memory_limit"
-            )
+        check_memory(leaves(self.tree), longest, self.settings.table_memory)
 
     def _warn_of_long(self, model: BreakingModel) -> None:
         """Changes that are there only because segments must end look like others."""
@@ -257,9 +261,10 @@ class _Fit:
             long = segments.end - segments.start >= CUT_SHORT * own.longest
             expected = float(segments.probability[long].sum())
             if expected > 0.5:
+                count = round(expected)
+                what = "a segment is" if count == 1 else f"about {count} segments are"
                 warn_user(
-                    f"about {expected:.0f} segments are as long as leaf_size={own.longest} allows, and end because "
-                    "they must; raise leaf_size",
+                    f"{what} as long as leaf_size={own.longest} allows, and may end only because of that; raise leaf_size",
                     topic="segments cut short",
                 )
 

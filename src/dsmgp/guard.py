@@ -9,21 +9,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["progress_shown", "unchanged_on_error"]
+import torch
+
+__all__ = ["gradients", "progress_shown", "unchanged_on_error"]
 
 
 @contextmanager
 def unchanged_on_error(estimator: Any) -> Iterator[None]:
-    """Whatever goes wrong inside, the estimator is left as it was."""
+    """Whatever goes wrong inside, the estimator is left as it was. Inside there are gradients, whether the caller's torch has them on or not."""
     before = estimator.__dict__.copy()
     try:
-        yield
+        with gradients():
+            yield
     except BaseException:
         # In this order: one who is impatient, and interrupts again, finds at least all that was there.
         estimator.__dict__.update(before)
         for name in estimator.__dict__.keys() - before.keys():
             del estimator.__dict__[name]
         raise
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """As torch has them unless told: without them a search would not move, and say nothing of it."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dsmgp.exact_leaf import exact_leaf
+from dsmgp.guard import gradients
+from dsmgp.parameters import checked
 from dsmgp.storage import Saved, read_model, write_model
 from dsmgp.told import Told
 
@@ -85,6 +87,7 @@ class Kept(Told):
         True
         """
         check_is_fitted(self)
+        checked(self)  # a file with other parameters could not be read
         names = getattr(self, "feature_names_in_", None)
         saved = Saved(
             parameters=self.get_params(deep=False),
@@ -120,7 +123,8 @@ class Kept(Told):
         kernel, mean : GPyTorch modules, optional
             Those of your own that the file was saved without.
         """
-        model, saved = read_model(cls, path, kernel, mean)
+        with gradients():
+            model, saved = read_model(cls, path, kernel, mean)
         model._change_to(saved.state)
         model._learned, model.n_evaluations_ = saved.learned, saved.n_evaluations
         model.kernel_scores_ = saved.kernel_scores

@@ -25,13 +25,13 @@ from dsmgp.tree import Node
 __all__ = ["BreakingObjective", "start_hazard"]
 
 Array = NDArray[np.float64]
-# Changes in all gaps from which the search starts; those expected before anything is known, and the standard deviation of the log odds
-# or log rate around them. Where nothing can be told of changes, as in noise alone, the posterior has as many as the prior.
-START_CHANGES, PRIOR_CHANGES, HAZARD_SPREAD = 10.0, 0.2, 2.0
+# Changes expected in all gaps before anything is known, from which the search starts, and the standard deviation of the log odds
+# or log rate around them. Where nothing can be told of changes, as in noise alone, there are as many in the end.
+USUAL_CHANGES, HAZARD_SPREAD = 0.2, 2.0
 
 
-def start_hazard(leaf: OrderedLeaf, n_changes: float = START_CHANGES) -> float | None:
-    """What was given, or a few changes over all gaps; none where there is no hazard."""
+def start_hazard(leaf: OrderedLeaf) -> float | None:
+    """What was given, or few changes over all gaps; none where there is no hazard."""
     if not leaf.may_change_often:
         return None
     changes = leaf.changes
@@ -39,8 +39,7 @@ def start_hazard(leaf: OrderedLeaf, n_changes: float = START_CHANGES) -> float |
     if changes.hazard is not None:
         return float(changes.hazard)
     n_gaps = int(leaf.order.is_gap.sum())
-    expected = min(n_changes, 0.2 * n_gaps)
-    return expected / (n_gaps if changes.gaps == "equal" else float(leaf.order.length.sum()))
+    return USUAL_CHANGES / (n_gaps if changes.gaps == "equal" else float(leaf.order.length.sum()))
 
 
 def _to_theta(changes: ChangePoints, hazard: float) -> float:
@@ -76,7 +75,7 @@ class BreakingObjective:
         self.tree, self.leaves, self.processes = tree, leaves, processes
         self.hazards = list(hazards)
         self.noise_factor = noise_factor
-        self._usual = [start_hazard(leaf, PRIOR_CHANGES) for leaf in leaves]
+        self._usual = [start_hazard(leaf) for leaf in leaves]
         self._laws = [p.law(leaves[0].X.shape[1]) for p in processes]
         self._sizes = [len(process.theta) for process in processes]
 

@@ -132,7 +132,7 @@ class Mixture:
         For a list of levels the result has one more axis in front, one entry per level.
         """
         levels = np.asarray(q, dtype=np.float64)
-        if not np.all((levels > 0) & (levels < 1)):
+        if not levels.size or not np.all((levels > 0) & (levels < 1)):
             raise ValueError(f"expected quantile levels strictly between 0 and 1, got {q!r}")
         if levels.ndim:
             return np.stack([self.quantile(level) for level in levels])

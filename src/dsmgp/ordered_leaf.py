@@ -26,7 +26,7 @@ from dsmgp.stationary import BoundStationary
 from dsmgp.tree import Leaf
 from dsmgp.windows import segment_evidences
 
-__all__ = ["OrderedLeaf"]
+__all__ = ["OrderedLeaf", "check_memory"]
 
 Array = NDArray[np.float64]
 # Segments that together are expected less often than this count nothing in a gradient.
@@ -35,6 +35,19 @@ DROPPED_IN_GRADIENT = 1e-6
 STEP = 1e-4
 # What a chain and a start cost beside their matrices, in multiplications.
 PER_CHAIN, PER_START = 1e6, 1e4
+
+
+def check_memory(leaves: Sequence[Leaf], longest: int, limit: float) -> None:
+    """Refuse rows in segments of up to so many, whose tables take more bytes than allowed, before anything is computed."""
+    rows = max(leaf.n_rows for leaf in leaves)
+    changes = [leaf.changes for leaf in leaves if isinstance(leaf, BreakingLeaf)]
+    once = all(each.n_changes == 1 for each in changes)
+    need = 8.0 * (4 * rows**2 if once else 4 * rows * min(longest, rows))
+    if need > limit:
+        raise ValueError(
+            f"{rows} rows in segments of up to {min(longest, rows)} need {need / 1e6:.3g} MB, more than the "
+            f"{limit / 1e6:.3g} MB allowed; lower leaf_size or raise memory_limit"
+        )
 
 
 def natural_of(law: BoundStationary) -> Tensor:

@@ -26,7 +26,7 @@ __all__ = ["Outliers"]
 Array = NDArray[np.float64]
 START_SHARE, START_RATIO = 0.01, 100.0
 # What share and ratio may be: an outlier's noise is another kind of noise, not just a little more of it.
-LEAST_SHARE, MOST_SHARE, LEAST_RATIO, MOST_RATIO = 1e-4, 0.25, 16.0, 1e6
+LEAST_SHARE, MOST_SHARE, LEAST_RATIO, MOST_RATIO = 1e-4, 0.25, 16.0, 1e12
 # Rows of the running median, and robust standard deviations from it that make a row suspect.
 WINDOW, SUSPECT = 21, 5.0
 

@@ -324,9 +324,18 @@ def _refuse_infinite(numbers: Array, name: str, before: int) -> None:
 
 
 def _example(values: pa.ChunkedArray, before: int = 0) -> str:
-    """A value that shows what is meant."""
-    found = values.drop_null()
-    if not len(found):
+    """A value that shows what is meant: one that is no number, where there are others."""
+    missing = _is_missing(values)
+    there = [(row, str(v)) for row, v in enumerate(values.to_pylist()) if not missing[row]]
+    if not there:
         return ""
-    row = int(np.flatnonzero(~_is_missing(values))[0])
-    return f" ({str(found[0])!r} in row {before + row + 1})"
+    row, found = next(((row, text) for row, text in there if not _is_number(text)), there[0])
+    return f" ({found!r} in row {before + row + 1})"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dsmgp import plots
 from dsmgp.breaking import BreakingModel
 from dsmgp.page import escaped, pair, picture, table
 from dsmgp.regressor import DSMGPRegressor
-from dsmgp.splits import ChangePoint
+from dsmgp.splits import ChangePoint, Splits
 from dsmgp.timeline import place_text
 from dsmgp.tree import leaves
 
@@ -63,10 +63,10 @@ def _changes(model: DSMGPRegressor, names: Sequence[str], X: ArrayLike, y: Array
     assert isinstance(fitted, BreakingModel)
     along = names[fitted.dimension]
     likely = model.changepoints(LIKELY)
-    expected = model.split_posterior(fitted.dimension).expected
+    splits = model.split_posterior(fitted.dimension)
     n_most = min(len(likely), MAX_CHANGES)
     text = (
-        f"<p>{expected:.3g} changes are expected along {escaped(along)}; {len(likely):,} of them can be placed with a probability "
+        f"<p>{splits.expected:.3g} changes are expected along {escaped(along)}; {len(likely):,} of them can be placed with a probability "
         f"of {LIKELY:.0%} or more"
         + (
             f", of which the {n_most} most probable are listed:"
@@ -76,9 +76,13 @@ def _changes(model: DSMGPRegressor, names: Sequence[str], X: ArrayLike, y: Array
         + ("</p>" if n_most else ".</p>")
     )
     if n_most:
-        heads = [along, f"{LIKELY:.0%} from", "to", "probability"]
+        heads = [along, "probability", "from", "to", "between these"]
         most = sorted(likely, key=lambda change: -change.probability)[:n_most]
-        text += table(heads, [_line(change) for change in sorted(most, key=lambda c: c.position)])
+        text += table(
+            heads, [_line(change, splits) for change in sorted(most, key=lambda c: c.position)]
+        )
+    if fitted.outlier_probability is not None:
+        text += f"<p>{_outliers(fitted.outlier_probability)}</p>"
     pictures = [
         picture(
             partial(plots.plot_changepoints, model, LIKELY),
@@ -97,9 +101,19 @@ def _changes(model: DSMGPRegressor, names: Sequence[str], X: ArrayLike, y: Array
     return text + pair(pictures)
 
 
-def _line(change: ChangePoint) -> list[str]:
-    places = [place_text(place) for place in (change.position, change.low, change.high)]
-    return [*places, f"{change.probability:.2f}"]
+def _outliers(probability: NDArray[np.float64]) -> str:
+    rows = np.flatnonzero(probability > LIKELY)
+    if not len(rows):
+        return "No training row is taken for an outlier."
+    listed = ", ".join(str(row + 1) for row in rows[:MAX_CHANGES])
+    more = f" and {len(rows) - MAX_CHANGES:,} more" if len(rows) > MAX_CHANGES else ""
+    return f"Taken for outliers, of the training rows: {listed}{more}."
+
+
+def _line(change: ChangePoint, splits: Splits) -> list[str]:
+    where, low, high = map(place_text, change[:3])
+    inside = splits.within(change.low, change.high)
+    return [where, f"{change.probability:.2f}", low, high, f"{inside:.2f}"]
 
 
 def _cuts(model: DSMGPRegressor, names: Sequence[str]) -> str:

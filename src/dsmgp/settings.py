@@ -45,3 +45,8 @@ class Settings:
     def memory(self) -> float:
         """Bytes that matrices may take: half of them factors that are kept, a quarter those that are worked on."""
         return self.memory_limit or 0.25 * memory(self.device)
+
+    @property
+    def table_memory(self) -> float:
+        """Bytes that the evidences of all segments may take."""
+        return self.memory_limit or 0.5 * memory(self.device)

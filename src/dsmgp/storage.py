@@ -11,6 +11,7 @@ anew when a file is read, unless their factors were asked for.
 from __future__ import annotations
 
 import math
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -27,6 +28,7 @@ from dsmgp.breaks import ChangePoints
 from dsmgp.conditioned import Conditioned
 from dsmgp.frames import OUTPUTS
 from dsmgp.learn import Learned
+from dsmgp.notices import warn_user
 from dsmgp.parameters import checked
 from dsmgp.stored_breaks import read_breaks, write_breaks
 from dsmgp.stored_families import (
@@ -149,6 +151,7 @@ def read_model(
         parameters = _read_parameters(archive, own, n_dims)
         known = estimator().get_params(deep=False)
         made = estimator(**{k: v for k, v in parameters.items() if k in known})
+        _settle_device(made)
         breaks = "breaks" in archive.header
         families = read_families(archive, own, n_dims, n_outputs)
         units = _read_units(archive, rows)
@@ -190,6 +193,20 @@ def model_file(path: str | Path) -> Path:
     return path / MODEL
 
 
+def _settle_device(made: Any) -> None:
+    """A model that was fitted on a device which is not here answers on one that is."""
+    if not re.fullmatch(r"(cuda|mps|xpu)(:\d+)?", str(made.device)):
+        return
+    try:
+        checked(made)
+    except ValueError:
+        warn_user(
+            f"the model was fitted on {made.device!r}, which is not here: it answers on another device",
+            topic="device of a file",
+        )
+        made.set_params(device="auto")
+
+
 @contextmanager
 def _told_of(name: str) -> Any:
     """Whatever is found to be wrong with the content of a file is said of that file, in one kind of error."""
@@ -197,6 +214,10 @@ def _told_of(name: str) -> Any:
         yield
     except ModelFileError as error:
         raise ModelFileError(f"{name} cannot be read: {error}") from error.__cause__
+    except MemoryError as error:
+        raise ModelFileError(
+            f"{name} cannot be read: it needs more memory than there is"
+        ) from error
     except LookupError as error:
         raise ModelFileError(f"{name} cannot be read: it lacks {error}") from error
     except (

@@ -14,7 +14,7 @@ from dsmgp.breaking import BreakingModel
 from dsmgp.breaks import BreakingLeaf
 from dsmgp.lapack import one_thread
 from dsmgp.learn_breaks import BreakingObjective
-from dsmgp.ordered_leaf import OrderedLeaf
+from dsmgp.ordered_leaf import OrderedLeaf, check_memory
 from dsmgp.outliers import LEAST_RATIO, LEAST_SHARE, MOST_RATIO, MOST_SHARE, Outliers
 from dsmgp.process import Family
 from dsmgp.settings import Settings
@@ -63,8 +63,9 @@ def read_breaks(
     longest, hazards = written["longest"], written["hazards"]
     if len(longest) != len(found) or len(hazards) != len(found):
         raise ModelFileError("its leaves are not those whose segments it lists")
-    if not all(type(length) is int and length >= 1 for length in longest):
+    if not all(type(length) is int and length >= 0 for length in longest):
         raise ModelFileError("its segments have lengths that are no counts")
+    check_memory(found, max(longest), settings.table_memory)
     Z = torch.from_numpy(np.ascontiguousarray(inputs.to_experts(rows.X)))
     Y = outputs.to_experts(rows.Y)
     own = [

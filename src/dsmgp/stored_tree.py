@@ -61,9 +61,15 @@ def read_tree(
 
 def write_changes(changes: ChangePoints) -> dict[str, Any]:
     """As plain numbers, whatever kind of number they were given as."""
-    return {
-        name: value.item() if isinstance(value, np.generic) else value
-        for name, value in asdict(changes).items()
+    asked = asdict(changes)
+    hazard, number = asked["hazard"], asked["n_changes"]
+    dimension = asked["dimension"]
+    return asked | {
+        "dimension": dimension if isinstance(dimension, str) else int(dimension),
+        "n_changes": None if number is None else int(number),
+        "hazard": None if hazard is None else float(hazard),
+        "shortest": int(asked["shortest"]),
+        "outliers": bool(asked["outliers"]),
     }
 
 

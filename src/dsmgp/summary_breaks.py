@@ -31,7 +31,8 @@ def summarise_breaks(
     for own, expert, hazard in zip(model.leaves, model.experts, model.hazards, strict=True):
         if own.changes is None:
             continue
-        words = f"changes         {expert.segments.n_changes:.2f} expected"
+        expected = expert.segments.n_changes * math.exp(model.posterior.log_reach[own.leaf])
+        words = f"changes         {expected:.2f} expected"
         if hazard is not None:
             unit = "gap" if own.changes.gaps == "equal" else "unit of the input"
             words += f", hazard {hazard:.3g} per {unit}, segments of up to {own.longest} rows"

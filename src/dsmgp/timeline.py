@@ -69,11 +69,17 @@ def day_text(days: float, dates: Dates = EPOCH) -> str:
 
 
 def place_text(place: Any) -> str:
-    """A place along an input: a number, or a date with its time to the second, where it has one."""
+    """A place along an input: a number, or a date with its time, where it has one.
+
+    Examples
+    --------
+    >>> place_text(1600000000.5), place_text(np.datetime64("2020-01-01T00:00:00.25", "us"))
+    ('1600000000.5', '2020-01-01 00:00:00.25')
+    """
     if not isinstance(place, np.datetime64):
-        return f"{place:.6g}"
-    text = str(place.astype("datetime64[s]"))
-    return text.removesuffix("T00:00:00").replace("T", " ")
+        return f"{place:.12g}"
+    text = str(place.astype("datetime64[us]")).rstrip("0").removesuffix(".")
+    return text.removesuffix("T00:00:00").removesuffix("T00:00:").replace("T", " ")
 
 
 def dates_as_numbers(X: Any) -> tuple[Any, dict[int, Dates]]:

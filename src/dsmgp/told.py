@@ -138,6 +138,11 @@ class Told(Changeable):
     def _scores(self) -> tuple[float, float]:
         scores = self._settled().scores
         assert scores is not None
+        self._refuse_breaks(
+            "a leave-one-out score",
+            "log_marginal_likelihood_ is how models compare",
+            AttributeError,
+        )
         return scores
 
     @property

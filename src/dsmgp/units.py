@@ -64,6 +64,17 @@ class OutputUnits:
         return cls(centre, np.diag(scale))
 
     @classmethod
+    def robust(cls, Y: Array, standardize: bool) -> OutputUnits:
+        """Each output on its own, in units that a few rows far off do not change: median, and median distance from it."""
+        plain = cls.of(Y, standardize)
+        if not standardize:
+            return plain
+        centre = np.median(Y, axis=0)
+        spread = 1.4826 * np.median(np.abs(Y - centre), axis=0)
+        # Where half of the rows or more are equal it says nothing.
+        return cls(centre, np.diag(np.where(spread > 0, spread, np.diag(plain.loading))))
+
+    @classmethod
     def rotated(cls, Y: Array, standardize: bool) -> OutputUnits:
         """Outputs turned to their principal components, each with unit variance if standardised."""
         plain = cls.of(Y, standardize)

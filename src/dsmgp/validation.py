@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from dsmgp.notices import warn_user
+
 # Beyond this squares overflow.
 LARGEST = 1e150
 # The same in single precision, with room for small length-scales.
 SINGLE_LARGEST = 1e12
+# Beyond this double precision leaves whole numbers out.
+EXACT = 2**53
 
 __all__ = [
     "check_choice",
@@ -118,15 +122,16 @@ def input_number(dimension: Any, n_inputs: int, names: Sequence[str] | None = No
 
 
 def refuse_text(values: Any, what: str) -> None:
-    """Refuse text that is no number, and dates, naming column and row, before anything converts them."""
-    if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
-        raise ValueError(f"{what} is a lazy frame; call .collect() on it first")
-    if hasattr(values, "to_pandas") and hasattr(values, "column_names"):
-        raise ValueError(f"{what} is an Arrow table; call .to_pandas() on it first")
+    """Refuse what is no number, naming column and row, before anything converts it: text, dates, entries that are masked or missing."""
+    _refuse_kind(values, what)
     columns = getattr(values, "columns", None)
     if columns is not None:
         for name in columns:
-            _refuse_text_in(np.asarray(values[name]), f"column {name!r} of {what}")
+            column = values[name]
+            label = f"column {name!r} of {what}"
+            if str(getattr(column, "dtype", "")).startswith(("Time", "Duration")):  # of polars
+                raise ValueError(f"{label} holds times; turn them into numbers first")
+            _refuse_text_in(np.asarray(column), label)
         return
     array = np.asarray(values) if hasattr(values, "dtype") else None
     if array is None and isinstance(values, (list, tuple)):
@@ -134,15 +139,38 @@ def refuse_text(values: Any, what: str) -> None:
             array = np.asarray(values)
         except ValueError:
             return  # ragged: the shape check says so
-    if array is not None and array.dtype.kind in "OUSmM" and array.ndim <= 2:
+    if array is not None and array.dtype.kind in "OUSmMiu" and array.ndim in (1, 2):
         for k in range(array.shape[1] if array.ndim == 2 else 1):
             label = f"column {k} of {what}" if array.ndim == 2 else what
             _refuse_text_in(array[:, k] if array.ndim == 2 else array.reshape(-1), label)
 
 
+def _refuse_kind(values: Any, what: str) -> None:
+    """Tables and arrays that are not what they seem."""
+    if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
+        raise ValueError(f"{what} is a lazy frame; call .collect() on it first")
+    if hasattr(values, "to_pandas") and hasattr(values, "column_names"):
+        raise ValueError(f"{what} is an Arrow table; call .to_pandas() on it first")
+    if getattr(values, "requires_grad", False):
+        raise ValueError(f"{what} is a tensor that records gradients; call .detach() on it first")
+    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
+        mask = np.ma.getmaskarray(values)
+        n_more = int(mask.sum()) - 1
+        raise ValueError(
+            f"{what} is masked in row {np.argwhere(mask)[0][0]}"
+            + (f" and in {n_more} more places" if n_more else "")
+            + "; drop or impute such rows first"
+        )
+
+
 def _refuse_text_in(column: NDArray[Any], label: str) -> None:
     if column.dtype.kind in "mM":
         raise ValueError(f"{label} holds dates or times; turn them into numbers first")
+    if column.dtype.kind in "iu" and column.size and max(column.max(), -int(column.min())) > EXACT:
+        warn_user(
+            f"{label} holds whole numbers beyond 2**53, of which the last digits are lost; subtract an offset first",
+            topic=f"digits of {label}",
+        )
     if column.dtype.kind not in "OUS":
         return
     for row, entry in enumerate(column):
@@ -154,11 +182,24 @@ def _refuse_text_in(column: NDArray[Any], label: str) -> None:
                     f"could not convert text to float: {str(entry)!r} in {label}, row {row}; encode "
                     "categories as numbers first (for example with OneHotEncoder)"
                 ) from None
-        elif hasattr(entry, "year"):  # days, moments, periods
-            raise ValueError(
-                f"{label} holds a {type(entry).__name__} in row {row}, which is no number; turn the column into dates first "
-                "(with pandas.to_datetime) or into numbers"
-            )
+        elif entry is not None:  # which is a number that is missing, and said to be so
+            _refuse_entry(entry, f"in {label}, row {row}")
+
+
+def _refuse_entry(entry: Any, where: str) -> None:
+    if type(entry).__name__ == "NAType":  # pandas' own, which has no truth value
+        raise ValueError(f"missing value {where}; drop or impute such rows first")
+    if hasattr(entry, "year") or isinstance(entry, (np.datetime64, np.timedelta64)):
+        raise ValueError(  # days, moments, periods
+            f"a {type(entry).__name__} {where}, which is no number; turn the column into dates first "
+            "(with pandas.to_datetime) or into numbers"
+        )
+    try:
+        float(entry)
+    except OverflowError:
+        raise ValueError(f"a number out of range {where}; rescale the data") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"a {type(entry).__name__} {where}: {error}") from None
 
 
 def check_noise(noise: Any, shape: tuple[int, int]) -> NDArray[np.float64] | None:

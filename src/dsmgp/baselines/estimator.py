@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 
+from dsmgp.guard import gradients
 from dsmgp.mixture import Mixture
 from dsmgp.rows import new_rows, training_rows
 from dsmgp.units import OutputUnits
@@ -26,7 +27,8 @@ class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit to rows X (n, n_features) and y (n,) or (n, n_outputs)."""
         X, y = training_rows(self, X, y)
         self.__dict__.pop("_squeeze", None)  # not fitted until it is done
-        self._fit(X, y.reshape(len(y), -1))
+        with gradients():
+            self._fit(X, y.reshape(len(y), -1))
         self._squeeze = y.ndim == 1
         return self
 

@@ -139,6 +139,10 @@ def fit(
     else:
         table = read_table(data)
         recipe = Recipe.learn(table, target, feature, drop, categories.value, missing.value)
+        if changes_along is not None and recipe.missing(table).get(changes_along):
+            refuse(
+                f"the column {changes_along!r} orders the rows and has missing values; remove such rows"
+            )
         X, Y = recipe.inputs(table), recipe.outputs(table)
         if not quiet:
             remark(recipe.remarks)

@@ -23,14 +23,15 @@ def say_fitted(
     kernels = list(dict.fromkeys(family.kernel for family in fitted.families))
     breaks = has_breaks(fitted.tree)
     if as_json:
-        scores = (
-            {"changes": [_plain_change(change) for change in model.changepoints()]}
-            if breaks
-            else {
+        if breaks:
+            splits = model.split_posterior(fitted.dimension)
+            changes = [_plain_change(change, splits) for change in model.changepoints()]
+            scores = {"changes_expected": splits.expected, "changes": changes}
+        else:
+            scores = {
                 "loo_nlpd": model.loo_score_,
                 "loo_nlpd_new_inputs": model.loo_score_new_inputs_,
             }
-        )
         print_json(
             {
                 "model": str(out),
@@ -65,21 +66,29 @@ def _changes(model: Any) -> list[tuple[str, str]]:
     """Those that can be placed, with where they lie."""
     from dsmgp.timeline import place_text
 
-    likely = model.changepoints()
-    lines = [("changes expected", f"{model.split_posterior(model._model.dimension).expected:.3g}")]
+    likely, splits = model.changepoints(), model.split_posterior(model._model.dimension)
+    lines = [("changes expected", f"{splits.expected:.3g}")]
     for change in likely[:MOST_CHANGES]:
-        where = f"between {place_text(change.low)} and {place_text(change.high)}"
+        low, high = place_text(change.low), place_text(change.high)
+        inside = f"{splits.within(change.low, change.high):.2f} between {low} and {high}"
         lines.append(
-            (f"  {place_text(change.position)}", f"{where}, probability {change.probability:.2f}")
+            (f"  {place_text(change.position)}", f"probability {change.probability:.2f}, {inside}")
         )
     if len(likely) > MOST_CHANGES:
         lines.append(("", f"and {len(likely) - MOST_CHANGES} more; --json lists all"))
     return lines
 
 
-def _plain_change(change: Any) -> dict[str, Any]:
+def _plain_change(change: Any, splits: Any) -> dict[str, Any]:
+    """``within`` is the probability that it lies between ``low`` and ``high``."""
     from dsmgp.timeline import place_text
 
     places = (change.position, change.low, change.high)
     position, low, high = (p if isinstance(p, float) else place_text(p) for p in places)
-    return {"position": position, "low": low, "high": high, "probability": change.probability}
+    return {
+        "position": position,
+        "probability": change.probability,
+        "low": low,
+        "high": high,
+        "within": splits.within(change.low, change.high),
+    }

@@ -117,7 +117,7 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
         "factors": "factor.alpha" in archive,
         "bytes": sum(p.stat().st_size for p in written),
         "units": header.get("units"),
-        "settings": {k: v for k, v in header["parameters"].items() if not isinstance(v, dict)},
+        "settings": {k: _setting(v) for k, v in header["parameters"].items()},
     }
     if as_json:
         print_json(about)
@@ -132,6 +132,18 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
     as_table(str(model), rows)
 
 
+def _setting(value: Any) -> Any:
+    """As it was given, but for what is no plain value."""
+    match value:
+        case {"module": described}:
+            return described.get("class", "of your own")
+        case {"tree": _}:
+            return "a tree of your own"
+        case {"changes": asked}:
+            return asked
+    return value
+
+
 def _changes_along(header: dict[str, Any]) -> str | None:
     """The input that orders rows, where the function may change."""
     asked = next((each for each in header.get("breaks", {}).get("changes", []) if each), None)
@@ -144,6 +156,8 @@ def _changes_along(header: dict[str, Any]) -> str | None:
 def _words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_words(entry)}" for name, entry in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
