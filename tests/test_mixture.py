@@ -86,6 +86,14 @@ def test_quantiles_take_a_few_steps(level, monkeypatch):
     assert len(calls) <= 15
 
 
+def test_quantiles_keep_their_order_on_a_huge_offset():
+    """Where the whole law is a few of the numbers there are."""
+    rng = np.random.default_rng(0)
+    means = 1e9 + 1e-6 * rng.normal(size=(300, 3, 1))
+    law = Mixture(rng.dirichlet(np.ones(3), size=300), means, np.full(means.shape, 1e-14))
+    assert (np.diff(law.quantile(np.linspace(0.001, 0.999, 50)), axis=0) >= 0).all()
+
+
 def test_quantiles_increase_and_stack_by_level():
     law = random_mixture(3)
     levels = [0.05, 0.25, 0.5, 0.9]
@@ -210,6 +218,7 @@ def test_y_of_another_shape_is_refused():
 
 def test_repr_says_how_large_it_is():
     assert repr(random_mixture()) == "Mixture(5 rows, 4 components, 1 output)"
+    assert repr(random_mixture(outputs=2)) == "Mixture(5 rows, 4 components, 2 outputs)"
 
 
 def test_one_draw_is_what_is_drawn_unless_told():

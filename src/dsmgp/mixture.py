@@ -226,6 +226,9 @@ def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -
 
     Arrays are (rows, components). Rows leave the iteration as they converge.
     """
+    # From the mean on: where that is huge beside the scales, rounding could put quantiles in another order.
+    centre = (weights * means).sum(axis=1)
+    means = means - centre[:, None]
     ends = means + scales * ndtri(level)
     low = np.where(weights > 0, ends, np.inf).min(axis=1)
     high = np.where(weights > 0, ends, -np.inf).max(axis=1)
@@ -253,4 +256,4 @@ def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -
             break
         active, low, high = active[going], low[going], high[going]
         weights, means, scales = weights[going], means[going], scales[going]
-    return result
+    return centre + result
