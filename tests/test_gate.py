@@ -1,5 +1,7 @@
 """The gate: gradient, what it can find, and the process that it makes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -189,6 +191,17 @@ def test_gated_draws_follow_the_marginal_mixture(gated):
 def test_a_log_product_is_over_all_outputs(n_outputs):
     values = np.random.default_rng(0).uniform(0.5, 2.0, size=(4, n_outputs))
     np.testing.assert_allclose(log_product(values), np.log(np.prod(values, axis=-1)))
+
+
+def test_rows_count_less_where_most_of_their_error_is_noise_that_is_known(rng):
+    problem = replace(
+        random_problem(rng), known=np.repeat([[0.0], [1.0], [50.0]], 20, axis=0) * np.ones(2)
+    )
+    usual = np.median(problem.spread, axis=(0, 1))
+    weight = usual / (usual + problem.known)
+    np.testing.assert_allclose(problem.trust, weight / weight.mean(axis=0))
+    np.testing.assert_allclose(problem.trust.mean(axis=0), 1.0)
+    assert (np.diff(problem.trust[::20], axis=0) < 0).all()
 
 
 def test_residuals_as_large_as_expected_make_a_scale_of_one_whatever_noise_is_known():
