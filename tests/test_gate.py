@@ -193,6 +193,11 @@ def test_a_log_product_is_over_all_outputs(n_outputs):
     np.testing.assert_allclose(log_product(values), np.log(np.prod(values, axis=-1)))
 
 
+def test_products_are_over_the_last_axis():
+    values = np.exp(np.arange(6.0)).reshape(2, 1, 3)
+    np.testing.assert_allclose(log_product(values), [[3.0], [12.0]])
+
+
 def test_rows_count_less_where_most_of_their_error_is_noise_that_is_known(rng):
     problem = replace(
         random_problem(rng), known=np.repeat([[0.0], [1.0], [50.0]], 20, axis=0) * np.ones(2)
