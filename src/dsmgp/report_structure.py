@@ -64,23 +64,16 @@ def _changes(model: DSMGPRegressor, names: Sequence[str], X: ArrayLike, y: Array
     along = names[fitted.dimension]
     likely = model.changepoints(LIKELY)
     splits = model.split_posterior(fitted.dimension)
-    n_most = min(len(likely), MAX_CHANGES)
+    most = sorted(likely, key=lambda change: -change.probability)[:MAX_CHANGES]
+    left_out = f", of which the {len(most)} most probable are listed" * (len(most) < len(likely))
     text = (
         f"<p>{splits.expected:.3g} changes are expected along {escaped(along)}; {len(likely):,} of them can be placed with a probability "
-        f"of {LIKELY:.0%} or more"
-        + (
-            f", of which the {n_most} most probable are listed:"
-            if n_most < len(likely)
-            else ":" * bool(n_most)
-        )
-        + ("</p>" if n_most else ".</p>")
+        f"of {LIKELY:.0%} or more{left_out}{':' if most else '.'}</p>"
     )
-    if n_most:
+    if most:
         heads = [along, "probability", "from", "to", "between these"]
-        most = sorted(likely, key=lambda change: -change.probability)[:n_most]
-        text += table(
-            heads, [_line(change, splits) for change in sorted(most, key=lambda c: c.position)]
-        )
+        in_order = sorted(most, key=lambda change: change.position)
+        text += table(heads, [_line(change, splits) for change in in_order])
     if fitted.outlier_probability is not None:
         text += f"<p>{_outliers(fitted.outlier_probability)}</p>"
     pictures = [
