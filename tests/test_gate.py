@@ -69,6 +69,7 @@ def test_the_gate_trusts_the_leaf_that_is_sure_where_that_is_right(rng):
     gate = fit_gate(components, np.ones_like(mean), path, y, local_scale=False)
     assert gate.variance_exponent > 0.5
     np.testing.assert_array_equal(gate.shape_variances, [1.0])
+    np.testing.assert_array_equal(gate.shape_weights, [1.0])
 
 
 def test_the_gate_does_not_trust_what_says_nothing(rng):
