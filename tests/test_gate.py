@@ -82,6 +82,18 @@ def test_the_gate_does_not_trust_what_says_nothing(rng):
     assert abs(gate.scale_exponent) < 0.2
 
 
+@pytest.mark.parametrize("local_scale", [True, False])
+def test_where_the_rows_say_nothing_of_the_exponents_they_stay_where_they_start(rng, local_scale):
+    """With one leaf there is nothing to weigh: only the pull towards the start is left."""
+    variance, scale = np.exp(rng.normal(size=(2, 200, 1, 1)))
+    components = Components(
+        np.zeros((200, 1), dtype=int), rng.normal(size=variance.shape), variance
+    )
+    gate = fit_gate(components, scale, np.zeros((200, 1)), np.zeros((200, 1)), local_scale)
+    assert gate.variance_exponent == pytest.approx(3.0)
+    assert gate.scale_exponent == pytest.approx(1.0 if local_scale else 0.0)
+
+
 def test_heavy_tails_are_found(rng):
     n = 4000
     components = Components(np.zeros((n, 1), dtype=int), np.zeros((n, 1, 1)), np.ones((n, 1, 1)))
@@ -96,6 +108,7 @@ def test_heavy_tails_are_found(rng):
 
 
 def test_without_a_gate_nothing_is_weighed_or_spread():
+    assert (Gate().variance_exponent, Gate().scale_exponent) == (0.0, 0.0)
     gate = Gate()
     np.testing.assert_array_equal(
         gate.log_weight(np.array([-1.0]), np.ones((1, 1)) * 5, np.ones((1, 1))), [-1.0]
