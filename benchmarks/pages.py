@@ -24,6 +24,7 @@ import engine
 import finetune
 import memory
 import outofcore
+import scales
 import scaling
 import sharing
 import sizes
@@ -31,12 +32,13 @@ import soak
 import sparse
 import speed
 import structures
+import unseen
 import updates
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scaling, sharing, sizes, soak, sparse, speed,
-    structures, updates,
+    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
+    structures, unseen, updates,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)

