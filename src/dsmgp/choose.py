@@ -24,10 +24,12 @@ Array = NDArray[np.float64]
 
 logger = logging.getLogger("dsmgp")
 
-#: From smooth to rough, so that each is a good start for the next.
+#: From smooth to rough, so that each is a good start for the next, and for the one before.
 CANDIDATES = ("rbf", "matern52", "matern32", "matern12")
 # A trial need not end far closer to its best than kernels are apart.
 TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
+# The way back must have found this much more evidence, in nats a row, to count as another optimum.
+FAR_BETTER = 0.01
 # Outputs less correlated than this are left as they are.
 LEAST_CORRELATION = 0.1
 
@@ -97,22 +99,45 @@ def _left_out_laws(
 
 
 def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[float, Family]]:
-    """Every candidate's score after learning on the leaves, and the family itself; the best first."""
+    """Every candidate's score after learning on the leaves, and the family itself; the best first.
+
+    Evidence may have an optimum that calls noise what is signal in an input of short length-scale, and a smooth kernel is drawn to it. So
+    candidates are learned from smooth to rough and, from the start again, from rough to smooth; of the two ends the way back counts where it is
+    far better.
+    """
+    with span(0.0, 0.5, "trying kernels"):
+        families, evidence = _learned_in_turn(trainer, leaves, CANDIDATES)
+    with span(0.5, 0.9, "trying kernels"):
+        others, other_evidence = _learned_in_turn(trainer, leaves, CANDIDATES[::-1])
+    margin = FAR_BETTER * sum(leaf.n_rows for leaf in leaves)
     found: dict[str, tuple[float, Family]] = {}
+    for kernel, family in families.items():
+        better = other_evidence[kernel] > evidence[kernel] + margin
+        for k in np.flatnonzero(better):
+            family.processes[k] = others[kernel].processes[k]
+        score = left_out_score(trainer.left_out(leaves, family))
+        logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
+        found[kernel] = score, family
+    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+
+
+def _learned_in_turn(
+    trainer: Trainer, leaves: Sequence[Leaf], kernels: Sequence[str]
+) -> tuple[dict[str, Family], dict[str, Array]]:
+    """Families, each learned from where the one before it ended, and the evidence of every output."""
+    families: dict[str, Family] = {}
+    evidence: dict[str, Array] = {}
     before: Family | None = None
-    for k, kernel in enumerate(CANDIDATES):
+    for k, kernel in enumerate(kernels):
         family = trainer.build(kernel)
         if before is not None:
             for new, old in zip(family.processes, before.processes, strict=True):
                 new.theta = old.theta
-        share = 1 / len(CANDIDATES)
-        with span(k * share, (k + 1) * share, f"trying kernel {kernel}"):
-            trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
-            score = left_out_score(trainer.left_out(leaves, family))
-        logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
-        found[kernel] = score, family
-        before = family
-    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+        with span(k / len(kernels), (k + 1) / len(kernels), f"trying kernel {kernel}"):
+            learned = trainer.learn(leaves, family, TRIAL_ITERATIONS, TRIAL_TOLERANCE)
+        families[kernel] = before = family
+        evidence[kernel] = np.array([one.objective for one in learned])
+    return families, evidence
 
 
 def choose_units(trainer: Trainer, leaves: Sequence[Leaf], kernel: Any) -> OutputUnits:
