@@ -160,6 +160,27 @@ def test_rows_out_of_the_range_of_their_precision_are_refused(kernel, wavy):
         tiny.predict(np.full((1, 2), 1e140))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("exponent", [-140, -60, -30, -15, 15, 30, 60, 140])
+def test_outputs_of_any_size_that_are_not_standardised_are_learned_or_refused(
+    exponent, dtype, wavy
+):
+    """GPyTorch has bounds in single precision, and so may leaves: to the first no noise was enough, the others never came to an end."""
+    X, y = wavy
+    model = DSMGPRegressor("rbf", standardize=False, dtype=dtype, max_iter=10, random_state=0)
+    unit = 10.0**exponent
+    if dtype == "float32" and abs(exponent) > 15:
+        with pytest.raises(ValueError, match=r"single precision.*float64"):
+            model.fit(X, unit * y)
+        return
+    if dtype == "float32" and exponent == 15:
+        unit = 1e11
+    mean, std = model.fit(X, unit * y).predict(X, return_std=True)
+    assert np.abs(mean / unit - y).max() < 0.5
+    assert (std / unit > 0.05).all()
+    assert (std / unit < 0.5).all()
+
+
 class Broken(gpytorch.kernels.RBFKernel):
     """Sound where it is tried, and no number where it counts."""
 
