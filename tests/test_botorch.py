@@ -189,5 +189,7 @@ def test_a_leaf_in_gpytorch_says_what_it_says_here(wavy, settings):
 def test_leaves_that_are_not_there_are_refused(fitted):
     with pytest.raises(ValueError, match="expected a leaf from 0 to"):
         fitted.to_gpytorch(leaf=10_000)
+    with pytest.raises(ValueError, match="expected a leaf from 0 to"):
+        fitted.to_gpytorch(leaf="first")
     with pytest.raises(ValueError, match="expected an output from 0 to 0"):
         fitted.to_gpytorch(output=1)

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from damage import made_up, packed, unpacked, worn
 
@@ -18,6 +19,9 @@ from dsmgp import ChangePoints, DSMGPRegressor, archive, load
 from dsmgp.archive import ModelFileError
 from dsmgp.breaks import has_breaks
 from dsmgp.notices import FactorisationWarning
+from dsmgp.report import write_report
+from dsmgp.stream import ParquetSink
+from dsmgp.tables import write_table
 
 ROWS = np.random.default_rng(0).uniform(size=(30, 2))
 HEIGHT = np.sin(6 * ROWS[:, 0])
@@ -242,6 +246,55 @@ def test_a_file_larger_than_may_be_written_leaves_the_old_one(model, tmp_path):
         signal.signal(signal.SIGXFSZ, handler)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["model.dsmgp"]
+
+
+def written(kind, model, path):
+    """Anything that is written in place of what was there."""
+    match kind:
+        case "model":
+            model.save(path)
+        case "table":
+            write_table(pa.table({"x": [1.0]}), path, "csv")
+        case "predictions":
+            with ParquetSink(path) as sink:
+                sink.add([pa.table({"x": [1.0]})], ["x"], {})
+        case "report":
+            write_report(path, model, ROWS, HEIGHT)
+
+
+WRITTEN = ("model", "table", "predictions", "report")
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_pipe_or_a_device_is_not_replaced(model, tmp_path, kind):
+    """To put a file in the place of /dev/null would take it away from all who use it."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises((ValueError, OSError), match="a device or a pipe"):
+        written(kind, model, path)
+    assert path.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_link_stays_and_what_it_points_to_is_replaced(model, tmp_path, kind):
+    """Or who reads that by its own name would go on with the old one."""
+    far, link = tmp_path / "far" / "file", tmp_path / "link"
+    far.parent.mkdir()
+    far.write_bytes(b"old")
+    link.symlink_to("far/file")
+    written(kind, model, link)
+    assert link.is_symlink()
+    assert far.read_bytes() == link.read_bytes() != b"old"
+    assert [p.name for p in far.parent.iterdir()] == ["file"]
+
+
+def test_names_that_are_too_long_are_refused_in_words(model, tmp_path):
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(ModelFileError, match=r"cannot write .* too long"):
+        model.save(path)
+    with pytest.raises(ModelFileError, match=r"cannot read .* too long"):
+        load(path)
 
 
 def test_the_mode_of_a_file_stays_and_the_mask_of_the_process_is_not_touched(

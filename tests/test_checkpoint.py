@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from damage import made_up
 
 from dsmgp import DSMGPRegressor, ModelFileError
 from dsmgp.archive import read_archive
@@ -125,5 +126,42 @@ def test_the_checkpoint_of_another_fit_is_refused(rows, tmp_path, count):
     path.write_bytes(kept[:-100])
     with pytest.raises(ModelFileError, match=r"cannot be read.*delete"):
         DSMGPRegressor(checkpoint=path, **OPTIONS).fit(X, y)
+    for odd in (tmp_path, path):  # never by a call to delete what may be precious
+        with pytest.raises(ModelFileError, match="give another path, or delete it if it is an old"):
+            DSMGPRegressor(checkpoint=odd, **OPTIONS).fit(X, y)
     with pytest.raises(ModelFileError, match="does not exist; create it"):
         DSMGPRegressor(checkpoint=tmp_path / "no" / "fit.ckpt", **OPTIONS).fit(X, y)
+
+
+@pytest.mark.parametrize("seed", [0, None])
+@pytest.mark.parametrize("n", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_checkpoint_that_was_made_up_is_refused_or_changes_little(
+    rows, tmp_path, count, rng, n, seed
+):
+    """Its sum is right. What it says may be wrong, but no more comes of it than an error in words or another search."""
+    X, y = rows[0][:40], rows[1][:40]
+    path = tmp_path / "fit.ckpt"
+    model = DSMGPRegressor("rbf", random_state=seed, checkpoint=path, max_iter=8)
+    count["stop"] = 7
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    content, refusals = path.read_bytes(), []
+    count["stop"] = None
+    for _ in range(n):
+        path.write_bytes(made_up(content, [content], rng))
+        try:
+            model.fit(X, y)
+        except ValueError as error:
+            refusals.append(str(error))
+            continue
+        assert np.isfinite(model.predict(X)).all()
+    assert 0 < len(refusals) < n
+    assert all(str(path) in refusal for refusal in refusals)
+
+
+def test_what_a_link_points_to_is_removed_at_the_end(rows, whole, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("fit.ckpt")
+    model = DSMGPRegressor(checkpoint=link, **OPTIONS).fit(*rows)
+    np.testing.assert_array_equal(model.predict(rows[0]), whole.predict(rows[0]))
+    assert not (tmp_path / "fit.ckpt").exists()

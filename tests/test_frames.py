@@ -52,6 +52,26 @@ def test_the_index_is_kept_and_several_outputs_make_a_frame(wavy):
     assert list(model.fit(X, Y.to_numpy()).predict(X).columns) == ["y0", "y1"]
 
 
+@pytest.mark.parametrize("library", [pd, pl])
+def test_outputs_keep_their_names_however_odd(wavy, library):
+    X, y = rows_of(wavy, library)
+    Y = library.DataFrame({"": y, " ": -y, "0": y})
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0).set_output(predict="input")
+    found = model.fit(X, Y).predict(X)
+    assert list(found.columns) == ["", " ", "0"]
+    np.testing.assert_allclose(found["0"], -found[" "], atol=1e-6)
+
+
+def test_columns_of_one_name_are_refused(wavy):
+    """Or one would be lost where they are told apart by name."""
+    X, y = wavy
+    twins = pd.DataFrame(X, columns=["a", "a"])
+    with pytest.raises(ValueError, match="X has more than one column 'a'"):
+        DSMGPRegressor("rbf").fit(twins, y)
+    with pytest.raises(ValueError, match="y has more than one column 'a'"):
+        DSMGPRegressor("rbf").fit(X, twins)
+
+
 def test_names_of_targets_are_kept_in_files(wavy, tmp_path):
     X, y = rows_of(wavy, pd)
     DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, y).save(tmp_path / "m.dsmgp")

@@ -226,7 +226,7 @@ def test_one_draw_is_what_is_drawn_unless_told():
     assert law.sample(random_state=0).shape == (1, 1)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1])
+@pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1, "0.9", None, [0.5, 0.9]])
 def test_levels_of_intervals_that_are_no_probabilities_are_refused_by_name(level):
     law = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
     with pytest.raises(ValueError, match="interval level"):

@@ -6,6 +6,7 @@ file that was cut short or changed anywhere is told from a sound one before any 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,7 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FORMAT", "Archive", "ModelFileError", "new_beside", "read_archive", "write_archive"]
+__all__ = [
+    "FORMAT",
+    "Archive",
+    "ModelFileError",
+    "new_beside",
+    "place_of",
+    "read_archive",
+    "write_archive",
+]
 
 #: The version of the format that is written. Files of all versions up to it are read.
 FORMAT = 1
@@ -78,11 +87,14 @@ def write_archive(
     path: str | Path, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> None:
     """Write a file beside the one of that name, then put it in its place: it is there whole or not at all."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise ModelFileError(f"the folder {target.parent} does not exist; create it first")
-    if target.is_dir():
-        raise ModelFileError(f"{target} is a folder; give the name of a file")
+    try:
+        target = place_of(path)
+        if not target.parent.is_dir():
+            raise ModelFileError(f"the folder {target.parent} does not exist; create it first")
+        if target.is_dir():
+            raise ModelFileError(f"{target} is a folder; give the name of a file")
+    except OSError as error:  # a device, or a name that is too long
+        raise ModelFileError(f"cannot write {path}: {error.strerror}") from error
     content = _packed(header, arrays)
     try:
         temporary = new_beside(target)
@@ -99,6 +111,22 @@ def write_archive(
     finally:
         temporary.unlink(missing_ok=True)
     _settle(target.parent)
+
+
+def place_of(path: str | Path) -> Path:
+    """Where a file of that name lies: a link stays, and what it points to is replaced.
+
+    Whoever reads that by its own name would else go on with the old one. A device or a pipe is refused: it would be taken
+    away for all who use it.
+    """
+    target = Path(path)
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise OSError(
+            errno.EINVAL, "a device or a pipe, which is no file to be replaced", str(path)
+        )
+    return target
 
 
 def new_beside(target: Path) -> Path:
@@ -121,9 +149,9 @@ def new_beside(target: Path) -> Path:
 def read_archive(path: str | Path) -> Archive:
     """The content of a file, once its sum has been checked."""
     source = Path(path)
-    if source.exists() and not source.is_file():  # a pipe or a device might never end
-        raise ModelFileError(f"cannot read {source}: it is no file")
     try:
+        if source.exists() and not source.is_file():  # a pipe or a device might never end
+            raise ModelFileError(f"cannot read {source}: it is no file")
         content = source.read_bytes()
     except FileNotFoundError:
         raise ModelFileError(f"{source} does not exist; check the path") from None

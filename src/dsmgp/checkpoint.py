@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsmgp.archive import ModelFileError, read_archive, write_archive
+from dsmgp.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp.settings import Settings
+from dsmgp.validation import check_count
 
 __all__ = ["Checkpoint", "checkpointed"]
 
@@ -94,26 +95,24 @@ class Checkpoint:
         try:
             archive = read_archive(self.path)
             told = archive.entry("checkpoint", lambda v: isinstance(v, dict))
-        except ModelFileError as error:
+            searches = [
+                _evaluations(archive, k)
+                for k in range(check_count("n_searches", told["n_searches"], 0))
+            ]
+            fingerprint, state = told["fingerprint"], told["rng"]
+            type(rng.bit_generator)().state = state  # or it is no state of such a generator
+        except (ModelFileError, ValueError, KeyError, TypeError, OverflowError) as error:
+            said = error if isinstance(error, ModelFileError) else "its header is wrong"
             raise ModelFileError(
-                f"the checkpoint cannot be read: {error}; delete {self.path} to start over"
+                f"the checkpoint {self.path} cannot be read: {said}; give another path, or delete it if it is an old checkpoint"
             ) from error
-        if told.get("fingerprint") != self.fingerprint or (seeded and told["rng"] != self._state):
+        if fingerprint != self.fingerprint or (seeded and state != self._state):
             raise ValueError(
                 f"the checkpoint {self.path} belongs to a fit of other rows, settings, seed or version; delete it to "
                 "start over, or give another path"
             )
-        self._state = rng.bit_generator.state = told["rng"]
-        for k in range(int(told["n_searches"])):
-            thetas, values, gradients = (
-                archive.array(f"{k}.{name}", np.float64, *shape, finite=False)
-                for name, shape in (
-                    ("theta", (None, None)),
-                    ("value", (None,)),
-                    ("gradient", (None, None)),
-                )
-            )
-            self._searches.append(list(zip(thetas, values.tolist(), gradients, strict=True)))
+        self._state = rng.bit_generator.state = state
+        self._searches = searches
 
     def _write(self) -> None:
         arrays = {}
@@ -142,9 +141,20 @@ def checkpointed(
     if path is None:
         yield lambda objective: objective
         return
-    checkpoint = Checkpoint(Path(path), _fingerprint(arrays, settings), rng, seeded)
+    # Through links: what they point to is removed at the end.
+    checkpoint = Checkpoint(
+        Path(os.path.realpath(path)), _fingerprint(arrays, settings), rng, seeded
+    )
     yield checkpoint.remember
     checkpoint.path.unlink(missing_ok=True)
+
+
+def _evaluations(archive: Archive, number: int) -> list[tuple[Vector, float, Vector]]:
+    """Those of one search: thetas, values and gradients."""
+    thetas = archive.array(f"{number}.theta", np.float64, None, None)
+    values = archive.array(f"{number}.value", np.float64, len(thetas), finite=False)
+    gradients = archive.array(f"{number}.gradient", np.float64, *thetas.shape, finite=False)
+    return list(zip(thetas, values.tolist(), gradients, strict=True))
 
 
 def _plain(state: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import numbers
 
 import gpytorch
 import torch
@@ -33,9 +34,9 @@ def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
     """A leaf by its number, for one output; copies of its modules, ready to predict."""
     assert isinstance(model.experts, Conditioned), "rows have come or gone since"
     experts = model.experts.experts
-    if not 0 <= leaf < experts.n_leaves:
+    if not (isinstance(leaf, numbers.Integral) and 0 <= leaf < experts.n_leaves):
         raise ValueError(f"expected a leaf from 0 to {experts.n_leaves - 1}, got {leaf!r}")
-    if not 0 <= output < experts.n_outputs:
+    if not (isinstance(output, numbers.Integral) and 0 <= output < experts.n_outputs):
         raise ValueError(f"expected an output from 0 to {experts.n_outputs - 1}, got {output!r}")
     process = copy.deepcopy(model.families[int(model.family[leaf])].processes[output])
     natural = model.experts.naturals[output].detach().cpu().double()

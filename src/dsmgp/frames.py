@@ -46,7 +46,8 @@ def framed(values: Array, kind: str, rows: Any, names: list[str] | None) -> Any:
         return library.DataFrame(values, index=index, columns=names or _numbered(values))
     if values.ndim == 1:
         return library.Series((names or ["y"])[0], values)
-    return library.DataFrame(values, schema=names or _numbered(values))
+    # By name: polars has names of its own for columns without one.
+    return library.DataFrame(dict(zip(names or _numbered(values), values.T, strict=True)))
 
 
 def _numbered(values: Array) -> list[str]:

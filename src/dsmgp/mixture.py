@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -140,7 +140,8 @@ class Mixture:
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Ends of the central interval that holds ``level`` of the probability."""
-        if not 0 < level < 1:
+        number = isinstance(level, SupportsFloat) and np.ndim(level) == 0
+        if not number or not 0 < level < 1:
             raise ValueError(f"expected an interval level strictly between 0 and 1, got {level!r}")
         tail = 0.5 * (1.0 - level)
         return self.quantile(tail), self.quantile(1.0 - tail)

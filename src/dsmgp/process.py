@@ -254,9 +254,9 @@ def build_process(
     # A user who asks for less noise than the floor means it: the floor gives way.
     floor = min(noise_floor * variance, 0.5 * start)
     likelihood = gpytorch.likelihoods.GaussianLikelihood(
-        noise_constraint=GreaterThan(floor, transform=torch.exp, inv_transform=torch.log)
+        noise_constraint=GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
     ).double()
-    # In double from the start: GPyTorch makes its bounds in torch's default precision.
+    # In double from the start: GPyTorch makes its bounds in torch's default precision, in which that of large outputs is infinite.
     likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(floor)
     likelihood.initialize(noise=torch.tensor(start, dtype=torch.float64))
     units = torch.ones(n_dims) if spread is None else torch.tensor(np.asarray(spread))
@@ -290,7 +290,7 @@ def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: f
         return built
     if not isinstance(kernel, Kernel):
         raise ValueError(
-            f"expected kernel to be one of {', '.join(map(repr, KERNELS))} or a gpytorch kernel, "
+            f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))} or a gpytorch kernel, "
             f"got {kernel!r}"
         )
     copied = copy.deepcopy(kernel).double()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp import __version__, plots
-from dsmgp.archive import new_beside
+from dsmgp.archive import new_beside, place_of
 from dsmgp.canvas import names_of
 from dsmgp.mixture import Mixture
 from dsmgp.page import STYLE, escaped, number, pair, picture, table
@@ -53,7 +53,7 @@ def write_report(
     >>> page.read_text().startswith("<!doctype html>")
     True
     """
-    content, target = report_html(model, X, y, targets, title), Path(path)
+    content, target = report_html(model, X, y, targets, title), place_of(path)
     temporary = new_beside(target)
     try:
         temporary.write_text(content, encoding="utf-8")

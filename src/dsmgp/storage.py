@@ -184,8 +184,11 @@ def read_model(
 def model_file(path: str | Path) -> Path:
     """The file itself: a folder is that of a model whose rows are beside it."""
     path = Path(path)
-    if not path.is_dir():
-        return path
+    try:
+        if not path.is_dir():
+            return path
+    except OSError as error:  # a name that is too long
+        raise ModelFileError(f"cannot read {path}: {error.strerror}") from error
     if not (path / MODEL).exists():
         raise ModelFileError(
             f"the folder {path} holds no model ({MODEL} is missing); a fit that was cut short leaves none"

@@ -18,7 +18,7 @@ import pyarrow.dataset as pads
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from dsmgp.archive import new_beside
+from dsmgp.archive import new_beside, place_of
 from dsmgp.recipe import MAX_LEVELS, Recipe
 from dsmgp.tables import TableError
 from dsmgp.tree import Leaf
@@ -173,7 +173,10 @@ class ParquetSink:
     """A Parquet file that is written lot by lot, and there whole or not at all."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        try:
+            self.path = place_of(path)
+        except OSError as error:
+            raise TableError(f"cannot write {path}: {error.strerror}") from error
         self._writer: Any = None
         if not self.path.parent.is_dir():
             raise TableError(f"the folder {self.path.parent} does not exist; create it first")

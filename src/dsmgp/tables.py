@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, feather, parquet
 
-from dsmgp.archive import new_beside
+from dsmgp.archive import new_beside, place_of
 
 __all__ = ["TableError", "check_target", "is_dataset", "read_table", "write_table"]
 
@@ -92,6 +92,7 @@ def write_table(table: pa.Table, target: str | Path, kind: str | None = None) ->
     path, found = Path(target), check_target(target, kind)
     temporary = None
     try:
+        path = place_of(path)
         temporary = new_beside(path)
         with temporary.open("wb") as file:
             _write(table, file, found)

@@ -28,7 +28,7 @@ from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
 from dsmgp.tree import Leaf, Node, leaves
 from dsmgp.units import InputUnits, OutputUnits
-from dsmgp.validation import check_reach
+from dsmgp.validation import check_reach, check_variance
 
 __all__ = ["Trainer"]
 
@@ -101,7 +101,8 @@ class Trainer:
         """Mean variance of the outputs as the experts see them: one where they are standardised."""
         if self.settings.standardize:
             return 1.0
-        return float(np.square(OutputUnits.of(self.Y, True).loading).sum() / self.Y.shape[1])
+        variance = float(np.square(OutputUnits.of(self.Y, True).loading).sum() / self.Y.shape[1])
+        return check_variance(variance, self.settings.dtype == torch.float32)
 
     def experts(
         self, some: Sequence[Leaf], families: Sequence[Family], family: Sequence[int] | None = None

@@ -16,6 +16,8 @@ from dsmgp.notices import warn_user
 LARGEST = 1e150
 # The same in single precision, with room for small length-scales.
 SINGLE_LARGEST = 1e12
+# The least variance of outputs there: noise that is a ten-thousandth of it must still be a number.
+SINGLE_LEAST_VARIANCE = 1e-32
 # Beyond this double precision leaves whole numbers out.
 EXACT = 2**53
 
@@ -27,6 +29,7 @@ __all__ = [
     "check_reach",
     "check_row_ids",
     "check_spread",
+    "check_variance",
     "input_number",
     "random_generator",
     "refuse_text",
@@ -87,6 +90,16 @@ def check_spread(y: NDArray[np.float64]) -> None:
             )
 
 
+def check_variance(variance: float, single: bool) -> float:
+    """The same variance, of outputs in the units of the experts; refused where it is out of the range of their precision."""
+    if single and variance < SINGLE_LEAST_VARIANCE:
+        raise ValueError(
+            f"y varies by {np.sqrt(variance):g} only, and squares of that are out of range in single precision; rescale the data, or "
+            "use standardize=True or dtype='float64'"
+        )
+    return variance
+
+
 def check_reach(
     values: NDArray[np.float64], what: str, single: bool = False
 ) -> NDArray[np.float64]:
@@ -126,7 +139,11 @@ def refuse_text(values: Any, what: str) -> None:
     _refuse_kind(values, what)
     columns = getattr(values, "columns", None)
     if columns is not None:
+        seen: set[Any] = set()
         for name in columns:
+            if name in seen:
+                raise ValueError(f"{what} has more than one column {name!r}; rename one of them")
+            seen.add(name)
             column = values[name]
             label = f"column {name!r} of {what}"
             if str(getattr(column, "dtype", "")).startswith(("Time", "Duration")):  # of polars
