@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from dsmgp.reproduce.claims import claims
+from dsmgp.reproduce.experiment import listed
 from dsmgp.reproduce.runner import EXPERIMENTS
 from dsmgp.reproduce.runs import origin
 from harness import HERE
@@ -33,20 +34,23 @@ HEAD = """# The paper's experiments, reproduced
 
 Every table and figure of Trapp et al. (AISTATS 2020) as one command:
 
-    DSMGP_DATA=... python -m dsmgp.reproduce NAME [--quick]
+    DSMGP_DATA=... dsmgp reproduce NAME [--quick]
 
-with `all` for every one of them, and `make reproduce` for the quick form of everything. Results are kept row by row; a run
-that is stopped goes on where it was. Figures below are in units of the training outputs' standard deviation, on random
-splits (70% for training) unless the data come with one; of two outputs MAE is the mean and NLPD the sum. The paper's figures
-stand beside ours, or in brackets. Year and Flight are not here: nobody may hand them on. With their files in `DSMGP_DATA`
-(see `dsmgp.originals`) the same commands run them.
+(or `python -m dsmgp.reproduce`, which can also be told data sets and to run again), with `all` for every one of them, and
+`make reproduce` for the quick form of everything. Results are kept row by row; a run that is stopped goes on where it was.
+Figures below are in units of the training outputs' standard deviation, on random splits (70% for training) unless the data
+come with one; of two outputs MAE is the mean and NLPD the sum. The paper's figures stand beside ours, or in brackets. Year
+and Flight are not here: nobody may hand them on. With their files in `DSMGP_DATA` (see `dsmgp.originals`) the same commands
+run them.
 
 Rivals are those of `dsmgp.baselines`: experts share theta, learned jointly on our engine, and have M = 100 rows drawn at
 random, or the parts of one partition ("same partition"); SVGP has 100 inducing points, KISS is additive over inputs.
 "DSMGP, posterior" is the paper's model at its settings: Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one partition.
-Above 10,000 rows theta is learned for 20 iterations: Algorithm 1 leaves leaves of thousands of rows there.
-"DSMGP, gated" has the same tree and theta, and the gate's weights (of two outputs, a theta of its own). "DSMGP, default" is `DSMGPRegressor()` as it comes, with the
-scores of benchmarks/results/accuracy.json (the same splits) where it was not run anew.
+Algorithm 1 with two layers does not keep to M: its cuts are uneven, and leaves of thousands of rows are left, of which the
+DSMGP and the rivals on the "same partition" have more than those with experts drawn at random. Above 10,000 rows theta is
+learned for 20 iterations there. "DSMGP, gated" has the same tree and theta, and the gate's weights (of two outputs, a theta
+of its own). "DSMGP, default" is `DSMGPRegressor()` as it comes, with the scores of benchmarks/results/accuracy.json (the
+same splits) where it was not run anew.
 An exact GP of more than 2,000 rows learns theta on 2,000 of them and is conditioned on all.
 
 ## What they bear out
@@ -82,7 +86,8 @@ def page(found: dict[str, list[dict]]) -> str:
         parts.append(
             f"## {experiment.title}\n\n`python -m dsmgp.reproduce {name}`\n\n"
             f"![{experiment.title}](images/reproduction-{name}.png)\n\n{experiment.page(rows)}\n\n"
-            f"{experiment.says}\n\n*benchmarks/results/reproduction/{name}.json: {origin(rows)}*"
+            f"{experiment.says}\n\n*{listed(experiment.settings)}; "
+            f"benchmarks/results/reproduction/{name}.json: {origin(rows)}*"
         )
     missing = [name for name in ORDER if name not in found]
     if missing:

@@ -27,7 +27,7 @@ from dsmgp.baselines import (
     NaiveLocalExperts,
     PoE,
 )
-from dsmgp.baselines.kiss import _Additive, _Facts, _log_evidence
+from dsmgp.baselines.kiss import _Additive, _Facts, _Grids, _log_evidence, _values_given
 from dsmgp.baselines.moe import InputGate, _hold_out, _members, _within
 from dsmgp.conditioned import Conditioned
 from dsmgp.tree import leaves
@@ -266,6 +266,24 @@ def test_kiss_evidence_is_that_of_the_interpolated_kernel(wavy):
     np.testing.assert_allclose(_log_evidence(model, facts).item(), expected, rtol=1e-6)
 
 
+def test_kiss_law_is_that_of_the_interpolated_kernel(wavy, test_inputs):
+    X, y = wavy
+    grids = _Grids.around(X, 24)
+    model = _Additive("rbf", grids, 1.0)
+    W, W_test = grids.weights(X), grids.weights(test_inputs)
+    facts = _Facts(
+        torch.from_numpy((W.T @ W).toarray()), torch.from_numpy(W.T @ y), float(y @ y), len(y)
+    )
+    mean, half, noise = _values_given(model, facts)
+    with torch.no_grad():
+        L = torch.block_diag(*model.factor()).numpy()
+    K = L @ L.T
+    C, cross = W @ K @ W.T + noise * np.eye(len(y)), W @ K @ W_test.T
+    np.testing.assert_allclose(W_test @ mean, cross.T @ np.linalg.solve(C, y), atol=1e-9)
+    expected = np.diag(W_test @ K @ W_test.T - cross.T @ np.linalg.solve(C, cross))
+    np.testing.assert_allclose(np.square(W_test @ half).sum(axis=1), expected, atol=1e-9)
+
+
 def test_kiss_learns_an_additive_function(rng):
     X = rng.uniform(-2, 2, size=(400, 3))
     y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=400)
@@ -289,6 +307,26 @@ def test_svgp_with_a_point_at_every_row_is_close_to_the_exact_gp(rng):
     np.testing.assert_allclose(std, exact_std, atol=0.03)
     path = model.path_[0]
     assert path[-1] > path[0]
+
+
+def test_svgp_law_is_titsias_best_for_its_theta_and_points(wavy, test_inputs):
+    X, y = wavy
+    fitted = SVGP(15, max_iter=400, batch_size=len(y), standardize=False, random_state=0).fit(X, y)
+    model = fitted._models[0]
+    rows, test, y = (torch.from_numpy(A) for A in (X, test_inputs, y))
+    with torch.no_grad():
+        points, noise = model.variational_strategy.inducing_points, model.likelihood.noise
+        K = model.kernel(points, points).to_dense()
+        K = K + 1e-6 * torch.eye(len(K), dtype=K.dtype)  # GPyTorch's jitter
+        K_rows, K_test = (model.kernel(points, A).to_dense() for A in (rows, test))
+        A = K + K_rows @ K_rows.mT / noise
+        mean = K_test.mT @ torch.linalg.solve(A, K_rows @ y) / noise
+        known = (K_test * torch.linalg.solve(K, K_test)).sum(0)
+        left = (K_test * torch.linalg.solve(A, K_test)).sum(0)
+        variance = model.kernel(test, diag=True) - known + left + noise
+    law = fitted.predict_dist(test_inputs)
+    np.testing.assert_allclose(law.mean, mean.numpy(), atol=1e-3)
+    np.testing.assert_allclose(law.var, variance.numpy(), atol=1e-3)
 
 
 @pytest.mark.parametrize("cls", [SVGP, KISSGP, MoE])

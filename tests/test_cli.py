@@ -223,6 +223,16 @@ def test_demo_and_reproduce_answer_machines_too(monkeypatch, tmp_path):
     assert json.loads(done.stdout) == {"paths": [str(tmp_path / "a.json")]}
 
 
+def test_an_experiment_that_is_interrupted_keeps_what_was_run(monkeypatch, tmp_path):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dsmgp.reproduce.reproduce", stop)
+    done = run("reproduce", "figure-illustration", "--out", tmp_path, code=130)
+    assert "what was run is kept" in done.stderr
+    assert "nothing was written" not in done.stderr
+
+
 def test_fit_names_kernels_that_take_turns(capsys):
     families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
     inner = SimpleNamespace(families=families, n_rows=3, tree=Leaf(Region.whole(1)))

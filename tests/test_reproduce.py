@@ -15,9 +15,11 @@ from pyarrow import parquet
 
 from dsmgp import DSMGPRegressor
 from dsmgp.datasets import DATASETS
-from dsmgp.reproduce import NAMES, paper, reproduce, reproduce_all
+from dsmgp.reproduce import NAMES, paper, reproduce, reproduce_all, timings
+from dsmgp.reproduce.__main__ import main
+from dsmgp.reproduce.approximation import _leaf_rows
 from dsmgp.reproduce.claims import claims
-from dsmgp.reproduce.experiment import Plan
+from dsmgp.reproduce.experiment import Plan, listed
 from dsmgp.reproduce.runner import EXPERIMENTS
 from dsmgp.reproduce.runs import Runs, origin, setting
 from dsmgp.reproduce.sizes import posterior_entropy
@@ -79,6 +81,12 @@ def test_quick_form_writes_results_table_and_figure(name, folder, tmp_path):
     assert rows
     assert all(row["commit"] and row["machine"] and row["quick"] for row in rows)
     assert "| --- |" in paths[1].read_text()
+    used = EXPERIMENTS[name].settings_of(True)
+    assert all(row["settings"] == used for row in rows)
+    assert f"*{listed(used)}; commit " in paths[1].read_text()
+    assert "says nothing about accuracy" in paths[1].read_text()
+    for picture in paths[2:]:
+        assert listed(used).encode() in picture.read_bytes()
 
 
 @pytest.mark.slow
@@ -164,6 +172,91 @@ def test_what_cannot_be_is_refused(folder, tmp_path):
     (tmp_path / "mixture-sizes.json").write_text("[{")
     with pytest.raises(ValueError, match="holds no results"):
         reproduce("mixture-sizes", tmp_path, data=["airfoil"])
+    for other in ('{"rows": []}', "[1]"):
+        (tmp_path / "mixture-sizes.json").write_text(other)
+        with pytest.raises(ValueError, match="holds no rows of results"):
+            reproduce("mixture-sizes", tmp_path, data=["airfoil"])
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Runs ``python -m dsmgp.reproduce`` in this process; gives the exit code."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["reproduce", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    return run
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_run(
+    folder, tmp_path, asked, monkeypatch
+):
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    lines: list[str] = []
+    with pytest.raises(OSError, match="taken"):
+        reproduce("mixture-sizes", taken, quick=True, progress=said(lines))
+    assert not [line for line in lines if " 1/" in line]
+    for name in ("mixture-sizes", "all"):  # not "left out" nine times over
+        message = asked(name, "--quick", "--out", taken)
+        assert str(message).startswith("error: ")
+        assert "taken" in message
+
+
+def test_a_command_that_is_interrupted_says_that_it_goes_on(asked, tmp_path, monkeypatch, capsys):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dsmgp.reproduce.__main__.reproduce", stop)
+    assert asked("mixture-sizes", "--out", tmp_path) == 130
+    assert "what was run is kept" in capsys.readouterr().err
+
+
+def test_what_all_cannot_heed_is_refused(asked, tmp_path, monkeypatch, capsys):
+    assert asked("all", "--data", "airfoil", "--out", tmp_path) == 2
+    assert "--data goes with one experiment" in capsys.readouterr().err
+    told: list[bool] = []
+    monkeypatch.setattr(
+        "dsmgp.reproduce.runner.reproduce", lambda *_, again, **__: told.append(again) or []
+    )
+    reproduce_all(tmp_path, again=True)
+    assert told == [True] * len(NAMES)
+
+
+def test_times_of_algorithm_1_are_of_several_trees(folder, monkeypatch):
+    seconds = iter([3.0, 1.0, 9.0, 2.0, 4.0])
+    monkeypatch.setattr(timings, "_timed", lambda *_: {"seconds": next(seconds), "largest": 7})
+    job = {"data": "airfoil", "method": "DSMGP", "quick": False}
+    rows = EXPERIMENTS["table-timings"].run(job)
+    assert rows[0]["seconds"] == 3.0  # the median, not a lucky draw
+    assert rows[0]["trees"] == [1.0, 2.0, 3.0, 4.0, 9.0]
+    assert "of 5 trees 1 to 9 s" in claims({"table-timings": rows})
+    assert "1, 2, 3, 4, 9" in EXPERIMENTS["table-timings"].page(rows)
+    assert "of one tree" in claims({"table-timings": [{**job, "seconds": 3.0}]})
+
+
+def test_leaves_larger_than_asked_for_are_told(rng):
+    X = rng.normal(size=(120, 2))
+    model = DSMGPRegressor(
+        "rbf", structure="paper", leaf_size=5, sum_children=2, optimizer=None, random_state=0
+    ).fit(X, X[:, 0])
+    sizes = [leaf.n_rows for leaf in leaves(model.tree_) for _ in range(leaf.n_rows)]
+    found = _leaf_rows(model)
+    assert found["largest"] == max(sizes) > 5
+    assert found["mean_leaf"] == pytest.approx(np.mean(sizes), abs=0.05)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_committed_figures_have_their_axes_named(name):
+    results = Path(__file__).parent.parent / "benchmarks" / "results" / "reproduction"
+    rows = json.loads((results / f"{name}.json").read_text())
+    figure = EXPERIMENTS[name].draw(rows)
+    shown = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    assert all(a.get_xlabel() or a.get_xticklabels()[0].get_text() for a in shown)
+    assert shown[0].get_ylabel() or shown[0].get_yticklabels()[0].get_text()
 
 
 def test_full_plans_have_the_papers_settings():

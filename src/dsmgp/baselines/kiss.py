@@ -41,6 +41,8 @@ PREDICTED_ROWS = 8192
 class KISSGP(Baseline):
     """GP with a kernel for each input, added up, each interpolated from a grid; one for each output.
 
+    Grids end where the training rows do: an input beyond them is answered as at the end, and no less surely.
+
     Parameters
     ----------
     grid_size : int or "auto", default="auto"

@@ -51,7 +51,8 @@ class SVGP(Baseline):
     Attributes
     ----------
     path_ : list of list of float
-        For each output the bound per row, averaged over every 100 steps; it levels off where the search has converged.
+        For each output the bound per row, with the log density of theta's priors, averaged over every 100 steps; it levels
+        off where the search has converged.
 
     Examples
     --------

@@ -10,7 +10,7 @@ import typer
 from dsmgp import __version__
 from dsmgp.cli.fit import fit
 from dsmgp.cli.judge import evaluate, report
-from dsmgp.cli.talk import AsJson, Debug, OneLine, command, print_json, refuse, say
+from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, OneLine, command, print_json, refuse, say
 from dsmgp.cli.use import info, predict
 
 __all__ = ["app", "main"]
@@ -75,10 +75,14 @@ def reproduce(
 
     if name not in (*NAMES, "all"):
         refuse(f"there is no experiment {name!r}; expected all or one of {', '.join(NAMES)}")
-    if name == "all":
-        paths = reproduce_all(out, quick, seeds, progress=say)
-    else:
-        paths = run(name, out, quick=quick, seeds=seeds, progress=say)
+    try:
+        if name == "all":
+            paths = reproduce_all(out, quick, seeds, progress=say)
+        else:
+            paths = run(name, out, quick=quick, seeds=seeds, progress=say)
+    except KeyboardInterrupt:
+        say("interrupted; what was run is kept, and the same command goes on")
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json({"paths": [str(path) for path in paths]})
         return

@@ -23,12 +23,17 @@ def main() -> None:
 
     try:
         if asked.name == "all":
-            paths = reproduce_all(asked.out, asked.quick, asked.seeds, progress)
+            if asked.data is not None:
+                parser.error("--data goes with one experiment, not with all of them")
+            paths = reproduce_all(asked.out, asked.quick, asked.seeds, asked.again, progress)
         else:
             paths = reproduce(
                 asked.name, asked.out, asked.quick, asked.seeds, asked.data, asked.again, progress
             )
-    except (FileNotFoundError, NotImplementedError, ValueError) as error:
+    except KeyboardInterrupt:
+        print("interrupted; what was run is kept, and the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    except (OSError, NotImplementedError, ValueError) as error:
         sys.exit(f"error: {error}")
     print(*paths, sep="\n")
 

@@ -13,6 +13,7 @@ from dsmgp import DSMGPRegressor, scores
 from dsmgp.baselines import RBCM, ExactGP, GPoE
 from dsmgp.reproduce import data, paper
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+from dsmgp.tree import leaves
 
 __all__ = ["EXPERIMENT"]
 
@@ -45,8 +46,15 @@ def run(job: Job) -> list[Row]:
     for curve, model in found.items():
         law = model.predict_dist(X_test)
         rmse, nlpd = scores.rmse(Y_test, law.mean), scores.nlpd(Y_test, law)
-        rows.append({**job, "curve": curve, "rmse": round(rmse, 5), "nlpd": round(nlpd, 5)})
+        row = {**job, "curve": curve, "rmse": round(rmse, 5), "nlpd": round(nlpd, 5)}
+        rows.append(row | (_leaf_rows(model) if isinstance(model, DSMGPRegressor) else {}))
     return rows
+
+
+def _leaf_rows(model: DSMGPRegressor) -> Row:
+    """Rows of the largest leaf, and of the leaf that a row is in, on average: Algorithm 1 does not keep to M."""
+    sizes = np.array([leaf.n_rows for leaf in leaves(model.tree_)])
+    return {"largest": int(sizes.max()), "mean_leaf": round(float(sizes @ sizes / sizes.sum()), 1)}
 
 
 def fitted(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, Any]:
@@ -80,7 +88,7 @@ def fitted(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, A
 
 
 def _mean(rows: list[Row], curve: str, size: int, key: str) -> float | None:
-    values = [r[key] for r in rows if (r["curve"], r["rows"]) == (curve, size)]
+    values = [r[key] for r in rows if (r["curve"], r["rows"]) == (curve, size) and key in r]
     return float(np.mean(values)) if values else None
 
 
@@ -93,10 +101,14 @@ def page(rows: list[Row]) -> str:
             line[f"nlpd {curve}"] = _mean(rows, curve, size, "nlpd")
         for curve in ("gPoE", "rBCM", "DSMGP"):
             line[f"paper {curve}"] = paper.APPROXIMATION[curve].get(size)
+        for key in ("mean_leaf", "largest"):
+            line[key] = _mean(rows, "DSMGP, gated", size, key)
         lines.append(line)
     titles = {"rows": "M"} | {curve: f"{curve}: RMSE" for curve in CURVES}
     titles |= {f"paper {c}": f"paper: {c}" for c in ("gPoE", "rBCM", "DSMGP")}
     titles |= {f"nlpd {curve}": f"{curve}: NLPD" for curve in CURVES[3:]}
+    if any("largest" in row for row in rows):
+        titles |= {"mean_leaf": "rows of a row's leaf", "largest": "rows of DSMGP's largest leaf"}
     return table(titles, lines)
 
 
@@ -134,7 +146,11 @@ EXPERIMENT = Experiment(
     draw=draw,
     says=(
         "Posterior weights collapse on one partition, with its edges; the gate lets the leaf that knows a row best speak, "
-        "which is worth more the smaller leaves are. One expert of all rows is the exact GP, but for the rBCM, whose "
-        "exponent is then not one."
+        "which is worth more the smaller leaves are. Experts of gPoE and rBCM have M rows; two layers of Algorithm 1, "
+        "as printed, leave the DSMGP leaves that are much larger where M is small. The paper's curve is not of the "
+        "kernel of its Table 2: its GP has an RMSE of 0.13 here and an MAE of 0.79 there. One expert of all rows is the exact "
+        "GP, but for the rBCM, whose exponent is then not one."
     ),
+    settings={"kernel": "rbf", "K_S": SUM_CHILDREN, "R": DEPTH, "K_P": f"(N / M)^(1/{DEPTH})"},
+    quick_settings={"N": data.QUICK_ROWS},
 )

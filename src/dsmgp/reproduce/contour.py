@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dsmgp import DSMGPRegressor, scores
-from dsmgp.reproduce.data import split
+from dsmgp.reproduce.data import QUICK_ROWS, split
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
 
 __all__ = ["EXPERIMENT"]
@@ -98,7 +98,7 @@ def draw(rows: list[Row]) -> Figure:
             if min(found.shape) < 2:
                 continue  # no contours yet: a run that was stopped early
             shown = axes.contourf(np.log2(children), np.log2(sizes), found, levels=10)
-            figure.colorbar(shown, ax=axes)
+            figure.colorbar(shown, ax=axes, label="NLPD")
             axes.set_xticks(np.log2(children), [str(k) for k in children])
             axes.set_yticks(np.log2(sizes), [str(size) for size in sizes])
             axes.set_title(f"{name}, {weights}", fontsize=9)
@@ -119,4 +119,6 @@ EXPERIMENT = Experiment(
         "The paper shows three contour plots and does not name their data sets or ranges; these are ours. "
         "With posterior weights more children help as far as one of them fits better; with the gate all of them count."
     ),
+    settings={"kernel": "rbf", "R": 2},
+    quick_settings={"N": QUICK_ROWS},
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "Job", "Plan", "Row", "table"]
+__all__ = ["Experiment", "Job", "Plan", "Row", "listed", "table"]
 
 #: What tells one run from the others.
 Job = dict[str, Any]
@@ -63,6 +63,8 @@ class Experiment:
     page : rows to Markdown
     draw : rows to a figure
     says : one sentence on why figures differ from the paper's
+    settings : what all jobs have in common, in the paper's symbols
+    quick_settings : what quick runs have instead
     """
 
     name: str
@@ -73,6 +75,22 @@ class Experiment:
     page: Callable[[list[Row]], str]
     draw: Callable[[list[Row]], Figure]
     says: str
+    settings: Mapping[str, Any]
+    quick_settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings_of(self, quick: bool) -> dict[str, Any]:
+        return {**self.settings, **(self.quick_settings if quick else {})}
+
+
+def listed(settings: Mapping[str, Any]) -> str:
+    """Settings in one line.
+
+    Examples
+    --------
+    >>> listed({"M": 100, "K_S": 4})
+    'M = 100, K_S = 4'
+    """
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:

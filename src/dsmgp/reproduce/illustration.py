@@ -14,7 +14,7 @@ from dsmgp.tree import Product, Sum
 __all__ = ["EXPERIMENT"]
 
 N_ROWS, JUMP = 120, 0.35
-CHILDREN, PARTS = 4, 3
+LEAF_SIZE, CHILDREN, PARTS = 10, 4, 3
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -29,7 +29,7 @@ def run(job: Job) -> list[Row]:
     model = DSMGPRegressor(
         "rbf",
         structure="paper",
-        leaf_size=10,
+        leaf_size=LEAF_SIZE,
         sum_children=CHILDREN,
         product_children=PARTS,
         depth=1,
@@ -95,11 +95,15 @@ def draw(rows: list[Row]) -> Figure:
         for split in row["splits"]:
             axes.axvline(split, color="C3", linestyle="--", linewidth=1.0)
         axes.set_title(f"weight {row['prior']:.2f} → {row['posterior']:.2g}", fontsize=9)
+        axes.set_xlabel("x")
     x, mean, std = (np.array(some[0][key]) for key in ("x", "mixture_mean", "mixture_std"))
     panels[-1].plot(seen[:, 0], seen[:, 1], ".", color="0.5", markersize=2.5)
     panels[-1].fill_between(x, mean - 2 * std, mean + 2 * std, color="C1", alpha=0.3)
     panels[-1].plot(x, mean, color="C1")
-    panels[-1].set_title("their mixture", fontsize=9)
+    panels[-1].set_title("their mixture, two sd", fontsize=9)
+    panels[-1].set_xlabel("x")
+    panels[0].set_ylabel("y")
+    figure.suptitle("Hypotheses of where to split (red), weights prior → posterior", fontsize=10)
     return figure
 
 
@@ -112,4 +116,5 @@ EXPERIMENT = Experiment(
     page=page,
     draw=draw,
     says="The paper draws a sketch; these are the hypotheses of a fitted model, with their posterior weights.",
+    settings={"kernel": "rbf", "N": N_ROWS, "M": LEAF_SIZE, "K_S": CHILDREN, "K_P": PARTS, "R": 1},
 )

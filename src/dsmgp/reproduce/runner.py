@@ -20,7 +20,7 @@ from dsmgp.reproduce import (
     timings,
 )
 from dsmgp.reproduce.data import available
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, listed
 from dsmgp.reproduce.runs import Runs, origin, setting
 from dsmgp.validation import check_choice, check_count
 
@@ -36,6 +36,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
 }  # fmt: skip
 NAMES = tuple(EXPERIMENTS)
+# Under what quick runs write, beside the paper's figures of the real thing.
+QUICK = "Quick form: shows that all works, says nothing about accuracy or speed."
 
 
 def reproduce(
@@ -88,7 +90,8 @@ def reproduce(
         runs.forget(jobs)
     due = [job for job in jobs if runs.is_due(job)]
     progress(f"{name}: {len(due)} of {len(jobs)} to run")
-    described = setting()
+    folder.mkdir(parents=True, exist_ok=True)  # now, not when the first job is done
+    described = {"settings": experiment.settings_of(quick), **setting()}
     for number, job in enumerate(due, 1):
         start = time.perf_counter()
         with warnings.catch_warnings():
@@ -108,13 +111,15 @@ def reproduce_all(
     out: str | Path = "out/reproduction",
     quick: bool = False,
     seeds: int | None = None,
+    again: bool = False,
     progress: Progress = logger.info,
 ) -> list[Path]:
     """Run all experiments. One that cannot be run, for want of data or of a method, is named and left out."""
     paths: list[Path] = []
+    Path(out).mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         try:
-            paths += reproduce(name, out, quick, seeds, progress=progress)
+            paths += reproduce(name, out, quick, seeds, again=again, progress=progress)
         except (FileNotFoundError, NotImplementedError) as error:
             progress(f"{name} is left out: {error}")
     return paths
@@ -138,11 +143,16 @@ def _said(job: Job) -> str:
 
 def written(experiment: Experiment, rows: list[Row], folder: Path) -> list[Path]:
     """Table and figure of results that are there."""
-    name = experiment.name
-    text = f"# {experiment.title}\n\n*{origin(rows)}*\n\n{experiment.page(rows)}\n\n{experiment.says}\n"
+    name, quick = experiment.name, any(row.get("quick") for row in rows)
+    used = f"{listed(experiment.settings_of(quick))}; {origin(rows)}"
+    parts = [f"# {experiment.title}", f"*{used}*", experiment.page(rows), experiment.says]
+    if quick:
+        parts.insert(1, QUICK)
     paths = [folder / f"{name}.{kind}" for kind in ("json", "md", "png", "svg")]
-    paths[1].write_text(text)
+    paths[1].write_text("\n\n".join(parts) + "\n")
     figure = experiment.draw(rows)
+    if quick:
+        figure.supxlabel(QUICK, fontsize=7, color="0.4")
     for path in paths[2:]:
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=130, metadata={"Title": experiment.title, "Description": used})
     return paths

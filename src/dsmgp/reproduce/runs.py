@@ -33,6 +33,10 @@ class Runs:
                 raise ValueError(
                     f"{path} holds no results ({error}); remove it, and it is made again"
                 ) from None
+            if not isinstance(self.rows, list) or not all(isinstance(r, dict) for r in self.rows):
+                raise ValueError(
+                    f"{path} holds no rows of results; remove it, and it is made again"
+                )
 
     def is_due(self, job: Mapping[str, Any]) -> bool:
         """Whether a job is yet to be run."""

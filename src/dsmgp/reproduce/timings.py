@@ -13,7 +13,7 @@ from dsmgp.learn import evidence_objective
 from dsmgp.parameters import checked
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.reproduce import paper
-from dsmgp.reproduce.data import split
+from dsmgp.reproduce.data import QUICK_ROWS, split
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
 from dsmgp.reproduce.runs import load
 from dsmgp.train import Trainer
@@ -27,6 +27,8 @@ METHODS = ("GP", "gPoE", "rBCM", "DSMGP", "DSMGP, balanced")
 # Seconds to measure for, and at least so many iterations.
 SECONDS, LEAST = 5.0, 3
 EXACT_ROWS = 10_000
+# Trees of Algorithm 1, whose leaves, and so times, differ tenfold from draw to draw.
+TREES, QUICK_TREES = 5, 2
 
 
 def jobs(plan: Plan) -> list[Job]:
@@ -42,12 +44,21 @@ def run(job: Job) -> list[Row]:
     """Evidence and gradient of all leaves and outputs: what every iteration consists of.
 
     The rules of gPoE and rBCM come in when they predict: their iterations are of the same experts, drawn at random.
+    Of Algorithm 1 the tree with the median time is told, and the times of all.
     """
     X, Y, _, _ = split(job["data"], 0, job["quick"])
     if job["method"] == "GP" and len(X) > EXACT_ROWS:
         return [{**job, "seconds": None, "n_train": len(X), "largest": len(X)}]
+    n_trees = (QUICK_TREES if job["quick"] else TREES) if job["method"] == "DSMGP" else 1
+    found = [_timed(X, Y, job, seed) for seed in range(n_trees)]
+    found.sort(key=lambda row: row["seconds"])
+    trees = {"trees": [row["seconds"] for row in found]} if n_trees > 1 else {}
+    return [{**job, **found[(n_trees - 1) // 2], **trees, "load": load()}]
+
+
+def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
     settings = checked(DSMGPRegressor("rbf", leaf_size=LEAF_SIZE, weights="posterior"))
-    trainer = Trainer(X, Y, settings, np.random.default_rng(0))
+    trainer = Trainer(X, Y, settings, np.random.default_rng(seed))
     some = _leaves(job["method"], trainer)
     family = trainer.build("rbf")
     experts = trainer.experts(some, [family])
@@ -69,19 +80,15 @@ def run(job: Job) -> list[Row]:
         start = time.perf_counter()
         iterate()
         spent.append(time.perf_counter() - start)
-    return [
-        {
-            **job,
-            "n_train": len(X),
-            "n_outputs": Y.shape[1],
-            "leaves": len(some),
-            "largest": max(leaf.n_rows for leaf in some),
-            "seconds": float(f"{np.median(spent):.4g}"),
-            "least": float(f"{min(spent):.4g}"),
-            "iterations": len(spent),
-            "load": load(),
-        }
-    ]
+    return {
+        "n_train": len(X),
+        "n_outputs": Y.shape[1],
+        "leaves": len(some),
+        "largest": max(leaf.n_rows for leaf in some),
+        "seconds": float(f"{np.median(spent):.4g}"),
+        "least": float(f"{min(spent):.4g}"),
+        "iterations": len(spent),
+    }
 
 
 def _leaves(method: str, trainer: Trainer) -> list[Leaf]:
@@ -104,6 +111,8 @@ def page(rows: list[Row]) -> str:
                 line[f"paper {method}"] = "NA" if known is None else known
                 if method == "DSMGP":
                     line["largest"] = some[0]["largest"]
+                    trees = some[0].get("trees", [some[0]["seconds"]])
+                    line["trees"] = ", ".join(f"{seconds:.3g}" for seconds in trees)
         if len(line) > 1:
             lines.append(line)
     titles = {"data": "data"}
@@ -111,7 +120,8 @@ def page(rows: list[Row]) -> str:
         titles[method] = f"{method} (s)"
         if method in paper.TIMINGS["airfoil"]:
             titles[f"paper {method}"] = f"paper: {method} (s)"
-    return table(titles | {"largest": "rows of DSMGP's largest leaf"}, lines)
+    titles |= {"trees": "DSMGP, tree by tree (s)", "largest": "rows of DSMGP's largest leaf"}
+    return table(titles, lines)
 
 
 def draw(rows: list[Row]) -> Figure:
@@ -143,7 +153,10 @@ EXPERIMENT = Experiment(
     draw=draw,
     says=(
         "Closed-form gradients in compiled code against a Julia program of 2020 on eight cores (i7-6900k). On skewed data "
-        "Algorithm 1, as printed, leaves leaves of thousands of rows, whose cubes are the cost; the paper's program cut "
-        "otherwise, and its DSMGP took as long as experts of M rows: balanced partitions are the nearest to that."
+        "Algorithm 1, as printed, leaves leaves of thousands of rows, whose cubes are the cost, tenfold from one draw to "
+        "another; the paper's program cut otherwise, and its DSMGP took as long as experts of M rows: balanced partitions "
+        "are the nearest to that."
     ),
+    settings={"kernel": "rbf", "M": LEAF_SIZE, "K_S": 1},
+    quick_settings={"N": QUICK_ROWS},
 )
