@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dsmgp.batched import BatchedEngine
 from dsmgp.chains import NotPositiveDefinite
-from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
+from dsmgp.engine import Engine, Law, Left, Questions, Seen, law_codes
 from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group, Packed, Stacked
@@ -208,20 +208,20 @@ class Conditioned:
         numbers = np.concatenate([np.empty(0, np.int64), *self.engine.groups])
         place = self.leaf_rows.positions(numbers)  # of the rows of one group after the other
         y = as_numpy(self.experts.Y)[self.leaf_rows.flat]
-        parts: list[Array] = []
-        for k in range(4):
-            if k >= 2 and all(
-                s.left_out[k] is s.left_out[k - 2] for r in results for s in r if s.left_out
-            ):
-                parts.append(parts[k - 2])  # no twins: not kept twice
-                continue
+        left = [[s[output].left_out for s in results] for output in range(y.shape[1])]
+
+        def gathered(of: Callable[[Left], Array]) -> Array:
             table = np.empty(y.shape)
-            for output in range(y.shape[1]):
-                found = [s[output].left_out for s in results]
-                flat = np.concatenate([np.empty(0), *(f[k] for f in found if f is not None)])
-                table[place, output] = flat
-            parts.append(table if k % 2 else y - table)
-        return LeftOut(*parts)
+            for output, groups in enumerate(left):
+                found = [of(group) for group in groups if group is not None]
+                table[place, output] = np.concatenate([np.empty(0), *found])
+            return table
+
+        mean, variance = y - gathered(lambda g: g.away), gathered(lambda g: g.variance)
+        if all(g is None or g.twins_too is None for groups in left for g in groups):
+            return LeftOut(mean, variance, mean, variance, None)  # no twins: not kept twice
+        away, grouped, density = (gathered(lambda g, k=k: g.grouped[k]) for k in range(3))
+        return LeftOut(mean, variance, y - away, grouped, density)
 
     def _keep_less(self) -> bool:
         """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small already."""

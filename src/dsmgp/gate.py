@@ -27,7 +27,15 @@ from scipy.optimize import minimize
 from dsmgp.components import Components
 from dsmgp.lapack import one_thread
 
-__all__ = ["Gate", "fit_gate", "leaf_scales", "log_product", "standardised", "without_known"]
+__all__ = [
+    "Gate",
+    "fit_gate",
+    "leaf_scales",
+    "log_product",
+    "normal_log_density",
+    "standardised",
+    "without_known",
+]
 
 Array = NDArray[np.float64]
 # Rows of pseudo-data at scale one: a leaf of few rows keeps its scale near one.
@@ -77,6 +85,11 @@ def log_product(values: Array) -> Array:
     """Log of the product over the last axis; sums over an axis of length one are slow."""
     logs = np.log(values)
     return logs[..., 0] if logs.shape[-1] == 1 else np.asarray(logs.sum(-1))
+
+
+def normal_log_density(away: Array, variance: Array) -> Array:
+    """Log density of observations so far from the mean."""
+    return np.asarray(-0.5 * (away**2 / variance + np.log(variance) + LOG_2PI))
 
 
 def leaf_scales(squares: Array, n_rows: Array) -> Array:

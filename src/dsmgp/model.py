@@ -244,10 +244,9 @@ class Model:
         scale = loo.scales_without(rows) if self.local_scale else np.ones(components.mean.shape)
         log_path = components.of_leaves(self.log_path_weights, -np.inf)
         if self.weights == "posterior":
-            # These weights have seen the row: w_k without it is w_k / p_k(y_i | y_-i), up to a factor.
-            spread = components.variance * scale + (0.0 if known is None else known[:, None, :])
-            away = loo.observed(rows)[:, None, :] - components.mean
-            log_path = log_path + 0.5 * (away**2 / spread + np.log(spread)).sum(-1)
+            # These weights have seen what is left out: w_k without it is w_k / p_k(y_i | y_-i), up to a factor. That is the
+            # density in the evidence, which knows of no scales.
+            log_path = log_path - loo.log_density(rows, grouped)
         log_constant = self.shape.log_constant(log_path, scale)
         return self.law(
             components, squeeze=False, scale=scale, log_constant=log_constant, known=known

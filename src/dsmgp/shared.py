@@ -181,7 +181,7 @@ def _left_out(
     half = L.copy()
     lapack.invert_factor(half)
     diagonal, n_summed = np.zeros(len(L)), 0
-    found: dict[int, Left] = {}
+    found: dict[int, list[Array]] = {}
     for n, own in sorted(dict(zip(sizes, twins, strict=True)).items()):
         # The diagonal of K^-1 has the sums of squares of L^-1 over its rows: those of smaller leaves, and some more.
         rows = half[n_summed:n, :n]
@@ -190,8 +190,6 @@ def _left_out(
         away, inverse = alpha[n] * variance, torch.from_numpy(half)[:n, :n]
         pull = torch.from_numpy(alpha[n])
         grouped = without_twins(away[None], variance[None], inverse[None], pull[None], [own])
-        found[n] = (away, variance, grouped[0][0], grouped[1][0])
-    away, alone, grouped_away, grouped_alone = (
-        np.concatenate([found[n][k] for n in sizes]) for k in range(4)
-    )
-    return away, alone, grouped_away, grouped_alone
+        found[n] = [away, variance, *(table[0] for table in grouped)]
+    away, variance, *rest = (np.concatenate([found[n][k] for n in sizes]) for k in range(5))
+    return Left(away, variance, (rest[0], rest[1], rest[2]) if any(twins) else None)
