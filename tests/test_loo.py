@@ -89,7 +89,7 @@ def test_under_posterior_weights_the_left_out_density_is_that_of_the_model_witho
     density = model._model.left_out_law(loo, np.arange(24), grouped).pdf(Y)
     k = textbook_kernel("rbf", ELL, SCALE)
     for i in range(24):
-        others = (X != X[i]).any(axis=1) if grouped else np.arange(24) != i
+        others = (X[i] != X).any(axis=1) if grouped else np.arange(24) != i
         brute = [brute_force(tree, X[others], y[others], X[[i]], k, NOISE) for y in Y.T]
         # Outputs share the tree: their evidences multiply.
         weights = np.prod([one.weights for one in brute], axis=0)

@@ -22,7 +22,7 @@ from dsmgp.progress import span
 from dsmgp.routes import place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
-from dsmgp.train import Trainer
+from dsmgp.train import Trainer, length_scales
 from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
 from dsmgp.weigh import Witnesses, weigh
 
@@ -192,7 +192,9 @@ class _Fit:
             return None
         trainer = self.trainer
         most = min(n_leaves, effort.n_leaves)
-        found = self.trainer.grow_leaves(size, 2 * most, trainer.length_scales(families[0]))
+        found = trainer.grow_leaves(
+            size, 2 * most, length_scales(families[0], trainer.inputs.scale)
+        )
         some = trainer.some(found, most)
         spent = sum(seconds(leaf.n_rows, leaf.n_rows, device) for leaf in some)
         n_iterations = int(min(fewest * max(budget / spent, 1.0), most_iterations))
@@ -235,7 +237,7 @@ class _Fit:
             else:  # partitions of one size take turns
                 owned[sizes[:k].count(size) % len(close)].append(size)
         return [
-            (trainer.grow(own, trainer.length_scales(family)), family)
+            (trainer.grow(own, length_scales(family, trainer.inputs.scale)), family)
             for own, family in zip(owned, owners, strict=True)
             if own
         ]

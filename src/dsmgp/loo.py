@@ -12,7 +12,16 @@ from dsmgp.components import Components
 from dsmgp.gate import leaf_scales, normal_log_density, standardised, without_known
 from dsmgp.ragged import Ragged
 
-__all__ = ["KNOWN", "LeaveOneOut", "LeftLeaves", "LeftOut", "Pairs", "equal_rows"]
+__all__ = [
+    "KNOWN",
+    "LeaveOneOut",
+    "LeftLeaves",
+    "LeftOut",
+    "Pairs",
+    "any_equal",
+    "equal_rows",
+    "twins",
+]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -36,6 +45,29 @@ def equal_rows(X: Array) -> Index:
         return labels
     # Different rows of one hash: sort the rows themselves, which takes far longer.
     return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def any_equal(labels: Index) -> bool:
+    """Whether fewer labels, counted from 0, were given than there are rows."""
+    return bool(labels.max(initial=-1) < len(labels) - 1)
+
+
+def twins(labels: Index) -> list[Index]:
+    """Positions that share a label with another, one (groups, size) array for each size of group.
+
+    Examples
+    --------
+    >>> twins(np.array([0, 1, 2, 0, 1, 3]))
+    [array([[0, 3],
+           [1, 4]])]
+    """
+    order = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    return [
+        order[starts[counts == size][:, None] + np.arange(size)]
+        for size in np.unique(counts)
+        if size > 1
+    ]
 
 
 def _hashes(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
