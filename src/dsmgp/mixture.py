@@ -48,6 +48,10 @@ class Mixture:
     >>> low, high = two.interval(0.9)
     >>> print(low.round(3), high.round(3))
     [-1.641] [1.641]
+    >>> two.pdf(0.0).round(3), two.logpdf(0.0).round(3)
+    (array([0.108]), array([-2.226]))
+    >>> two.sample(3, random_state=0).shape
+    (3, 1)
     """
 
     def __init__(
@@ -90,14 +94,17 @@ class Mixture:
 
     @property
     def mean(self) -> Array:
+        """Mean of each row's law."""
         return self._out(self._mean())
 
     @property
     def var(self) -> Array:
+        """Its variance."""
         return self._out(self._variance())
 
     @property
     def std(self) -> Array:
+        """Its standard deviation."""
         return np.sqrt(self.var)
 
     def logpdf(self, y: ArrayLike) -> Array:
@@ -108,6 +115,7 @@ class Mixture:
         return self._out(_log_mix(terms, self.weights[:, :, None]))
 
     def pdf(self, y: ArrayLike) -> Array:
+        """Density of each output at ``y``."""
         return np.exp(self.logpdf(y))
 
     def joint_logpdf(self, y: ArrayLike) -> Array:

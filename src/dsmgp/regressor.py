@@ -257,6 +257,15 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         mean : ndarray of shape (n,) or (n, n_outputs); a series or frame after :meth:`set_output`
         std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, X[:, 0] ** 2)
+        >>> mean, std = model.predict([[0.5], [2.0]], return_std=True)
+        >>> bool(std[0] < std[1])  # less is known away from the rows
+        True
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
@@ -319,7 +328,16 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
         include_noise: bool = False,
     ) -> Array:
-        """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples)."""
+        """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, X[:, 0] ** 2)
+        >>> model.sample_y([[0.2], [0.5], [0.8]], n_samples=4).shape
+        (3, 4)
+        """
         check_count("n_samples", n_samples)
         X = self._test_rows(X)
         rng = random_generator(random_state)
