@@ -137,11 +137,12 @@ class Changeable:
         rounds: int = 2,
         weights: str | None = None,
     ) -> Self:
-        """Give every leaf hyperparameters of its own, tied to those of the leaves that are like it (the paper's eq. 12).
+        """Give every leaf hyperparameters of its own, tied to those of the leaves that are like it (the paper's
+        eq. 12).
 
-        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after the last
-        fine-tuning. Scales of the leaves, gate and leave-one-out scores are then made again. ``kernel_`` and
-        ``noise_`` stay those that fit has learned for all.
+        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after
+        the last fine-tuning. Scales of the leaves, gate and leave-one-out scores are then made again.
+        ``kernel_`` and ``noise_`` stay those that fit has learned for all.
 
         Parameters
         ----------

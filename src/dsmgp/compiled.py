@@ -382,8 +382,9 @@ def log_evidence_and_gradient(
 class Evaluated:
     """Leaves that have seen their rows. Arrays over rows lie as ``Leaves.rows`` does.
 
-    ``fit`` is residual' K^-1 residual. ``added`` was put on a leaf's diagonal beside its noise, not a number where nothing helped. ``factors``
-    are lower triangular, leaf after leaf, ``inverse_diagonal`` is that of K^-1; empty unless asked for.
+    ``fit`` is residual' K^-1 residual. ``added`` was put on a leaf's diagonal beside its noise, not a number
+    where nothing helped. ``factors`` are lower triangular, leaf after leaf, ``inverse_diagonal`` is that of
+    K^-1; empty unless asked for.
     """
 
     log_evidence: Array

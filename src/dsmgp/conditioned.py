@@ -132,8 +132,8 @@ class Conditioned:
         leave_out: Index | None = None,
         watched: Index | None = None,
     ) -> Conditioned:
-        """Other experts, or other hyperparameters, conditioned as these were; of which rows left out it will be asked is
-        said before (here all of them are at hand)."""
+        """Other experts, or other hyperparameters, conditioned as these were; of which rows left out it will be
+        asked is said before (here all of them are at hand)."""
         return Conditioned(experts, naturals, self.memory, leave_out)
 
     def local(self) -> Conditioned:
@@ -228,7 +228,8 @@ class Conditioned:
         )
 
     def _keep_less(self) -> bool:
-        """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small already."""
+        """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small
+        already."""
         held = min(self.memory, sum(self.factors.sizes))
         self.memory = held / 2
         return self.experts.take_less() or held > LEAST_HELD
@@ -324,8 +325,8 @@ class Conditioned:
         self.left_out = self._labels = None
 
     def release(self) -> None:
-        """Let go of factors at once; nothing can be asked then. They and these leaves point at one another, and would else
-        wait for Python to look for such circles."""
+        """Let go of factors at once; nothing can be asked then. They and these leaves point at one another, and
+        would else wait for Python to look for such circles."""
         del self.factors
 
     def columns(self, number: int) -> tuple[Column, ...] | None:

@@ -1,9 +1,9 @@
 """What computes the GPs of leaves, and what it says of them.
 
-Two engines do the same: :mod:`dsmgp.native` in compiled code, leaf by leaf, for stationary kernels in double precision
-on a CPU; :mod:`dsmgp.batched` in torch, in padded batches, for everything else, and where there is no compiler. A third,
-:mod:`dsmgp.shared`, conditions leaves that overlap, which take their factors from one another. All work on groups of
-leaves that share a law, large leaves first; groups may run side by side.
+Two engines do the same: :mod:`dsmgp.native` in compiled code, leaf by leaf, for stationary kernels in double
+precision on a CPU; :mod:`dsmgp.batched` in torch, in padded batches, for everything else, and where there is no
+compiler. A third, :mod:`dsmgp.shared`, conditions leaves that overlap, which take their factors from one
+another. All work on groups of leaves that share a law, large leaves first; groups may run side by side.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Bound:
 class Left:
     """Rows left out, one leaf after the other.
 
-    ``away`` is how far an observation is from the mean without it, ``variance`` that of the law there. ``twins_too`` has
-    what :func:`without_twins` says, None where no row has any.
+    ``away`` is how far an observation is from the mean without it, ``variance`` that of the law there.
+    ``twins_too`` has what :func:`without_twins` says, None where no row has any.
     """
 
     away: Array
@@ -174,8 +174,9 @@ def law_codes(laws: Sequence[Sequence[Law]]) -> list[int]:
 def without_twins(
     away: Array, variance: Array, half: Tensor, alpha: Tensor, twins: Sequence[list[Index]]
 ) -> tuple[Array, Array, Array]:
-    """Rows left out together with their twins (R&W eqs. 5.10 to 5.12, for groups of rows), leaf by leaf: how far they are
-    away, their variances, and the log density of a row and its twins together, given the leaf's other rows.
+    """Rows left out together with their twins (R&W eqs. 5.10 to 5.12, for groups of rows), leaf by leaf: how
+    far they are away, their variances, and the log density of a row and its twins together, given the leaf's
+    other rows.
 
     From rows left out alone (leaves, rows) and the inverses of the factors (leaves, rows, rows). ``twins`` has for
     each leaf one (groups, size) array for each size of group.

@@ -52,9 +52,9 @@ DRAWN_TOLERANCE = 1e-5
 class Fitted:
     """A fitted model and how it was found.
 
-    ``learned`` has for each family one entry per output, or one for all together; ``kernel_scores`` what each kernel
-    that was tried scored; ``n_evaluations`` counts trials too. The other scores are negative log predictive densities of rows left out, in the user's
-    units: alone, and with all rows of the same inputs.
+    ``learned`` has for each family one entry per output, or one for all together; ``kernel_scores`` what each
+    kernel that was tried scored; ``n_evaluations`` counts trials too. The other scores are negative log
+    predictive densities of rows left out, in the user's units: alone, and with all rows of the same inputs.
     """
 
     model: Model
@@ -75,8 +75,8 @@ def fit(
 ) -> Fitted:
     """Fit a deep structured mixture to rows in the user's units.
 
-    ``noise`` is what is known of the observations' variances; ``remember`` makes objectives that are told what was evaluated
-    before (:mod:`dsmgp.checkpoint`).
+    ``noise`` is what is known of the observations' variances; ``remember`` makes objectives that are told what
+    was evaluated before (:mod:`dsmgp.checkpoint`).
     """
     return fit_by(Trainer(X, Y, settings, rng, noise, remember))
 
@@ -125,7 +125,8 @@ class _Fit:
     # Theta, on a part of the leaves
 
     def _families(self, given: Node | None) -> list[Family]:
-        """What leaves may be made of, learned. With more than one the best comes first; the second may be far behind."""
+        """What leaves may be made of, learned. With more than one the best comes first; the second may be far
+        behind."""
         settings, trainer = self.settings, self.trainer
         automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
         kernel = NEUTRAL_KERNEL if automatic else settings.kernel

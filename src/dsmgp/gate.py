@@ -98,7 +98,8 @@ def leaf_scales(squares: Array, n_rows: Array) -> Array:
 
 
 def standardised(square: Array, variance: Array, known: Array | None) -> tuple[Array, Array]:
-    """Squared residuals of rows left out over their variance, and how much each counts: one but for rows of known noise.
+    """Squared residuals of rows left out over their variance, and how much each counts: one but for rows of
+    known noise.
 
     Such noise is not the leaf's to answer for, so it is taken off the square. What is left is the more uncertain the
     larger the noise, and counts by the inverse of its variance.

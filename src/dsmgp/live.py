@@ -79,7 +79,8 @@ class LiveLeaf:
 
     @property
     def squares(self) -> tuple[Array, Array]:
-        """Sum of the squared standardised residuals of its rows left out, and the rows it is worth: (n_outputs,) each."""
+        """Sum of the squared standardised residuals of its rows left out, and the rows it is worth:
+        (n_outputs,) each."""
         square, count = np.zeros((2, len(self.columns)))
         for k, column in enumerate(self.columns):
             variance = 1.0 / column.diagonal

@@ -25,8 +25,9 @@ __all__ = [
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-# The tables of Pairs.values: mean and variance without the row, the same without its twins and the log density of all of
-# them together, what they have of the leaf's squares and count, what was observed at the row and is known of its noise.
+# The tables of Pairs.values: mean and variance without the row, the same without its twins and the log density
+# of all of them together, what they have of the leaf's squares and count, what was observed at the row and is
+# known of its noise.
 (
     MEAN, VARIANCE, GROUPED_MEAN, GROUPED_VARIANCE, GROUPED_LOG_DENSITY, SQUARES, COUNT, OBSERVED,
     KNOWN,
@@ -221,8 +222,8 @@ class LeaveOneOut:
         return self._of_rows(rows, KNOWN) if self._is_known else None
 
     def components(self, rows: Index, grouped: bool = False) -> Components:
-        """What the leaves say of y at ``rows``, as if nothing were known of their noise; ``grouped``: without all rows of
-        the same inputs."""
+        """What the leaves say of y at ``rows``, as if nothing were known of their noise; ``grouped``: without
+        all rows of the same inputs."""
         values = self._pairs(rows).values
         mean = values[GROUPED_MEAN if grouped else MEAN]
         variance = values[GROUPED_VARIANCE if grouped else VARIANCE]
@@ -231,8 +232,8 @@ class LeaveOneOut:
         return self._stack(rows, mean, variance)
 
     def log_density(self, rows: Index, grouped: bool = False) -> Array:
-        """What a leaf's log evidence owes to the observations at ``rows``, given its other rows: (n, n_components), summed
-        over outputs; ``grouped``: to those of all rows of the same inputs."""
+        """What a leaf's log evidence owes to the observations at ``rows``, given its other rows: (n,
+        n_components), summed over outputs; ``grouped``: to those of all rows of the same inputs."""
         values = self._pairs(rows).values
         density = values[GROUPED_LOG_DENSITY]
         if not grouped:

@@ -102,7 +102,8 @@ MEANS: dict[str, Any] = {
 # Least noise variance, in units of the (standardised) output's variance: repeated rows then still
 # leave a matrix that can be factorised.
 NOISE_FLOOR = 1e-6
-# In single precision: with less, a smooth kernel's predictions are wrong by a standard deviation and more (docs/numerics.md).
+# In single precision: with less, a smooth kernel's predictions are wrong by a standard deviation and more
+# (docs/numerics.md).
 SINGLE_NOISE_FLOOR = 1e-4
 START_NOISE = 0.1
 

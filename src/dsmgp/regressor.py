@@ -39,10 +39,10 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
     Parameters
     ----------
     kernel : str or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a length-scale per
-        input and an output scale, a sum of them such as ``"matern32+periodic"``, or any GPyTorch kernel (a bare one gets an output scale), whose
-        constraints and priors are kept. ``"auto"`` tries the first four and keeps the one with the best
-        leave-one-out score.
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
+        length-scale per input and an output scale, a sum of them such as ``"matern32+periodic"``, or any
+        GPyTorch kernel (a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
+        tries the first four and keeps the one with the best leave-one-out score.
     mean : str or gpytorch.means.Mean, default="zero"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean.
     noise_variance : float, optional
@@ -93,8 +93,8 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         Bytes, or text such as ``"4GB"``, that matrices may take.
     executor : {"local", "ray"} or RayExecutor, default="local"
         Where leaves are worked on: on threads or the GPU of this process, or by actors of a Ray cluster
-        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` says which cluster, how many workers and what each
-        may have. Results are the same.
+        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` says which cluster, how
+        many workers and what each may have. Results are the same.
     checkpoint : path, optional
         A file in which a fit writes down how far it has come. If it is cut short, the same fit goes on from
         there and finds the same; at its end the file is removed.
@@ -114,8 +114,8 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         As learned, in the units the experts see. Several outputs: a list of each; where outputs were rotated
         they belong to the components, and ``output_loading_`` says how these make up the outputs.
     leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
-        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts see, without the
-        leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
+        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts
+        see, without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
         ``y = centre + output_loading_ @ z``, with z what the experts see.
     log_marginal_likelihood_ : float

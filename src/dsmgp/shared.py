@@ -1,7 +1,7 @@
 """Leaves that overlap, conditioned together: one factor, and one inverse of it, for each chain of nested leaves.
 
-Leading rows of a triangular system do not know of the others. So one factor L serves a chain (see :mod:`dsmgp.sharing`),
-and so do ``L^-1 (y - mean)`` and ``L^-1``, of which each leaf takes its leading block.
+Leading rows of a triangular system do not know of the others. So one factor L serves a chain (see
+:mod:`dsmgp.sharing`), and so do ``L^-1 (y - mean)`` and ``L^-1``, of which each leaf takes its leading block.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MOST_INPUTS = 4
 LEAST_GAIN = 1.25
 # Most that a plan may cost, as a share of what conditioning takes without it.
 MOST_PLANNING = 0.12
-# What takes time beside factors and their inverses, in flops of these (10 in a nanosecond), as measured: a pair of rows;
-# a leaf in a chain, in the interpreter, where threads wait for one another; a plan, each of its leaves, and their rows.
+# What takes time beside factors and their inverses, in flops of these (10 in a nanosecond), as measured: a pair
+# of rows; a leaf in a chain, in the interpreter, where threads wait for one another; a plan, each of its
+# leaves, and their rows.
 PAIR_FLOPS, CHAINED_FLOPS = 100.0, 1.8e6
 PLAN_FLOPS, PLANNED_FLOPS, PLANNED_ROW_FLOPS = 2e7, 2e5, 1e3
 

@@ -117,8 +117,8 @@ class Told(Changeable):
     def noise_at(self, X: ArrayLike) -> Array:
         """Variance of the noise at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
 
-        That of the leaves which a row reaches, with their scales, weighed as in predictions: what the variance of y has beyond
-        that of f. It varies where leaves have been fine-tuned, or have scales of their own.
+        That of the leaves which a row reaches, with their scales, weighed as in predictions: what the variance
+        of y has beyond that of f. It varies where leaves have been fine-tuned, or have scales of their own.
 
         Examples
         --------

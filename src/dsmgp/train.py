@@ -276,8 +276,8 @@ class Trainer:
 
 
 def length_scales(family: Family, unit: Array) -> Array:
-    """How far one has to go along each input for the function to change, in the user's units; ``unit`` is what the experts
-    see as one.
+    """How far one has to go along each input for the function to change, in the user's units; ``unit`` is what
+    the experts see as one.
 
     Several outputs change together where the most wiggly of them does. Kernels without length-scales use ``unit``.
     """

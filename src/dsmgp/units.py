@@ -65,7 +65,8 @@ class OutputUnits:
 
     @classmethod
     def robust(cls, Y: Array, standardize: bool) -> OutputUnits:
-        """Each output on its own, in units that a few rows far off do not change: median, and median distance from it."""
+        """Each output on its own, in units that a few rows far off do not change: median, and median distance
+        from it."""
         plain = cls.of(Y, standardize)
         if not standardize:
             return plain

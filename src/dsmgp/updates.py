@@ -234,7 +234,8 @@ class Changing:
     def _conditioned(
         self, tree: Node, origin: Index, settings: Settings | None, rng: np.random.Generator
     ) -> Changing:
-        """All leaves anew, with the theta of the leaves they come from; the gate too if there are settings to fit it by."""
+        """All leaves anew, with the theta of the leaves they come from; the gate too if there are settings to
+        fit it by."""
         model, old = self.model, Online.of(self.model.experts, self.rows.ids).base
         like, labels = old.experts.X, equal_rows(self.rows.X)
         rows, known = self.rows, self._known(self.rows.noise)
