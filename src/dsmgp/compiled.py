@@ -95,9 +95,8 @@ def _condition(
     copy(residual, alpha)
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
-        fill_lower(
-            kind, scale, Z, K, 0, slopes, spare
-        )  # again for each: a failed factor has overwritten it
+        # Again for each: a failed factor has overwritten it.
+        fill_lower(kind, scale, Z, K, 0, slopes, spare)
         for i in range(n):
             K[i, i] = scale + noise + jitter
         _add_known(known, rows, 0, K)

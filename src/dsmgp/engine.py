@@ -158,9 +158,8 @@ class LearningEngine(Engine, Protocol):
 
 def law_codes(laws: Sequence[Sequence[Law]]) -> list[int]:
     """For each leaf a number, the same for leaves with equal laws in all outputs; ``laws`` are by output and leaf."""
-    known: dict[
-        tuple[int, ...], int
-    ] = {}  # there are many leaves, and but a few objects among their laws
+    # By the objects themselves: there are many leaves, and but a few objects among their laws.
+    known: dict[tuple[int, ...], int] = {}
     distinct: dict[tuple[Law, ...], int] = {}
     codes = []
     for own in zip(*laws, strict=True):

@@ -95,9 +95,8 @@ class Router:
             brief,
         )
         leaf, row = (np.concatenate([piece[k].cpu().numpy() for piece in pieces]) for k in (0, 1))
-        return Routes.of(
-            leaf, row
-        )  # rows of a leaf are in order: those of a piece came from one place
+        # Rows of a leaf are in order: those of a piece came from one place.
+        return Routes.of(leaf, row)
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,8 @@ def _gain(plan: SharingPlan, n_threads: int) -> float:
     Many small leaves keep all threads busy, and a few large factors may not.
     """
     sizes = np.array([len(rows) for rows in plan.rows])
-    spread = np.where(
-        sizes > PARALLEL_ROWS, n_threads, 1
-    )  # leaves that use all cores by themselves
+    # Some leaves use all cores by themselves.
+    spread = np.where(sizes > PARALLEL_ROWS, n_threads, 1)
     alone = _flops(sizes)
     separate = max(alone.sum() / n_threads, (alone / spread).max())
     # A plan knows of factors and their kernels; the rest of a leaf's work is as much as if it were alone.
