@@ -9,6 +9,7 @@ from oracle import kernel as textbook_kernel
 from dsmgp import DSMGPRegressor
 from dsmgp.conditioned import Conditioned
 from dsmgp.loo import equal_rows
+from dsmgp.native import NativeEngine
 from dsmgp.process import build_process
 from dsmgp.routes import place
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
@@ -72,16 +73,47 @@ def test_each_leafs_left_out_laws_equal_refitting(case, grouped):
             assert variance[0] == pytest.approx(expected[0, 0], abs=1e-10)
 
 
-def test_under_posterior_weights_the_left_out_density_is_that_of_the_model_without_the_row(case):
-    """Exactly p(y_i | y_-i), weights and all, by brute force on the other rows."""
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_under_posterior_weights_the_left_out_density_is_that_of_the_model_without_the_row(
+    case, rng, monkeypatch, grouped, n_outputs, compiled
+):
+    """Exactly p(y_i | y_-i), weights and all, by brute force on the other rows; and without all twins."""
     X, y, tree, kernel = case
-    model, loo = conditioned(X, y, tree, kernel, "posterior")
-    density = model._model.left_out_law(loo, np.arange(24)).pdf(y[:, None])[:, 0]
+    if compiled:
+        pytest.importorskip("numba")
+    monkeypatch.setattr(NativeEngine, "can", staticmethod(lambda X, laws: compiled))
+    Y = np.stack([y, np.cos(X[:, 1]) + 0.3 * rng.normal(size=24)], axis=1)[:, :n_outputs]
+    model, loo = conditioned(X, Y, tree, kernel, "posterior")
+    density = model._model.left_out_law(loo, np.arange(24), grouped).pdf(Y)
     k = textbook_kernel("rbf", ELL, SCALE)
     for i in range(24):
-        others = np.arange(24) != i
-        brute = brute_force(tree, X[others], y[others], X[i : i + 1], k, NOISE)
-        assert density[i] == pytest.approx(brute.density(y[i], NOISE)[0], rel=1e-9)
+        others = (X[i] != X).any(axis=1) if grouped else np.arange(24) != i
+        brute = [brute_force(tree, X[others], y[others], X[[i]], k, NOISE) for y in Y.T]
+        # Outputs share the tree: their evidences multiply.
+        weights = np.prod([one.weights for one in brute], axis=0)
+        prior = np.exp([log_prior for log_prior, _ in brute[0].trees])
+        weights = weights / prior ** (n_outputs - 1)
+        for output, one in enumerate(brute):
+            one.weights = weights / weights.sum()
+            expected = one.density(Y[i, output], NOISE)[0]
+            assert density[i, output] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_posterior_weights_without_a_row_do_not_depend_on_scales(case, grouped):
+    """They come from the evidence, which knows of no scales."""
+    X, y, tree, kernel = case
+    plain, scaled = (
+        model._model.left_out_law(loo, np.arange(24), grouped)
+        for model, loo in (
+            conditioned(X, y, tree, kernel, "posterior", local_scale=scale)
+            for scale in (False, True)
+        )
+    )
+    assert not np.allclose(scaled.component_variances, plain.component_variances)
+    np.testing.assert_allclose(scaled.weights, plain.weights, rtol=1e-12)
 
 
 def test_the_score_is_the_mean_of_those_densities(case):

@@ -231,3 +231,27 @@ def test_levels_of_intervals_that_are_no_probabilities_are_refused_by_name(level
     law = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
     with pytest.raises(ValueError, match="interval level"):
         law.interval(level)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-8, 1e-140])
+@pytest.mark.parametrize("n_components", [1, 2])
+def test_what_is_known_exactly_has_a_law_in_any_units(unit, n_components):
+    """Variances so small that they vanish in the user's units: an atom, as far as numbers can say."""
+    means = np.arange(n_components, dtype=np.float64)[None, :, None]
+    variances = np.full(means.shape, np.finfo(np.float64).tiny)
+    weights = np.full((1, n_components), 1.0 / n_components)
+    law = Mixture(weights, means, variances, OutputUnits(np.zeros(1), np.full((1, 1), unit)))
+    assert law.logpdf(0.0)[0] > 300
+    assert law.pdf(0.5 * unit)[0] == 0.0
+    assert law.cdf(-0.5 * unit)[0] == 0.0
+    assert law.cdf(0.0)[0] == pytest.approx(0.5 / n_components)
+    assert law.quantile(0.9)[0] == pytest.approx((n_components - 1) * unit)
+    assert np.isfinite(law.joint_logpdf(0.0)).all()
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_one_row_by_its_number_and_rows_one_after_the_other(outputs):
+    law = random_mixture(outputs=outputs)
+    np.testing.assert_array_equal(law[-1].mean, law.mean[-1:])
+    assert len(law[np.int64(2)]) == 1
+    np.testing.assert_array_equal(np.concatenate([row.std for row in law]), law.std)

@@ -93,6 +93,8 @@ def test_shared_is_separate(always, tree, n_outputs, repeated, engine):
         found, expected = (one.components(every, grouped) for one in loo)
         np.testing.assert_allclose(found.mean, expected.mean, **EXACT)
         np.testing.assert_allclose(found.variance, expected.variance, **EXACT)
+        densities = (one.log_density(every, grouped) for one in loo)
+        np.testing.assert_allclose(*densities, **EXACT)
     np.testing.assert_allclose(loo[0].scales_without(every), loo[1].scales_without(every), **EXACT)
     test = torch.linspace(-0.1, 1.1, 40, dtype=torch.float64)[:, None]
     tasks = [(number, test) for number in range(experts.n_leaves)]

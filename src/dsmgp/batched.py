@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp import triangular
-from dsmgp.engine import Bound, BoundLaw, Law, Questions, Seen, law_codes, without_twins
+from dsmgp.engine import Bound, BoundLaw, Law, Left, Questions, Seen, law_codes, without_twins
 from dsmgp.execution import as_numpy
 from dsmgp.factors import LeafFactors, Stacked
 from dsmgp.machine import cache_numbers
@@ -167,11 +167,10 @@ class BatchedEngine:
             half = triangular.invert(solution.factor)  # J, for which K^-1 = J' J
             variance = 1.0 / half.square().sum(-2)  # the inverse's diagonal
             away, alone = as_numpy(solution.alpha * variance), as_numpy(variance)
-            found = away[real], alone[real]
-            left_out = (*found, *found)
+            left_out = Left(away[real], alone[real])
             if any(twins):
-                grouped = without_twins(away, alone, half, solution.alpha, twins)
-                left_out = (*found, grouped[0][real], grouped[1][real])
+                a, v, density = without_twins(away, alone, half, solution.alpha, twins)
+                left_out = replace(left_out, twins_too=(a[real], v[real], density[real]))
         sizes = self.leaf_rows.sizes[self.groups[group]]
         return Seen(
             log_evidence=solution.log_evidence,

@@ -27,7 +27,8 @@ class NotPositiveDefinite(ArithmeticError):
 
 
 class SharedFactors:
-    """Every leaf's lower Cholesky factor, by a plan. Many are leading blocks of another's: to be read, never written to.
+    """Every leaf's lower Cholesky factor, by a plan. Many are leading blocks of another's: to be read, never
+    written to.
 
     A factor is made when it is first asked for, with those it starts from; any number of threads may ask.
 

@@ -110,6 +110,15 @@ class Changeable:
         Rows are numbered in order of arrival: those of ``fit`` from 0 on, those of later ``partial_fit`` calls
         after them. ``row_ids_`` lists what is there, so ``model.forget(model.row_ids_[:-1000])`` keeps a window of the
         last 1,000 rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dsmgp import DSMGPRegressor
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+        >>> model.forget([0, 1, 59]).row_ids_[:3]
+        array([2, 3, 4])
         """
         check_is_fitted(self)
         self._refuse_breaks("forget", "call fit on the rows that stay")
@@ -128,11 +137,12 @@ class Changeable:
         rounds: int = 2,
         weights: str | None = None,
     ) -> Self:
-        """Give every leaf hyperparameters of its own, tied to those of the leaves that are like it (the paper's eq. 12).
+        """Give every leaf hyperparameters of its own, tied to those of the leaves that are like it (the paper's
+        eq. 12).
 
-        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after the last
-        fine-tuning. Scales of the leaves, gate and leave-one-out scores are then made again. ``kernel_`` and
-        ``noise_`` stay those that fit has learned for all.
+        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after
+        the last fine-tuning. Scales of the leaves, gate and leave-one-out scores are then made again.
+        ``kernel_`` and ``noise_`` stay those that fit has learned for all.
 
         Parameters
         ----------

@@ -95,9 +95,8 @@ def _condition(
     copy(residual, alpha)
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
-        fill_lower(
-            kind, scale, Z, K, 0, slopes, spare
-        )  # again for each: a failed factor has overwritten it
+        # Again for each: a failed factor has overwritten it.
+        fill_lower(kind, scale, Z, K, 0, slopes, spare)
         for i in range(n):
             K[i, i] = scale + noise + jitter
         _add_known(known, rows, 0, K)
@@ -382,8 +381,9 @@ def log_evidence_and_gradient(
 class Evaluated:
     """Leaves that have seen their rows. Arrays over rows lie as ``Leaves.rows`` does.
 
-    ``fit`` is residual' K^-1 residual. ``added`` was put on a leaf's diagonal beside its noise, not a number where nothing helped. ``factors``
-    are lower triangular, leaf after leaf, ``inverse_diagonal`` is that of K^-1; empty unless asked for.
+    ``fit`` is residual' K^-1 residual. ``added`` was put on a leaf's diagonal beside its noise, not a number
+    where nothing helped. ``factors`` are lower triangular, leaf after leaf, ``inverse_diagonal`` is that of
+    K^-1; empty unless asked for.
     """
 
     log_evidence: Array

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from dsmgp.batched import BatchedEngine
 from dsmgp.chains import NotPositiveDefinite
-from dsmgp.engine import Engine, Law, Questions, Seen, law_codes
+from dsmgp.engine import Engine, Law, Left, Questions, Seen, law_codes
 from dsmgp.execution import as_numpy, put, take, within_memory
 from dsmgp.experts import Experts
 from dsmgp.factors import Factors, Group, Packed, Stacked
 from dsmgp.live import Column, inverse_diagonal
-from dsmgp.loo import LeaveOneOut, LeftLeaves, LeftOut
+from dsmgp.loo import LeaveOneOut, LeftLeaves, LeftOut, any_equal, twins
 from dsmgp.notices import FactorisationWarning, warn_user
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
@@ -73,16 +73,15 @@ class Conditioned:
         self._left_variance: Array | None = None
         shared = SharedEngine.where_it_pays(experts, self.bound, memory) if share else None
         #: Whether any rows have the same inputs; unknown, and none, unless rows are left out.
-        self.has_twins = leave_out is not None and _any_equal(leave_out)
-        twins = None if leave_out is None else _twins_of(leave_out, self.has_twins)
+        self.has_twins = leave_out is not None and any_equal(leave_out)
         self._labels = leave_out
         try:
             results = within_memory(
-                lambda: self._see_all(shared or experts.engine, twins), self._keep_less
+                lambda: self._see_all(shared or experts.engine), self._keep_less
             )
         except NotPositiveDefinite:
             # A leaf that needs more noise than the others has a factor of its own, and memory was not reckoned for it.
-            results = self._see_all(experts.engine, twins)
+            results = self._see_all(experts.engine)
         self._warn_of_jitter([torch.stack([s.added for s in r]).amax(0) for r in results])
         self.log_evidence = experts.gather(
             self.engine,
@@ -133,8 +132,8 @@ class Conditioned:
         leave_out: Index | None = None,
         watched: Index | None = None,
     ) -> Conditioned:
-        """Other experts, or other hyperparameters, conditioned as these were; of which rows left out it will be asked is
-        said before (here all of them are at hand)."""
+        """Other experts, or other hyperparameters, conditioned as these were; of which rows left out it will be
+        asked is said before (here all of them are at hand)."""
         return Conditioned(experts, naturals, self.memory, leave_out)
 
     def local(self) -> Conditioned:
@@ -208,23 +207,29 @@ class Conditioned:
         numbers = np.concatenate([np.empty(0, np.int64), *self.engine.groups])
         place = self.leaf_rows.positions(numbers)  # of the rows of one group after the other
         y = as_numpy(self.experts.Y)[self.leaf_rows.flat]
-        parts: list[Array] = []
-        for k in range(4):
-            if k >= 2 and all(
-                s.left_out[k] is s.left_out[k - 2] for r in results for s in r if s.left_out
-            ):
-                parts.append(parts[k - 2])  # no twins: not kept twice
-                continue
+        left = [[s[output].left_out for s in results] for output in range(y.shape[1])]
+
+        def gathered(of: Callable[[Left], Array]) -> Array:
             table = np.empty(y.shape)
-            for output in range(y.shape[1]):
-                found = [s[output].left_out for s in results]
-                flat = np.concatenate([np.empty(0), *(f[k] for f in found if f is not None)])
-                table[place, output] = flat
-            parts.append(table if k % 2 else y - table)
-        return LeftOut(*parts)
+            for output, groups in enumerate(left):
+                found = [of(group) for group in groups if group is not None]
+                table[place, output] = np.concatenate([np.empty(0), *found])
+            return table
+
+        mean, variance = y - gathered(lambda g: g.away), gathered(lambda g: g.variance)
+        if all(g is None or g.twins_too is None for groups in left for g in groups):
+            return LeftOut(mean, variance, mean, variance, None)  # no twins: not kept twice
+        return LeftOut(
+            mean,
+            variance,
+            grouped_mean=y - gathered(lambda g: g.grouped[0]),
+            grouped_variance=gathered(lambda g: g.grouped[1]),
+            grouped_log_density=gathered(lambda g: g.grouped[2]),
+        )
 
     def _keep_less(self) -> bool:
-        """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small already."""
+        """Where memory is short for seeing the rows: fewer factors, in smaller batches; no if these are small
+        already."""
         held = min(self.memory, sum(self.factors.sizes))
         self.memory = held / 2
         return self.experts.take_less() or held > LEAST_HELD
@@ -234,21 +239,18 @@ class Conditioned:
         let_go = self.factors.keep_less()
         return (isinstance(self.engine, BatchedEngine) and self.engine.take_less()) or let_go
 
-    def _see_all(self, engine: Engine, twins: Twins | None) -> list[list[Seen]]:
+    def _see_all(self, engine: Engine) -> list[list[Seen]]:
         """What an engine says of all leaves, by group and output."""
         self.engine, n_groups = engine, len(engine.groups)
         each = self.experts.X.element_size() * self.experts.n_outputs
         sizes = [each * engine.elements(group) for group in range(n_groups)]
         self.factors = Factors(self._made_again, sizes, self.memory)
-        return self.experts.map(engine, lambda group: self._see(group, twins), range(n_groups))
+        return self.experts.map(engine, self._see, range(n_groups))
 
-    def _see(self, group: int, twins: Twins | None) -> list[Seen]:
-        own = None
-        if twins is not None:
-            own = [twins(self.leaf_rows[k]) for k in self.engine.groups[group]]
-        keep = self.factors.keeps(group)
+    def _see(self, group: int) -> list[Seen]:
+        keep, twins = self.factors.keeps(group), self._twins(group)
         seen = [
-            self.engine.condition(self.bound, output, group, keep, own)
+            self.engine.condition(self.bound, output, group, keep, twins)
             for output in range(self.experts.n_outputs)
         ]
         # By NumPy: torch can hang, instead of failing, where not a byte of memory is left.
@@ -261,6 +263,14 @@ class Conditioned:
             self.factors.put(group, [s.factors for s in seen if s.factors is not None])
         tick((group + 1) / len(self.engine.groups))
         return seen
+
+    def _twins(self, group: int) -> list[list[Index]] | None:
+        """Rows of a group's leaves that leave together, leaf by leaf; None where none are to leave."""
+        if self._labels is None:
+            return None
+        if not self.has_twins:
+            return [[] for _ in self.engine.groups[group]]
+        return [twins(self._labels[self.leaf_rows[k]]) for k in self.engine.groups[group]]
 
     def _made_again(self, group: int) -> Group:
         """A group's factors, by output and leaf."""
@@ -315,8 +325,8 @@ class Conditioned:
         self.left_out = self._labels = None
 
     def release(self) -> None:
-        """Let go of factors at once; nothing can be asked then. They and these leaves point at one another, and would else
-        wait for Python to look for such circles."""
+        """Let go of factors at once; nothing can be asked then. They and these leaves point at one another, and
+        would else wait for Python to look for such circles."""
         del self.factors
 
     def columns(self, number: int) -> tuple[Column, ...] | None:
@@ -431,28 +441,4 @@ def _where_equal(laws: Sequence[Law]) -> list[Index]:
         part
         for numbers in found
         for part in ([numbers] if laws[numbers[0]].batched else np.split(numbers, len(numbers)))
-    ]
-
-
-Twins = Callable[[Index], list[Index]]
-
-
-def _any_equal(labels: Index) -> bool:
-    """Whether fewer labels, counted from 0, were given than there are rows."""
-    return bool(labels.max(initial=-1) < len(labels) - 1)
-
-
-def _twins_of(labels: Index, any_twins: bool) -> Twins:
-    """From rows to those among them that share a label."""
-    return (lambda rows: _twins(labels[rows])) if any_twins else (lambda rows: [])
-
-
-def _twins(labels: Index) -> list[Index]:
-    """Positions that share a label with another, one (groups, size) array for each size of group."""
-    order = np.argsort(labels, kind="stable")
-    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
-    return [
-        order[starts[counts == size][:, None] + np.arange(size)]
-        for size in np.unique(counts)
-        if size > 1
     ]

@@ -14,9 +14,10 @@ __all__ = ["EFFORTS", "GRADIENT", "Effort", "leaf_rows", "seconds"]
 
 # Rows of a leaf grown down to a leaf_size of M, on average, over M.
 FILL = 0.67
-# What a row costs in a leaf of m rows that is factorised, inverted and left out, by device: a fixed part, which is mostly
-# growing the tree and gathering what leaves say, and m (m + OVERHEAD) operations at a RATE. The latter and GRADIENT are
-# what benchmarks/engine.py fits (results/engine.json: two cores; engine-gpu.json: one H200).
+# What a row costs in a leaf of m rows that is factorised, inverted and left out, by device: a fixed part, which
+# is mostly growing the tree and gathering what leaves say, and m (m + OVERHEAD) operations at a RATE. The
+# latter and GRADIENT are what benchmarks/engine.py fits (results/engine.json: two cores; engine-gpu.json: one
+# H200).
 ROW_SECONDS = {"cpu": 1e-6, "cuda": 1.5e-6}
 OVERHEAD = {"cpu": 1400.0, "cuda": 1200.0}
 RATE = {"cpu": 150e9, "cuda": 10e12}

@@ -1,13 +1,14 @@
 """What computes the GPs of leaves, and what it says of them.
 
-Two engines do the same: :mod:`dsmgp.native` in compiled code, leaf by leaf, for stationary kernels in double precision
-on a CPU; :mod:`dsmgp.batched` in torch, in padded batches, for everything else, and where there is no compiler. A third,
-:mod:`dsmgp.shared`, conditions leaves that overlap, which take their factors from one another. All work on groups of
-leaves that share a law, large leaves first; groups may run side by side.
+Two engines do the same: :mod:`dsmgp.native` in compiled code, leaf by leaf, for stationary kernels in double
+precision on a CPU; :mod:`dsmgp.batched` in torch, in padded batches, for everything else, and where there is no
+compiler. A third, :mod:`dsmgp.shared`, conditions leaves that overlap, which take their factors from one
+another. All work on groups of leaves that share a law, large leaves first; groups may run side by side.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp.factors import LeafFactors
+from dsmgp.gate import normal_log_density
 from dsmgp.general import BoundGeneral, General
 from dsmgp.ragged import Ragged
 from dsmgp.stationary import BoundStationary, Stationary
@@ -41,8 +43,7 @@ Law = Stationary | General
 BoundLaw = BoundStationary | BoundGeneral
 # What is added to squares that rounding has made indefinite, of their mean diagonal.
 LEAST_SHARE = 1e-10
-# By row: how far the mean without the row is from the observation, and the variance; the same without twins.
-Left = tuple[Array, Array, Array, Array]
+LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Bound:
@@ -63,11 +64,31 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Rows left out, one leaf after the other.
+
+    ``away`` is how far an observation is from the mean without it, ``variance`` that of the law there.
+    ``twins_too`` has what :func:`without_twins` says, None where no row has any.
+    """
+
+    away: Array
+    variance: Array
+    twins_too: tuple[Array, Array, Array] | None = None
+
+    @property
+    def grouped(self) -> tuple[Array, Array, Array]:
+        """The same without twins, and the log density of a row and its twins together."""
+        if self.twins_too is not None:
+            return self.twins_too
+        return self.away, self.variance, normal_log_density(self.away, self.variance)
+
+
+@dataclass(frozen=True)
 class Seen:
     """A group of leaves that have seen one output of their rows.
 
     ``added`` was put on a leaf's diagonal beside the noise. One leaf after the other: ``alpha = K^-1 (y - mean)``, and
-    :data:`Left` if it was asked for; so were the factors, by leaf.
+    :class:`Left` if it was asked for; so were the factors, by leaf.
     """
 
     log_evidence: Tensor
@@ -137,9 +158,8 @@ class LearningEngine(Engine, Protocol):
 
 def law_codes(laws: Sequence[Sequence[Law]]) -> list[int]:
     """For each leaf a number, the same for leaves with equal laws in all outputs; ``laws`` are by output and leaf."""
-    known: dict[
-        tuple[int, ...], int
-    ] = {}  # there are many leaves, and but a few objects among their laws
+    # By the objects themselves: there are many leaves, and but a few objects among their laws.
+    known: dict[tuple[int, ...], int] = {}
     distinct: dict[tuple[Law, ...], int] = {}
     codes = []
     for own in zip(*laws, strict=True):
@@ -152,13 +172,15 @@ def law_codes(laws: Sequence[Sequence[Law]]) -> list[int]:
 
 def without_twins(
     away: Array, variance: Array, half: Tensor, alpha: Tensor, twins: Sequence[list[Index]]
-) -> tuple[Array, Array]:
-    """Rows left out together with their twins (R&W eqs. 5.10 to 5.12, for groups of rows), leaf by leaf.
+) -> tuple[Array, Array, Array]:
+    """Rows left out together with their twins (R&W eqs. 5.10 to 5.12, for groups of rows), leaf by leaf: how
+    far they are away, their variances, and the log density of a row and its twins together, given the leaf's
+    other rows.
 
     From rows left out alone (leaves, rows) and the inverses of the factors (leaves, rows, rows). ``twins`` has for
     each leaf one (groups, size) array for each size of group.
     """
-    away, variance = away.copy(), variance.copy()
+    away, variance, density = away.copy(), variance.copy(), normal_log_density(away, variance)
     for size in {members.shape[1] for own in twins for members in own}:
         found = [(leaf, m) for leaf, own in enumerate(twins) for m in own if m.shape[1] == size]
         members = np.concatenate([m for _, m in found])
@@ -166,16 +188,20 @@ def without_twins(
         at, of = (torch.from_numpy(a).to(half.device) for a in (members, leaf))
         for some in torch.arange(len(of), device=at.device).split(max(1, 2**26 // half.shape[-1])):
             columns = half.mT[of[some, None], at[some]]  # (groups, size, rows)
-            S = _inverse_of_square(columns)
-            pulled = (S @ alpha[of[some, None], at[some]].to(S).unsqueeze(-1)).squeeze(-1)
+            S, half_log_det = _inverse_of_square(columns)
+            pull = alpha[of[some, None], at[some]].to(S)
+            pulled = (S @ pull.unsqueeze(-1)).squeeze(-1)
+            together = half_log_det - 0.5 * ((pull * pulled).sum(-1) + size * LOG_2PI)
             where = (leaf[some.cpu().numpy(), None], members[some.cpu().numpy()])
             away[where] = pulled.cpu().numpy()
             variance[where] = S.diagonal(dim1=-2, dim2=-1).cpu().numpy()
-    return away, variance
+            density[where] = together.cpu().numpy()[:, None]
+    return away, variance, density
 
 
-def _inverse_of_square(A: Tensor) -> Tensor:
-    """Inverses of ``A A'`` (groups, size, size), in double precision: rows that are twins make it all but singular."""
+def _inverse_of_square(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverses of ``A A'`` (groups, size, size) and half its log determinants, in double precision: rows that are twins
+    make it all but singular."""
     A = A.double()
     square = A @ A.mT
     factor, failed = torch.linalg.cholesky_ex(square)
@@ -183,4 +209,5 @@ def _inverse_of_square(A: Tensor) -> Tensor:
         diagonal = square.diagonal(dim1=-2, dim2=-1)
         diagonal += LEAST_SHARE * diagonal.mean(-1, keepdim=True)
         factor = torch.linalg.cholesky(square)
-    return torch.cholesky_inverse(factor)
+    half_log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return torch.cholesky_inverse(factor), half_log_det

@@ -1,8 +1,8 @@
 """Fine-tuning: hyperparameters for every leaf, tied by how much leaves have in common (the paper's eq. 12).
 
-Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)`` with r frozen. While r moves this is the gradient of no one
-function; frozen, every leaf has an objective of its own, and all are climbed together. With S all ones it is that of one
-theta for all; with S the identity every leaf learns alone.
+Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)`` with r frozen. While r moves this is the gradient
+of no one function; frozen, every leaf has an objective of its own, and all are climbed together. With S all
+ones it is that of one theta for all; with S the identity every leaf learns alone.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ class Tied:
         columns: Index,
     ) -> None:
         self.evidence, self.thetas, self.theta, self.columns = evidence, thetas, theta, columns
-        # Priors are about one theta and the rows of one leaf, or more. Leaves that a row of leaf i is in add up to one
-        # under the overlap, so the prior counts once there; it does where S is all ones. Where a leaf stands alone, with
-        # the weight r_i, it counts as much beside the evidence as if the leaf had learned by itself.
+        # Priors are about one theta and the rows of one leaf, or more. Leaves that a row of leaf i is in add up
+        # to one under the overlap, so the prior counts once there; it does where S is all ones. Where a leaf
+        # stands alone, with the weight r_i, it counts as much beside the evidence as if the leaf had learned by
+        # itself.
         self.prior = None
         if thetas.has_prior(columns):
             self.prior = np.minimum(np.asarray(ties.sum(axis=1)).reshape(-1), 1.0)
@@ -114,7 +115,8 @@ def finetune(
     n_gate_rows: int,
     rng: np.random.Generator,
 ) -> Tuned:
-    """A model like another, each leaf with a theta of its own. The other stays as it is. ``X`` are its rows in the user's units."""
+    """A model like another, each leaf with a theta of its own. The other stays as it is. ``X`` are its rows in
+    the user's units."""
     check_choice("weights", weights, RESPONSIBILITIES, "or None")
     assert isinstance(model.experts, Conditioned), "rows have come or gone since"
     experts = model.experts.experts

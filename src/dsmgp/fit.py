@@ -22,7 +22,7 @@ from dsmgp.progress import span
 from dsmgp.routes import place
 from dsmgp.settings import Settings
 from dsmgp.stationary import Stationary
-from dsmgp.train import Trainer
+from dsmgp.train import Trainer, length_scales
 from dsmgp.tree import Leaf, Node, Sum, induced_tree, leaves
 from dsmgp.weigh import Witnesses, weigh
 
@@ -52,9 +52,9 @@ DRAWN_TOLERANCE = 1e-5
 class Fitted:
     """A fitted model and how it was found.
 
-    ``learned`` has for each family one entry per output, or one for all together; ``kernel_scores`` what each kernel
-    that was tried scored; ``n_evaluations`` counts trials too. The other scores are negative log predictive densities of rows left out, in the user's
-    units: alone, and with all rows of the same inputs.
+    ``learned`` has for each family one entry per output, or one for all together; ``kernel_scores`` what each
+    kernel that was tried scored; ``n_evaluations`` counts trials too. The other scores are negative log
+    predictive densities of rows left out, in the user's units: alone, and with all rows of the same inputs.
     """
 
     model: Model
@@ -75,8 +75,8 @@ def fit(
 ) -> Fitted:
     """Fit a deep structured mixture to rows in the user's units.
 
-    ``noise`` is what is known of the observations' variances; ``remember`` makes objectives that are told what was evaluated
-    before (:mod:`dsmgp.checkpoint`).
+    ``noise`` is what is known of the observations' variances; ``remember`` makes objectives that are told what
+    was evaluated before (:mod:`dsmgp.checkpoint`).
     """
     return fit_by(Trainer(X, Y, settings, rng, noise, remember))
 
@@ -125,7 +125,8 @@ class _Fit:
     # Theta, on a part of the leaves
 
     def _families(self, given: Node | None) -> list[Family]:
-        """What leaves may be made of, learned. With more than one the best comes first; the second may be far behind."""
+        """What leaves may be made of, learned. With more than one the best comes first; the second may be far
+        behind."""
         settings, trainer = self.settings, self.trainer
         automatic = isinstance(settings.kernel, str) and settings.kernel == "auto"
         kernel = NEUTRAL_KERNEL if automatic else settings.kernel
@@ -192,7 +193,9 @@ class _Fit:
             return None
         trainer = self.trainer
         most = min(n_leaves, effort.n_leaves)
-        found = self.trainer.grow_leaves(size, 2 * most, trainer.length_scales(families[0]))
+        found = trainer.grow_leaves(
+            size, 2 * most, length_scales(families[0], trainer.inputs.scale)
+        )
         some = trainer.some(found, most)
         spent = sum(seconds(leaf.n_rows, leaf.n_rows, device) for leaf in some)
         n_iterations = int(min(fewest * max(budget / spent, 1.0), most_iterations))
@@ -235,7 +238,7 @@ class _Fit:
             else:  # partitions of one size take turns
                 owned[sizes[:k].count(size) % len(close)].append(size)
         return [
-            (trainer.grow(own, trainer.length_scales(family)), family)
+            (trainer.grow(own, length_scales(family, trainer.inputs.scale)), family)
             for own, family in zip(owned, owners, strict=True)
             if own
         ]

@@ -27,7 +27,15 @@ from scipy.optimize import minimize
 from dsmgp.components import Components
 from dsmgp.lapack import one_thread
 
-__all__ = ["Gate", "fit_gate", "leaf_scales", "log_product", "standardised", "without_known"]
+__all__ = [
+    "Gate",
+    "fit_gate",
+    "leaf_scales",
+    "log_product",
+    "normal_log_density",
+    "standardised",
+    "without_known",
+]
 
 Array = NDArray[np.float64]
 # Rows of pseudo-data at scale one: a leaf of few rows keeps its scale near one.
@@ -79,13 +87,19 @@ def log_product(values: Array) -> Array:
     return logs[..., 0] if logs.shape[-1] == 1 else np.asarray(logs.sum(-1))
 
 
+def normal_log_density(away: Array, variance: Array) -> Array:
+    """Log density of observations so far from the mean."""
+    return np.asarray(-0.5 * (away**2 / variance + np.log(variance) + LOG_2PI))
+
+
 def leaf_scales(squares: Array, n_rows: Array) -> Array:
     """Scale of leaves whose standardised leave-one-out residuals have the given sums of squares."""
     return np.asarray((PRIOR_ROWS + np.maximum(squares, 0.0)) / (PRIOR_ROWS + n_rows))
 
 
 def standardised(square: Array, variance: Array, known: Array | None) -> tuple[Array, Array]:
-    """Squared residuals of rows left out over their variance, and how much each counts: one but for rows of known noise.
+    """Squared residuals of rows left out over their variance, and how much each counts: one but for rows of
+    known noise.
 
     Such noise is not the leaf's to answer for, so it is taken off the square. What is left is the more uncertain the
     larger the noise, and counts by the inverse of its variance.

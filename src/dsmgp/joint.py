@@ -34,9 +34,8 @@ class Joint:
         noise = model.experts.noise
         self.noise = noise if include_noise else np.zeros_like(noise)
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}
-        self.log_weight: dict[
-            int, Array
-        ] = {}  # of each leaf at all rows, not a number where it holds none
+        #: Of each leaf at all rows, not a number where it holds none.
+        self.log_weight: dict[int, Array] = {}
         if model.gate is not None:
             routes = model.router.route(X)
             leaf, _ = routes.pairs
@@ -69,9 +68,8 @@ class Joint:
         parts = {k: self.moments(node.children[k], points) for k in used}
         mean = sum((weights[:, k, None] * parts[k][0] for k in used), start=np.zeros(()))
         covariance = np.zeros_like(parts[used[0]][1])
-        away = {
-            k: (parts[k][0] - mean).T for k in used
-        }  # around the mean, where offsets do no harm
+        # Around the mean, where offsets do no harm.
+        away = {k: (parts[k][0] - mean).T for k in used}
         for k in used:
             for other in used:
                 overlap = _overlap(edges[:, k : k + 2], edges[:, other : other + 2])

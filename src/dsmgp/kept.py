@@ -38,7 +38,8 @@ class Kept(Told):
         Returns
         -------
         gpytorch.models.ExactGP
-            In the units the experts see (standardised ones, unless ``standardize=False``); ``likelihood`` has the noise.
+            In the units the experts see (standardised ones, unless ``standardize=False``); ``likelihood`` has
+            the noise.
 
         Examples
         --------
@@ -60,14 +61,14 @@ class Kept(Told):
     ) -> None:
         """Write the fitted model to one file, whole or not at all.
 
-        The file holds arrays (safetensors) and a header in JSON: training rows, tree, hyperparameters, gate, scores. Nothing in
-        it is executed when it is loaded. It takes about as much room as the training data.
+        The file holds arrays (safetensors) and a header in JSON: training rows, tree, hyperparameters, gate,
+        scores. Nothing in it is executed when it is loaded. It takes about as much room as the training data.
 
         Parameters
         ----------
         path : str or Path
-            Its usual ending is ``.dsmgp``. A file of that name is replaced. After :meth:`fit_dataset` it is a folder, which
-            holds the rows too.
+            Its usual ending is ``.dsmgp``. A file of that name is replaced. After :meth:`fit_dataset` it is a
+            folder, which holds the rows too.
         include_factors : bool
             Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
             hundred times the room or more.
@@ -113,8 +114,8 @@ class Kept(Told):
     ) -> Self:
         """A fitted model from a file that :meth:`save` wrote.
 
-        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked; one that is
-        damaged, or no model, raises :class:`~dsmgp.archive.ModelFileError`.
+        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked;
+        one that is damaged, or no model, raises :class:`~dsmgp.archive.ModelFileError`.
 
         Parameters
         ----------

@@ -240,8 +240,8 @@ def _switches() -> list[tuple[Callable[[], int], Callable[[int], None]]]:
 class _Guard:
     """Knows who needs BLAS to keep to one thread: the first sets the limit, the last takes it off.
 
-    Each step can be interrupted, and leaving be called again: who is inside is written down before the limit is set, and
-    crossed out after it was put back.
+    Each step can be interrupted, and leaving be called again: who is inside is written down before the limit is
+    set, and crossed out after it was put back.
     """
 
     def __init__(self) -> None:

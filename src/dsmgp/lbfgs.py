@@ -83,9 +83,8 @@ def maximise(
 
         k = active[good]
         _remember(moves, trial[good] - x[k], k)
-        _remember(
-            turns, gradient[k] - slope[good], k
-        )  # of the negative: positive where it bends down
+        # Of the negative: positive where it bends down.
+        _remember(turns, gradient[k] - slope[good], k)
         curvature = (moves[-1, k] * turns[-1, k]).sum(axis=1)
         usable = curvature > 1e-12 * np.square(turns[-1, k]).sum(axis=1)
         _remember(inverse, np.where(usable, 1.0 / np.where(usable, curvature, 1.0), 0.0), k)

@@ -50,8 +50,9 @@ def evidence_objective(
 ) -> Objective:
     """The tree's log evidence (plus log priors) and its gradient, as a function of the outputs' thetas.
 
-    Without a tree the leaves are independent, and their log evidences are added up. In a tree a leaf's gradient counts with the leaf's responsibility. An evaluation at hyperparameters for which a
-    leaf cannot be factorised is minus infinity.
+    Without a tree the leaves are independent, and their log evidences are added up. In a tree a leaf's gradient
+    counts with the leaf's responsibility. An evaluation at hyperparameters for which a leaf cannot be
+    factorised is minus infinity.
     """
     laws = [experts.laws[k][0] for k in outputs]  # theta is for all leaves
     chosen = [processes[k] for k in outputs]
@@ -97,9 +98,9 @@ def learn(
 ) -> list[Learned]:
     """Set every process to the theta that maximises the evidence of a tree, or of leaves without one.
 
-    Without sum nodes the outputs do not meet and are learned one by one; in a tree they are learned
-    together. Each restart begins at a random step away. ``remember`` makes objectives that are told what was evaluated before
-    (:mod:`dsmgp.checkpoint`).
+    Without sum nodes the outputs do not meet and are learned one by one; in a tree they are learned together.
+    Each restart begins at a random step away. ``remember`` makes objectives that are told what was evaluated
+    before (:mod:`dsmgp.checkpoint`).
     """
     sets = [[k] for k in range(len(processes))] if tree is None else [list(range(len(processes)))]
     n_rows = max(len(experts.leaf_rows.flat), 1)
@@ -111,7 +112,8 @@ def learn(
         if start.size:
             starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]
             for number, theta in enumerate(starts):
-                # The optimiser's own matrices are tiny: on busy cores threads wait for one another longer than that takes.
+                # The optimiser's own matrices are tiny: on busy cores threads wait for one another longer than
+                # that takes.
                 with nullcontext() if experts.has_large else one_thread():
                     found = maximise(
                         remember(objective), theta, n_rows, optimizer, max_iter, tolerance

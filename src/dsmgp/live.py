@@ -6,7 +6,6 @@ them. On the CPU, in double precision.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from scipy.linalg import solve_triangular
 from torch import Tensor
 
 from dsmgp import lapack
+from dsmgp.batched import JITTER, LOG_2PI
 from dsmgp.chains import append_rows, remove_rows
 from dsmgp.engine import BoundLaw
 from dsmgp.execution import as_numpy
@@ -26,9 +26,6 @@ __all__ = ["Column", "LiveLeaf", "inverse_diagonal"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
-LOG_2PI = math.log(2.0 * math.pi)
-# Jitter is raised tenfold from the first of these to the last, times the mean diagonal, as in the engines.
-JITTER = (1e-12, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,8 @@ class LiveLeaf:
 
     @property
     def squares(self) -> tuple[Array, Array]:
-        """Sum of the squared standardised residuals of its rows left out, and the rows it is worth: (n_outputs,) each."""
+        """Sum of the squared standardised residuals of its rows left out, and the rows it is worth:
+        (n_outputs,) each."""
         square, count = np.zeros((2, len(self.columns)))
         for k, column in enumerate(self.columns):
             variance = 1.0 / column.diagonal
@@ -178,7 +176,7 @@ def _covariance(law: BoundLaw, A: Array, B: Array, known: Array, first: int = 0)
 
 def _factorised(K: Array) -> Array:
     """The lower factor, of a little more than K where that is needed."""
-    lowest, highest = JITTER
+    lowest, highest = JITTER[torch.float64]
     scale, jitter = float(K.diagonal().mean()) if len(K) else 0.0, 0.0
     while jitter <= 1.01 * highest * scale:
         try:

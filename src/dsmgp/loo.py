@@ -9,13 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp.components import Components
-from dsmgp.gate import leaf_scales, standardised, without_known
+from dsmgp.gate import leaf_scales, normal_log_density, standardised, without_known
 from dsmgp.ragged import Ragged
 
-__all__ = ["LeaveOneOut", "LeftLeaves", "LeftOut", "Pairs", "equal_rows"]
+__all__ = [
+    "KNOWN",
+    "LeaveOneOut",
+    "LeftLeaves",
+    "LeftOut",
+    "Pairs",
+    "any_equal",
+    "equal_rows",
+    "twins",
+]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+# The tables of Pairs.values: mean and variance without the row, the same without its twins and the log density
+# of all of them together, what they have of the leaf's squares and count, what was observed at the row and is
+# known of its noise.
+(
+    MEAN, VARIANCE, GROUPED_MEAN, GROUPED_VARIANCE, GROUPED_LOG_DENSITY, SQUARES, COUNT, OBSERVED,
+    KNOWN,
+) = range(9)  # fmt: skip
 
 
 def equal_rows(X: Array) -> Index:
@@ -30,6 +46,29 @@ def equal_rows(X: Array) -> Index:
         return labels
     # Different rows of one hash: sort the rows themselves, which takes far longer.
     return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def any_equal(labels: Index) -> bool:
+    """Whether fewer labels, counted from 0, were given than there are rows."""
+    return bool(labels.max(initial=-1) < len(labels) - 1)
+
+
+def twins(labels: Index) -> list[Index]:
+    """Positions that share a label with another, one (groups, size) array for each size of group.
+
+    Examples
+    --------
+    >>> twins(np.array([0, 1, 2, 0, 1, 3]))
+    [array([[0, 3],
+           [1, 4]])]
+    """
+    order = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    return [
+        order[starts[counts == size][:, None] + np.arange(size)]
+        for size in np.unique(counts)
+        if size > 1
+    ]
 
 
 def _hashes(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -47,13 +86,14 @@ class LeftOut:
     """Laws of y at the rows of leaves, each given its leaf's other rows: (rows, outputs), one leaf after the other.
 
     ``grouped`` leaves out with a row all rows that have the same inputs: what the leaf would say at
-    inputs it has never seen.
+    inputs it has never seen. ``grouped_log_density`` is that of all these rows together; None where no rows are alike.
     """
 
     mean: Array
     variance: Array
     grouped_mean: Array
     grouped_variance: Array
+    grouped_log_density: Array | None
 
 
 @dataclass(frozen=True)
@@ -65,9 +105,8 @@ class Pairs:
     leaf : ndarray of shape (n_pairs,)
     place : ndarray of shape (n_pairs,)
         Which of the rows that were asked for.
-    values : ndarray of shape (8, n_pairs, n_outputs)
-        Mean and variance without the row, the same without its twins, what the row and its twins have of the leaf's squares and
-        count, what was observed there and what is known of its noise.
+    values : ndarray of shape (9, n_pairs, n_outputs)
+        One table after the other: :data:`MEAN` to :data:`KNOWN`.
     """
 
     leaf: Index
@@ -135,11 +174,17 @@ class LeftLeaves:
         at = place[self.leaf_rows.flat]
         chosen = np.flatnonzero(at >= 0)
         found = self.left_out
-        said = (found.mean, found.variance, found.grouped_mean, found.grouped_variance, *self._own)
+        laws = (found.mean, found.variance, found.grouped_mean, found.grouped_variance)
+        said = [table[chosen] for table in laws]
         own = self.leaf_rows.flat[chosen]
         observed = self.Y[own]
         known = np.zeros_like(observed) if self.known is None else self.known[own]
-        values = np.stack([*(table[chosen] for table in said), observed, known])
+        if found.grouped_log_density is None:
+            density = normal_log_density(observed - said[MEAN], said[VARIANCE])
+        else:
+            density = found.grouped_log_density[chosen]
+        shares = (table[chosen] for table in self._own)
+        values = np.stack([*said, density, *shares, observed, known])
         return Pairs(self.leaf[chosen], at[chosen], values)
 
 
@@ -170,27 +215,38 @@ class LeaveOneOut:
 
     def observed(self, rows: Index) -> Array:
         """The outputs of rows, (n, n_outputs)."""
-        return self._of_rows(rows, 6)
+        return self._of_rows(rows, OBSERVED)
 
     def known(self, rows: Index) -> Array | None:
         """Noise variances of rows that were given, beside the noise that was learned: (n, n_outputs)."""
-        return self._of_rows(rows, 7) if self._is_known else None
+        return self._of_rows(rows, KNOWN) if self._is_known else None
 
     def components(self, rows: Index, grouped: bool = False) -> Components:
-        """What the leaves say of y at ``rows``, as if nothing were known of their noise; ``grouped``: without all rows of
-        the same inputs."""
+        """What the leaves say of y at ``rows``, as if nothing were known of their noise; ``grouped``: without
+        all rows of the same inputs."""
         values = self._pairs(rows).values
-        mean, variance = values[2:4] if grouped else values[:2]
-        return self._stack(
-            rows, mean, without_known(variance, values[7]) if self._is_known else variance
-        )
+        mean = values[GROUPED_MEAN if grouped else MEAN]
+        variance = values[GROUPED_VARIANCE if grouped else VARIANCE]
+        if self._is_known:
+            variance = without_known(variance, values[KNOWN])
+        return self._stack(rows, mean, variance)
+
+    def log_density(self, rows: Index, grouped: bool = False) -> Array:
+        """What a leaf's log evidence owes to the observations at ``rows``, given its other rows: (n,
+        n_components), summed over outputs; ``grouped``: to those of all rows of the same inputs."""
+        values = self._pairs(rows).values
+        density = values[GROUPED_LOG_DENSITY]
+        if not grouped:
+            density = normal_log_density(values[OBSERVED] - values[MEAN], values[VARIANCE])
+        return np.asarray(self._stack(rows, density, density).mean.sum(-1))
 
     def scales_without(self, rows: Index) -> Array:
         """Scales of the leaves at ``rows``, each without the row: (n, n_components, n_outputs).
 
         Without its twins too: a twin's residual is against the row itself, and would betray it.
         """
-        own = self._stack(rows, *self._pairs(rows).values[4:6])
+        values = self._pairs(rows).values
+        own = self._stack(rows, values[SQUARES], values[COUNT])
         others = own.of_leaves(self.squares, 0.0) - own.mean
         count = own.of_leaves(self.counts, 1.0) - own.variance
         return leaf_scales(others, np.maximum(count, 0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -17,6 +18,8 @@ Array = NDArray[np.float64]
 LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 # Rows whose quantiles are solved for together.
 QUANTILE_ROWS = 8192
+# A density needs a width.
+LEAST_VARIANCE = float(np.finfo(np.float64).tiny)
 
 
 class Mixture:
@@ -45,6 +48,10 @@ class Mixture:
     >>> low, high = two.interval(0.9)
     >>> print(low.round(3), high.round(3))
     [-1.641] [1.641]
+    >>> two.pdf(0.0).round(3), two.logpdf(0.0).round(3)
+    (array([0.108]), array([-2.226]))
+    >>> two.sample(3, random_state=0).shape
+    (3, 1)
     """
 
     def __init__(
@@ -63,12 +70,16 @@ class Mixture:
         #: Means and variances of the components, (n, n_components, n_outputs), in the user's units.
         self.component_means = self._units.mean_to_user(means)
         self.component_variances = self._units.variance_to_user(variances)
+        # In the user's units what is known all but exactly may have no width that a number could hold.
+        np.maximum(self.component_variances, LEAST_VARIANCE, out=self.component_variances)
 
     def __len__(self) -> int:
         return len(self.weights)
 
-    def __getitem__(self, rows: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Mixture:
-        """The laws of some of the rows."""
+    def __getitem__(self, rows: int | slice | NDArray[np.int64] | NDArray[np.bool_]) -> Mixture:
+        """The laws of some of the rows; of one of them by its number."""
+        if isinstance(rows, numbers.Integral):
+            rows = np.array([rows])
         return Mixture(
             self.weights[rows],
             self._latent_means[rows],
@@ -83,14 +94,17 @@ class Mixture:
 
     @property
     def mean(self) -> Array:
+        """Mean of each row's law."""
         return self._out(self._mean())
 
     @property
     def var(self) -> Array:
+        """Its variance."""
         return self._out(self._variance())
 
     @property
     def std(self) -> Array:
+        """Its standard deviation."""
         return np.sqrt(self.var)
 
     def logpdf(self, y: ArrayLike) -> Array:
@@ -101,6 +115,7 @@ class Mixture:
         return self._out(_log_mix(terms, self.weights[:, :, None]))
 
     def pdf(self, y: ArrayLike) -> Array:
+        """Density of each output at ``y``."""
         return np.exp(self.logpdf(y))
 
     def joint_logpdf(self, y: ArrayLike) -> Array:
@@ -240,8 +255,8 @@ def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -
     active = np.arange(len(result))
     for _ in range(200):
         y = result[active]
-        z = (y[:, None] - means) / scales
         with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
+            z = (y[:, None] - means) / scales
             tail = np.log((weights * ndtr(sign * z)).sum(axis=1))
             density = (weights * np.exp(-0.5 * z * z) / scales).sum(axis=1) / np.sqrt(2.0 * np.pi)
             step = y - sign * (tail - target) * np.exp(tail) / density

@@ -33,8 +33,8 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 #: How the leaves that a row reaches are weighed.
 WEIGHTS = ("gated", "posterior", "uniform")
-# Log of the share of a row's weight below which a leaf is not asked. To move the standard deviation by a thousandth its mean
-# would have to be ten thousand of them away, and to move the mean by as much a billion.
+# Log of the share of a row's weight below which a leaf is not asked. To move the standard deviation by a
+# thousandth its mean would have to be ten thousand of them away, and to move the mean by as much a billion.
 NEGLIGIBLE = float(np.log(1e-12))
 # Numbers that leaves say of rows at once: a few arrays of 64 MB.
 AT_ONCE = 2**23
@@ -151,7 +151,8 @@ class Model:
         return mean, std
 
     def noise(self, X: Array) -> Array:
-        """Variance of the noise at each row, (n, n_outputs): that of its leaves, with their scales, as they are weighed there.
+        """Variance of the noise at each row, (n, n_outputs): that of its leaves, with their scales, as they are
+        weighed there.
 
         It is what the variance of y has beyond that of f.
         """
@@ -182,8 +183,8 @@ class Model:
         """The mixture of the leaves' laws of y, in the user's units.
 
         ``scale`` (n, n_components, n_outputs) and ``log_constant`` (n, n_components) stand in for the leaves'
-        own scales and log weights (but for what the variance adds). ``known`` (n, n_outputs) is noise that the leaves do
-        not know of.
+        own scales and log weights (but for what the variance adds). ``known`` (n, n_outputs) is noise that the
+        leaves do not know of.
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
@@ -244,10 +245,9 @@ class Model:
         scale = loo.scales_without(rows) if self.local_scale else np.ones(components.mean.shape)
         log_path = components.of_leaves(self.log_path_weights, -np.inf)
         if self.weights == "posterior":
-            # These weights have seen the row: w_k without it is w_k / p_k(y_i | y_-i), up to a factor.
-            spread = components.variance * scale + (0.0 if known is None else known[:, None, :])
-            away = loo.observed(rows)[:, None, :] - components.mean
-            log_path = log_path + 0.5 * (away**2 / spread + np.log(spread)).sum(-1)
+            # These weights have seen what is left out: w_k without it is w_k / p_k(y_i | y_-i), up to a factor.
+            # That is the density in the evidence, which knows of no scales.
+            log_path = log_path - loo.log_density(rows, grouped)
         log_constant = self.shape.log_constant(log_path, scale)
         return self.law(
             components, squeeze=False, scale=scale, log_constant=log_constant, known=known

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dsmgp import lapack
-from dsmgp.engine import Bound, Law, Questions, Seen, law_codes, without_twins
+from dsmgp.engine import Bound, Law, Left, Questions, Seen, law_codes, without_twins
 from dsmgp.execution import has_numba
 from dsmgp.factors import LeadingBlocks, LeafFactors, Packed, RowMajorFactors
 from dsmgp.ragged import Ragged
@@ -101,13 +101,9 @@ class NativeEngine:
         if twins is not None:
             variance = 1.0 / found.inverse_diagonal
             away = found.alpha * variance
-            left_out = (away, variance, away, variance)
+            left_out = Left(away, variance)
             if any_twins:
-                left_out = (
-                    away,
-                    variance,
-                    *_without_twins(away, variance, found.alpha, factors, twins),
-                )
+                left_out = _without_twins(left_out, found.alpha, factors, twins)
         return Seen(
             log_evidence=torch.from_numpy(found.log_evidence),
             added=torch.from_numpy(found.added),
@@ -190,14 +186,10 @@ def _row_major(factors: LeafFactors) -> RowMajorFactors:
 
 
 def _without_twins(
-    away: Array,
-    variance: Array,
-    alpha: Array,
-    factors: Packed,
-    twins: list[list[NDArray[np.int64]]],
-) -> tuple[Array, Array]:
+    alone: Left, alpha: Array, factors: Packed, twins: list[list[NDArray[np.int64]]]
+) -> Left:
     """Rows of several leaves, left out alone, with their twins left out too."""
-    away, variance = away.copy(), variance.copy()
+    away, variance, density = (table.copy() for table in alone.grouped)
     ends = np.cumsum([0, *factors.sizes])
     for slot, own in enumerate(twins):
         if own:
@@ -205,11 +197,11 @@ def _without_twins(
             half = factors[slot].clone()
             lapack.invert_factor(half.numpy())
             pull = torch.from_numpy(alpha[rows])
-            both = without_twins(
+            a, v, d = without_twins(
                 away[rows][None], variance[rows][None], half[None], pull[None], [own]
             )
-            away[rows], variance[rows] = both[0][0], both[1][0]
-    return away, variance
+            away[rows], variance[rows], density[rows] = a[0], v[0], d[0]
+    return Left(alone.away, alone.variance, (away, variance, density))
 
 
 def _pieces(sizes: NDArray[np.int64], codes: Sequence[int]) -> list[NDArray[np.int64]]:

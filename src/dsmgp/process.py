@@ -102,7 +102,8 @@ MEANS: dict[str, Any] = {
 # Least noise variance, in units of the (standardised) output's variance: repeated rows then still
 # leave a matrix that can be factorised.
 NOISE_FLOOR = 1e-6
-# In single precision: with less, a smooth kernel's predictions are wrong by a standard deviation and more (docs/numerics.md).
+# In single precision: with less, a smooth kernel's predictions are wrong by a standard deviation and more
+# (docs/numerics.md).
 SINGLE_NOISE_FLOOR = 1e-4
 START_NOISE = 0.1
 
@@ -270,40 +271,55 @@ def build_process(
 def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: float) -> Kernel:
     if isinstance(kernel, str):
         parts = kernel_parts(kernel)
-        if len(parts) > 1:
-            share = variance / len(parts)
-            return AdditiveKernel(*(_build_kernel(p, n_dims, spread, share) for p in parts))
-        # Logarithms are the coordinates in which length-scales are learned best. Distances grow with
-        # sqrt(n_dims), and so do length-scales that are worth considering (Hvarfner et al. 2024).
-        middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + spread.log()
-        prior = LogNormalPrior(middle, torch.full_like(middle, math.sqrt(3.0)))
-        base = NAMED_KERNELS[kernel](
-            ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
-        )
-        built = ScaleKernel(
-            base,
-            outputscale_constraint=_log_positive(),
-            outputscale_prior=LogNormalPrior(math.log(variance), 2.0),
-        ).double()
-        built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims) * spread
-        built.outputscale = torch.tensor(variance, dtype=torch.float64)
-        return built
+        if len(parts) == 1:
+            return _named_kernel(parts[0], n_dims, spread, variance)
+        share = variance / len(parts)
+        return AdditiveKernel(*(_named_kernel(part, n_dims, spread, share) for part in parts))
     if not isinstance(kernel, Kernel):
         raise ValueError(
             f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))} or a gpytorch kernel, "
             f"got {kernel!r}"
         )
     copied = copy.deepcopy(kernel).double()
+    diagonal = _tried(copied, n_dims).diagonal()
+    composed = isinstance(copied, (ScaleKernel, AdditiveKernel, ProductKernel))
+    if not composed and bool((diagonal == 1.0).all()):
+        # A bare kernel, whose variance is one whatever its parameters, gets an output scale.
+        copied = ScaleKernel(copied).double()
+        copied.outputscale = torch.tensor(variance, dtype=torch.float64)
+    return copied
+
+
+def _named_kernel(name: str, n_dims: int, spread: Tensor, variance: float) -> ScaleKernel:
+    # Logarithms are the coordinates in which length-scales are learned best. Distances grow with
+    # sqrt(n_dims), and so do length-scales that are worth considering (Hvarfner et al. 2024).
+    middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + spread.log()
+    prior = LogNormalPrior(middle, torch.full_like(middle, math.sqrt(3.0)))
+    base = NAMED_KERNELS[name](
+        ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
+    )
+    built = ScaleKernel(
+        base,
+        outputscale_constraint=_log_positive(),
+        outputscale_prior=LogNormalPrior(math.log(variance), 2.0),
+    ).double()
+    built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims) * spread
+    built.outputscale = torch.tensor(variance, dtype=torch.float64)
+    return built
+
+
+def _tried(kernel: Kernel, n_dims: int) -> Tensor:
+    """The covariance of two rows, refused where a kernel that was given cannot have it."""
     probe = torch.stack([torch.zeros(n_dims), torch.ones(n_dims)]).double()
 
-    def tried(kernel: Kernel) -> Tensor:
+    def evaluated(kernel: Kernel) -> Tensor:
         with torch.no_grad(), one_at_a_time():
             return kernel(probe).to_dense()
 
     try:
-        # On a thread with one core: GPyTorch may factorise even here, for which torch starts OpenMP's threads, and in a child
-        # that was forked from a process that had some it would wait for them forever.
-        (covariance,) = Threads().map(tried, [copied])
+        # On a thread with one core: GPyTorch may factorise even here, for which torch starts OpenMP's threads, and in a
+        # child that was forked from a process that had some it would wait for them forever.
+        (covariance,) = Threads().map(evaluated, [kernel])
     except Exception as error:
         raise ValueError(
             f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
@@ -314,12 +330,7 @@ def _build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: f
             f"expected a kernel with one output and no batch shape, got covariance shape "
             f"{tuple(covariance.shape)} for 2 rows"
         )
-    composed = isinstance(copied, (ScaleKernel, AdditiveKernel, ProductKernel))
-    if not composed and bool((covariance.diagonal() == 1.0).all()):
-        # A bare kernel, whose variance is one whatever its parameters, gets an output scale.
-        copied = ScaleKernel(copied).double()
-        copied.outputscale = torch.tensor(variance, dtype=torch.float64)
-    return copied
+    return covariance
 
 
 def kernel_parts(name: str) -> list[str]:

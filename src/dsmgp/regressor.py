@@ -39,10 +39,10 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
     Parameters
     ----------
     kernel : str or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a length-scale per
-        input and an output scale, a sum of them such as ``"matern32+periodic"``, or any GPyTorch kernel (a bare one gets an output scale), whose
-        constraints and priors are kept. ``"auto"`` tries the first four and keeps the one with the best
-        leave-one-out score.
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
+        length-scale per input and an output scale, a sum of them such as ``"matern32+periodic"``, or any
+        GPyTorch kernel (a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
+        tries the first four and keeps the one with the best leave-one-out score.
     mean : str or gpytorch.means.Mean, default="zero"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean.
     noise_variance : float, optional
@@ -93,8 +93,8 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         Bytes, or text such as ``"4GB"``, that matrices may take.
     executor : {"local", "ray"} or RayExecutor, default="local"
         Where leaves are worked on: on threads or the GPU of this process, or by actors of a Ray cluster
-        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` says which cluster, how many workers and what each
-        may have. Results are the same.
+        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` says which cluster, how
+        many workers and what each may have. Results are the same.
     checkpoint : path, optional
         A file in which a fit writes down how far it has come. If it is cut short, the same fit goes on from
         there and finds the same; at its end the file is removed.
@@ -114,8 +114,8 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         As learned, in the units the experts see. Several outputs: a list of each; where outputs were rotated
         they belong to the components, and ``output_loading_`` says how these make up the outputs.
     leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
-        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts see, without the
-        leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
+        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts
+        see, without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
         ``y = centre + output_loading_ @ z``, with z what the experts see.
     log_marginal_likelihood_ : float
@@ -257,6 +257,15 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         mean : ndarray of shape (n,) or (n, n_outputs); a series or frame after :meth:`set_output`
         std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, X[:, 0] ** 2)
+        >>> mean, std = model.predict([[0.5], [2.0]], return_std=True)
+        >>> bool(std[0] < std[1])  # less is known away from the rows
+        True
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
@@ -319,7 +328,16 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
         include_noise: bool = False,
     ) -> Array:
-        """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples)."""
+        """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, X[:, 0] ** 2)
+        >>> model.sample_y([[0.2], [0.5], [0.8]], n_samples=4).shape
+        (3, 4)
+        """
         check_count("n_samples", n_samples)
         X = self._test_rows(X)
         rng = random_generator(random_state)

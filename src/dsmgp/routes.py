@@ -81,7 +81,8 @@ class Router:
             self._tables[self.device.type] = _Tables.of(flat, self.device)
 
     def route(self, X: Array) -> Routes:
-        """Where the rows of ``X`` go: on from a sum to every child, from a product to the one whose region holds them."""
+        """Where the rows of ``X`` go: on from a sum to every child, from a product to the one whose region
+        holds them."""
         # A copy of read-only memory, which torch does not know.
         rows = torch.from_numpy(np.require(X, np.float64, ["C", "W"]))
         brief = len(X) <= BRIEF_ROWS
@@ -94,9 +95,8 @@ class Router:
             brief,
         )
         leaf, row = (np.concatenate([piece[k].cpu().numpy() for piece in pieces]) for k in (0, 1))
-        return Routes.of(
-            leaf, row
-        )  # rows of a leaf are in order: those of a piece came from one place
+        # Rows of a leaf are in order: those of a piece came from one place.
+        return Routes.of(leaf, row)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class _Tables:
 
 
 class _Flat:
-    """Lists with an entry for each leaf, sum and two-way cut; leaves and sums are above every x, and lead to themselves."""
+    """Lists with an entry for each leaf, sum and two-way cut; leaves and sums are above every x, and lead to
+    themselves."""
 
     def __init__(self, root: Node) -> None:
         self.dimension: list[int] = []

@@ -22,7 +22,7 @@ from dsmgp.engine import Law
 from dsmgp.execution import Threads, as_numpy, as_tensor
 from dsmgp.experts import Experts, laws_of_leaves, rows_of_leaves
 from dsmgp.live import Column
-from dsmgp.loo import LeaveOneOut, Pairs
+from dsmgp.loo import KNOWN, LeaveOneOut, Pairs
 from dsmgp.notices import warn_user
 from dsmgp.progress import tick
 from dsmgp.ragged import Ragged
@@ -357,7 +357,7 @@ class ShardedConditioned(Conditioned):
         def pairs(rows: Index) -> Pairs:
             return said.only(np.searchsorted(watched, rows), len(watched))
 
-        known = bool((said.values[7] != 0).any())
+        known = bool((said.values[KNOWN] != 0).any())
         return LeaveOneOut(squares, counts, pairs, known)
 
     def forget_left_out(self) -> None:

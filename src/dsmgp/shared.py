@@ -1,7 +1,7 @@
 """Leaves that overlap, conditioned together: one factor, and one inverse of it, for each chain of nested leaves.
 
-Leading rows of a triangular system do not know of the others. So one factor L serves a chain (see :mod:`dsmgp.sharing`),
-and so do ``L^-1 (y - mean)`` and ``L^-1``, of which each leaf takes its leading block.
+Leading rows of a triangular system do not know of the others. So one factor L serves a chain (see
+:mod:`dsmgp.sharing`), and so do ``L^-1 (y - mean)`` and ``L^-1``, of which each leaf takes its leading block.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MOST_INPUTS = 4
 LEAST_GAIN = 1.25
 # Most that a plan may cost, as a share of what conditioning takes without it.
 MOST_PLANNING = 0.12
-# What takes time beside factors and their inverses, in flops of these (10 in a nanosecond), as measured: a pair of rows;
-# a leaf in a chain, in the interpreter, where threads wait for one another; a plan, each of its leaves, and their rows.
+# What takes time beside factors and their inverses, in flops of these (10 in a nanosecond), as measured: a pair
+# of rows; a leaf in a chain, in the interpreter, where threads wait for one another; a plan, each of its
+# leaves, and their rows.
 PAIR_FLOPS, CHAINED_FLOPS = 100.0, 1.8e6
 PLAN_FLOPS, PLANNED_FLOPS, PLANNED_ROW_FLOPS = 2e7, 2e5, 1e3
 
@@ -140,9 +141,8 @@ def _gain(plan: SharingPlan, n_threads: int) -> float:
     Many small leaves keep all threads busy, and a few large factors may not.
     """
     sizes = np.array([len(rows) for rows in plan.rows])
-    spread = np.where(
-        sizes > PARALLEL_ROWS, n_threads, 1
-    )  # leaves that use all cores by themselves
+    # Some leaves use all cores by themselves.
+    spread = np.where(sizes > PARALLEL_ROWS, n_threads, 1)
     alone = _flops(sizes)
     separate = max(alone.sum() / n_threads, (alone / spread).max())
     # A plan knows of factors and their kernels; the rest of a leaf's work is as much as if it were alone.
@@ -181,7 +181,7 @@ def _left_out(
     half = L.copy()
     lapack.invert_factor(half)
     diagonal, n_summed = np.zeros(len(L)), 0
-    found: dict[int, Left] = {}
+    found: dict[int, list[Array]] = {}
     for n, own in sorted(dict(zip(sizes, twins, strict=True)).items()):
         # The diagonal of K^-1 has the sums of squares of L^-1 over its rows: those of smaller leaves, and some more.
         rows = half[n_summed:n, :n]
@@ -190,8 +190,6 @@ def _left_out(
         away, inverse = alpha[n] * variance, torch.from_numpy(half)[:n, :n]
         pull = torch.from_numpy(alpha[n])
         grouped = without_twins(away[None], variance[None], inverse[None], pull[None], [own])
-        found[n] = (away, variance, grouped[0][0], grouped[1][0])
-    away, alone, grouped_away, grouped_alone = (
-        np.concatenate([found[n][k] for n in sizes]) for k in range(4)
-    )
-    return away, alone, grouped_away, grouped_alone
+        found[n] = [away, variance, *(table[0] for table in grouped)]
+    away, variance, *rest = (np.concatenate([found[n][k] for n in sizes]) for k in range(5))
+    return Left(away, variance, (rest[0], rest[1], rest[2]) if any(twins) else None)

@@ -94,8 +94,8 @@ def _common(
 ) -> sparse.csr_matrix:
     """From the numbers of rows that two leaves have in common, and that each has; small entries dropped.
 
-    A row is in few leaves, so the products of the sparse table of who holds which row are sparse; they are made for some
-    leaves at a time.
+    A row is in few leaves, so the products of the sparse table of who holds which row are sparse; they are made
+    for some leaves at a time.
     """
     n_leaves, sizes = len(leaf_rows), leaf_rows.sizes
     ones = np.ones(len(leaf_rows.flat), dtype=np.float64)

@@ -150,9 +150,8 @@ class BoundStationary:
             r2[pairs] = apart.sum(-1)
         r2_kept = r2.clone() if self.law.kind == "rq" else None
         K, slope = _KINDS[self.law.kind](r2, self.outputscale[:, None, None], self.shape)
-        if (
-            self.law.kind == "rq"
-        ):  # its tail is a power, which padding far away does not make vanish
+        if self.law.kind == "rq":
+            # Its tail is a power, which padding far away does not make vanish.
             K *= mask.unsqueeze(-1) & mask.unsqueeze(-2)
 
         def pullback(W: Tensor, mean_gradient: Tensor, share: Tensor, trace: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ Index = NDArray[np.int64]
 
 
 def parameter_names(process: Process) -> list[str]:
-    """For each entry of theta the name by which it is tuned: "noise", "mean", or the kernel's own ("lengthscale", ...)."""
+    """For each entry of theta the name by which it is tuned: "noise", "mean", or the kernel's own
+    ("lengthscale", ...)."""
     found = []
     for name, parameter in process.named_parameters():
         if parameter.requires_grad:

@@ -1,7 +1,8 @@
 """Evidence of leaves at one another's hyperparameters: what fine-tuning maximises, and its gradient.
 
-For leaf i it is ``sum_j w_ij log p(y_j | X_j, theta_i)``, over the few leaves j that are like it. A pair (i, j) is a leaf
-with the rows of j and the hyperparameters of i, and experts take those by the thousand: all leaves are evaluated together.
+For leaf i it is ``sum_j w_ij log p(y_j | X_j, theta_i)``, over the few leaves j that are like it. A pair (i, j)
+is a leaf with the rows of j and the hyperparameters of i, and experts take those by the thousand: all leaves
+are evaluated together.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class PairEvidence:
 class NoiseEvidence:
     """The same where noise alone changes: one eigendecomposition for each leaf and kernel, then O(rows) for a pair.
 
-    With the leaf's covariance, and noise that is known, ``K = Q diag(e) Q'`` and ``u = Q'(y - mean)`` the log evidence at noise s is
-    ``-1/2 sum(u^2 / (e + s) + log(e + s)) - n/2 log 2 pi``.
+    With the leaf's covariance, and noise that is known, ``K = Q diag(e) Q'`` and ``u = Q'(y - mean)`` the log
+    evidence at noise s is ``-1/2 sum(u^2 / (e + s) + log(e + s)) - n/2 log 2 pi``.
 
     Parameters
     ----------

@@ -98,6 +98,16 @@ class Told(Changeable):
         -------
         list of ChangePoint
             ``position``, ``low`` and ``high`` (the shortest run of gaps that holds ``level``), ``probability``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dsmgp import DSMGPRegressor
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=60)
+        >>> (change,) = DSMGPRegressor("rbf", structure="changepoint").fit(X, y).changepoints()
+        >>> round(change.position, 2)
+        0.5
         """
         check_is_fitted(self)
         if dimension is None:
@@ -107,8 +117,20 @@ class Told(Changeable):
     def noise_at(self, X: ArrayLike) -> Array:
         """Variance of the noise at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
 
-        That of the leaves which a row reaches, with their scales, weighed as in predictions: what the variance of y has beyond
-        that of f. It varies where leaves have been fine-tuned, or have scales of their own.
+        That of the leaves which a row reaches, with their scales, weighed as in predictions: what the variance
+        of y has beyond that of f. It varies where leaves have been fine-tuned, or have scales of their own.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from dsmgp import DSMGPRegressor
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+        >>> of_y, of_f = (
+        ...     model.predict_dist([[0.5]], include_noise=noisy).var for noisy in (True, False)
+        ... )
+        >>> bool(np.allclose(model.noise_at([[0.5]]), of_y - of_f))
+        True
         """
         X = self._test_rows(X)
         self._refuse_breaks("noise_at", "noise_ is the same everywhere")

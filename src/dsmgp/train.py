@@ -30,7 +30,7 @@ from dsmgp.tree import Leaf, Node, leaves
 from dsmgp.units import InputUnits, OutputUnits
 from dsmgp.validation import check_reach, check_variance
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "length_scales"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -242,24 +242,6 @@ class Trainer:
             unit=unit,
         )
 
-    def length_scales(self, family: Family) -> Array:
-        """How far one has to go along each input for the function to change, in the user's units.
-
-        Several outputs change together where the most wiggly of them does. Kernels without
-        length-scales use the inputs' spread instead.
-        """
-        laws = family.laws(self.X.shape[1])
-        if not all(isinstance(law, Stationary) for law in laws):
-            return self.inputs.scale
-        rates = np.full((len(laws), self.X.shape[1]), 1e-3)  # an input the kernel does not see
-        naturals = family.naturals(self.X.shape[1])
-        for row, (natural, law) in enumerate(zip(naturals, laws, strict=True)):
-            assert isinstance(law, Stationary)
-            scales = natural.numpy()[: len(law.columns)]
-            rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
-        most = rates.max(axis=0)  # squares of very large rates are out of range
-        return np.asarray(self.inputs.scale / most / np.sqrt(np.square(rates / most).mean(axis=0)))
-
     def some(self, found: list[Leaf], most: int) -> list[Leaf]:
         """At most so many of the leaves, drawn at random, in their order."""
         if len(found) <= most:
@@ -292,3 +274,22 @@ class Trainer:
                 f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
                 "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
             )
+
+
+def length_scales(family: Family, unit: Array) -> Array:
+    """How far one has to go along each input for the function to change, in the user's units; ``unit`` is what
+    the experts see as one.
+
+    Several outputs change together where the most wiggly of them does. Kernels without length-scales use ``unit``.
+    """
+    n_dims = len(unit)
+    laws = family.laws(n_dims)
+    if not all(isinstance(law, Stationary) for law in laws):
+        return unit
+    rates = np.full((len(laws), n_dims), 1e-3)  # an input the kernel does not see
+    for row, (natural, law) in enumerate(zip(family.naturals(n_dims), laws, strict=True)):
+        assert isinstance(law, Stationary)
+        scales = natural.numpy()[: len(law.columns)]
+        rates[row, list(law.columns)] = np.maximum(1.0 / scales, 1e-3)
+    most = rates.max(axis=0)  # squares of very large rates are out of range
+    return np.asarray(unit / most / np.sqrt(np.square(rates / most).mean(axis=0)))

@@ -18,9 +18,8 @@ def _moments(A: Array) -> tuple[Array, Array]:
     centre = A.mean(axis=0)
     centre += (A - centre).mean(axis=0)  # offsets far larger than the spread lose digits at first
     largest = np.abs(A - centre).max(axis=0)
-    unit = np.where(
-        largest > 0, largest, 1.0
-    )  # squares of very large or small numbers are out of range
+    # Squares of very large or small numbers are out of range.
+    unit = np.where(largest > 0, largest, 1.0)
     scale = unit * np.sqrt(np.square((A - centre) / unit).mean(axis=0))
     constant = (A.min(axis=0) == A.max(axis=0)) | ~(scale > 0)
     return centre, np.where(constant, 1.0, scale)
@@ -65,7 +64,8 @@ class OutputUnits:
 
     @classmethod
     def robust(cls, Y: Array, standardize: bool) -> OutputUnits:
-        """Each output on its own, in units that a few rows far off do not change: median, and median distance from it."""
+        """Each output on its own, in units that a few rows far off do not change: median, and median distance
+        from it."""
         plain = cls.of(Y, standardize)
         if not standardize:
             return plain

@@ -24,7 +24,7 @@ from dsmgp.model import Model
 from dsmgp.online import Online
 from dsmgp.routes import Routes, place
 from dsmgp.settings import Settings
-from dsmgp.stationary import Stationary
+from dsmgp.train import length_scales
 from dsmgp.tree import Leaf, Node, Product, Sum, leaves, nodes
 from dsmgp.validation import check_reach
 from dsmgp.weigh import Witnesses, weigh
@@ -225,7 +225,8 @@ class Changing:
     def reviewed(self, settings: Settings, rng: np.random.Generator) -> tuple[Changing, int]:
         """With outgrown leaves cut, scales and gate fitted again; and how many leaves were cut."""
         tree = place(self.model.tree, self.rows.X, anew=True)
-        tree, origin = _cut_outgrown(tree, self.rows.X, self.sizes, self._units())
+        unit = length_scales(self.model.families[0], self.model.inputs.scale)
+        tree, origin = _cut_outgrown(tree, self.rows.X, self.sizes, unit)
         n_cut = len(np.unique(origin[np.flatnonzero(np.bincount(origin)[origin] > 1)]))
         done = self._conditioned(tree, origin, settings, rng)
         return replace(done, n_reviewed=self.n_changed), n_cut
@@ -233,7 +234,8 @@ class Changing:
     def _conditioned(
         self, tree: Node, origin: Index, settings: Settings | None, rng: np.random.Generator
     ) -> Changing:
-        """All leaves anew, with the theta of the leaves they come from; the gate too if there are settings to fit it by."""
+        """All leaves anew, with the theta of the leaves they come from; the gate too if there are settings to
+        fit it by."""
         model, old = self.model, Online.of(self.model.experts, self.rows.ids).base
         like, labels = old.experts.X, equal_rows(self.rows.X)
         rows, known = self.rows, self._known(self.rows.noise)
@@ -260,17 +262,6 @@ class Changing:
         )
         scores = weigh(new, self.local_scale, witnesses)
         return replace(self, model=new, scores=scores, sizes=self.sizes[origin])
-
-    def _units(self) -> Array:
-        """How far one has to go along each input for the function to change, in the user's units."""
-        model = self.model
-        n_dims = model.inputs.scale.size
-        for law, natural in zip(
-            model.families[0].laws(n_dims), model.families[0].naturals(n_dims), strict=True
-        ):
-            if isinstance(law, Stationary) and len(law.columns) == n_dims:
-                return np.asarray(model.inputs.scale * natural.numpy()[:n_dims])
-        return model.inputs.scale
 
 
 def _cut_outgrown(root: Node, X: Array, sizes: Index, unit: Array) -> tuple[Node, Index]:
