@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from dsmgp.cli.fitted import say_fitted
-from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, command, refuse, remark, say
+from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, command, refuse, refuse_to_replace, remark, say
 
 __all__ = ["fit"]
 
@@ -89,8 +89,11 @@ def fit(
     # The folder of a model is never replaced, and may hold what a fit that was cut short has left.
     if out.exists() and not force and not is_dataset(data):
         refuse(f"{out} is there already; give another name, or --force to replace it")
+    if out.is_dir() and not is_dataset(data):
+        refuse(f"{out} is a folder; give the name of a file")
     if not out.parent.is_dir():
         refuse(f"the folder {out.parent} does not exist; create it first")
+    refuse_to_replace(out, data)
     if outliers and changes_along is None:
         refuse("--outliers goes with --changes-along")
     if include_factors and changes_along is not None:
