@@ -1,7 +1,6 @@
 """The command line, run as its users do: files in, files out, one line where something is wrong."""
 
 import json
-import os
 import signal
 import subprocess
 import sys

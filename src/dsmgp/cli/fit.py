@@ -14,7 +14,16 @@ from typing import Annotated, Any
 import typer
 
 from dsmgp.cli.fitted import say_fitted
-from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, command, refuse, refuse_to_replace, remark, say
+from dsmgp.cli.talk import (
+    INTERRUPTED,
+    AsJson,
+    Debug,
+    command,
+    refuse,
+    refuse_to_replace,
+    remark,
+    say,
+)
 
 __all__ = ["fit"]
 
@@ -151,7 +160,9 @@ def fit(
             remark(recipe.remarks)
         start = time.perf_counter()
         with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
-            model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)
+            named = _framed(Y, recipe.targets)
+            single = len(recipe.targets) == 1
+            model.fit(_framed(X, recipe.input_names), named[recipe.targets[0]] if single else named)
         model._table = recipe.as_dict()
         model.save(out, include_factors=include_factors)
     seconds = time.perf_counter() - start

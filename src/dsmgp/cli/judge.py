@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from dsmgp.cli.given import Data, Model, loaded, observed
-from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, refuse_to_replace, say
+from dsmgp.cli.talk import (
+    AsJson,
+    Debug,
+    as_table,
+    command,
+    print_json,
+    refuse,
+    refuse_to_replace,
+    say,
+)
 
 __all__ = ["evaluate", "report"]
 

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from dsmgp.cli.given import Data, Model, loaded, rows_of
-from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, refuse_to_replace, remark, say
+from dsmgp.cli.talk import (
+    AsJson,
+    Debug,
+    as_table,
+    command,
+    print_json,
+    refuse,
+    refuse_to_replace,
+    remark,
+    say,
+)
 
 __all__ = ["info", "predict"]
 
