@@ -78,8 +78,8 @@ def columns(values: Array) -> Array:
 
 
 def explain(ax: Axes) -> None:
-    """A legend above the picture, where it hides nothing."""
-    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize="small")
+    """A legend that what is below it shines through; a place above would be the title's, and to seek one takes long."""
+    ax.legend(loc="upper right", framealpha=0.7, edgecolor="none", fontsize="small")
 
 
 def show_dates(ax: Axes, model: DSMGPRegressor, dimension: int | str) -> None:

@@ -81,6 +81,14 @@ def report_html(
         Names of the outputs.
     title : str
         Heading of the page.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> model = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, X[:, 0])
+    >>> "<title>A line</title>" in report_html(model, X, X[:, 0], title="A line")
+    True
     """
     return _Page(model, X, y, targets, title).html()
 
