@@ -40,7 +40,7 @@ PUBLIC = (
     dsmgp, baselines, dsmgp.botorch, datasets, executor, plots, progress, dsmgp.ray, report, reproduce, scores,
     splits, tree,
 )  # fmt: skip
-# A type of any of three; a number of digits; minutes of work, which tests/test_reproduce.py has in parts.
+# A name for three types; the version; every experiment of the paper, which takes minutes.
 WITHOUT_EXAMPLE = ("Node", "__version__", "reproduce_all")
 SCRIPTS = [s for s in sorted((DOCS / "tutorials").glob("*.py")) if s.stem not in STORED]
 
