@@ -1,7 +1,6 @@
 """The command line, run as its users do: files in, files out, one line where something is wrong."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -259,6 +258,11 @@ def test_fit_names_every_kernel_that_is_used(rows, tmp_path):
     [
         (("fit", "train.csv", "-t", "price", "-o", "price.dsmgp"), "is there already"),
         (("fit", "train.csv", "-t", "price", "-o", "no/m.dsmgp"), "create it first"),
+        (("fit", "train.csv", "-t", "price", "-o", ".", "--force"), ". is a folder"),
+        (("fit", "train.csv", "-t", "price", "-o", "./train.csv", "--force"), "train.csv is read"),
+        (("predict", "price.dsmgp", "train.csv", "-o", "train.csv"), "train.csv is read here"),
+        (("report", "price.dsmgp", "train.csv", "-o", "price.dsmgp"), "price.dsmgp is read here"),
+        (("report", "price.dsmgp", "train.csv", "-o", "train.csv"), "train.csv is read here"),
         (("fit", "gone.csv", "-t", "price", "-o", "m.dsmgp"), "gone.csv does not exist"),
         (("fit", "train.csv", "-t", "prize", "-o", "m.dsmgp"), "no column 'prize'"),
         (("fit", "train.csv", "-t", "price", "-o", "m.dsmgp", "--kernel", "x"), "expected kernel"),
@@ -275,12 +279,12 @@ def test_fit_names_every_kernel_that_is_used(rows, tmp_path):
 )
 def test_errors_are_one_line_and_leave_nothing(folder, monkeypatch, arguments, message):
     monkeypatch.chdir(folder)
-    before = sorted(os.listdir())
+    before = {path: path.stat().st_mtime_ns for path in Path().iterdir()}
     done = run(*arguments, code=2)
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "Traceback" not in done.stderr
     assert message in done.stderr
-    assert sorted(os.listdir()) == before
+    assert {path: path.stat().st_mtime_ns for path in Path().iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """LAPACK without the interpreter lock, and BLAS kept to one thread."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from dsmgp import lapack
+from dsmgp import fortran, lapack
 
 
 @pytest.mark.parametrize("n", [1, 5, 48, 49, 97, 200, 333])
@@ -20,6 +21,22 @@ def test_factors_and_inverses_are_numpys(n):
     half = L.copy()
     lapack.invert_factor(half)
     np.testing.assert_allclose(half, np.linalg.inv(L), atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "most"), [(97, 97), (97, 96), (97, 48), (97, 30), (60, 20), (3, 1)])
+def test_blocks_make_the_same_factor(n, most):
+    """OpenBLAS's threads cannot be trusted with very large matrices at once."""
+    A = np.random.default_rng(0).normal(size=(n, 2 * n))
+    A = A @ A.T / n + np.eye(n)
+    above = np.triu(np.full((n, n), 7.0), 1)  # never looked at, nor touched
+    for factorise in (lapack.factorise, partial(fortran.factorise, lapack.addresses())):
+        K = np.tril(A) + above
+        assert factorise(K, most)
+        np.testing.assert_allclose(np.tril(K), np.linalg.cholesky(A), atol=1e-12)
+        np.testing.assert_array_equal(np.triu(K, 1), above)
+        K = np.tril(A)
+        K[-1, -1] = -1.0
+        assert not factorise(K, most)
 
 
 def test_rows_may_lie_apart():

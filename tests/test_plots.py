@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -10,10 +11,16 @@ import pytest
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from typer.testing import CliRunner
 
+import dsmgp
 from dsmgp import DSMGPRegressor, demo, plots, structure_plots
+from dsmgp.cli.app import app
 from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits
+from dsmgp.recipe import Recipe
 from dsmgp.relevance import relevance
+from dsmgp.report import report_html
+from dsmgp.tables import read_table
 
 
 @pytest.fixture
@@ -227,3 +234,68 @@ def test_the_demo_writes_its_figure(tmp_path, monkeypatch, capsys):
     nlpd = [float(line.split()[-2]) for line in lines]
     assert len(nlpd) == 3
     assert nlpd == sorted(nlpd)
+
+
+@pytest.fixture(scope="module")
+def sold(tmp_path_factory):
+    """A model of a table with text and dates, whose target has a name, as the command line fits it."""
+    folder = tmp_path_factory.mktemp("sold")
+    rng = np.random.default_rng(0)
+    n = 120
+    frame = pd.DataFrame(
+        {
+            "city": rng.choice(["Graz", "Linz", "Wien"], n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, n), "D"),
+        }
+    )
+    frame["price"] = 5.0 * (frame["city"] == "Wien") + 0.1 * rng.normal(size=n)
+    frame.to_csv(folder / "rows.csv", index=False)
+    arguments = ["fit", folder / "rows.csv", "-t", "price", "-o", folder / "m.dsmgp", "--kernel", "rbf",
+                 "--effort", "low", "--max-iter", "10"]  # fmt: skip
+    assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
+    model = dsmgp.load(folder / "m.dsmgp")
+    X = Recipe.of(model).inputs(read_table(folder / "rows.csv"))
+    return model, pd.DataFrame(X, columns=model.feature_names_in_), frame["price"].to_numpy()
+
+
+def test_a_column_of_text_is_drawn_level_by_level(sold):
+    """Its inputs belong together: a row that is in two cities, or in none, is far from all that was seen."""
+    model, X, _ = sold
+    ax = model.plot_dependence(X, "city")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["Graz", "Linz", "Wien"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("city", "price")
+    labels = [line.get_label() for line in ax.get_lines()]
+    means = ax.get_lines()[labels.index("average of the means")].get_ydata()
+    np.testing.assert_allclose(means, [0, 0, 5], atol=0.3)
+    low, high = ax.collections[0].get_segments()[2][:, 1]
+    assert low < means[2] < high < low + 3
+
+
+def test_a_report_draws_text_level_by_level(sold):
+    text = report_html(*sold, targets=["price"])
+    assert "price along city." in text
+    assert "price along city=" not in text
+
+
+def test_pictures_name_the_target_and_explain_their_lines(uneven):
+    model, X, y = uneven
+    named = DSMGPRegressor("rbf", max_iter=2, random_state=0)
+    named.fit(pd.DataFrame(X, columns=["a", "b"])[["a"]], pd.Series(y, name="height"))
+    ax = named.plot_predictive(pd.DataFrame(X[:, :1], columns=["a"]), y)
+    assert ax.get_ylabel() == "height"
+    for drawn in (ax, model.plot_dependence(X), model.plot_pit(X, y), model.plot_residuals(X, y)):
+        assert drawn.get_legend().get_texts()
+
+
+@pytest.mark.parametrize("days", [900, 2])
+def test_dates_below_a_picture_do_not_overlap(days):
+    when = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.linspace(0, days, 50), "D")
+    X = pd.DataFrame({"when": when})
+    model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.sin(np.arange(50) / 9))
+    figure = plt.figure(figsize=(5.2, 3.1), layout="constrained")
+    ax = model.plot_predictive(X, ax=figure.add_subplot())
+    figure.canvas.draw()
+    low, high = ax.get_xlim()
+    shown = [t.label1.get_window_extent() for t in ax.xaxis.get_major_ticks() if low <= t.get_loc() <= high]  # fmt: skip
+    assert len(shown) >= 2
+    assert all(left.x1 < right.x0 for left, right in pairwise(shown))

@@ -54,6 +54,17 @@ def test_a_stream_of_arrow_is_read(tmp_path):
         ("latin.csv", b"x,c\n1,a\n2,\xe9\n", r"latin\.csv is not written in UTF-8 \(line 3\)"),
         ("header.csv", b"x,\xe9\n1,a\n", r"not written in UTF-8 \(line 1\)"),
         ("wide.csv", "x,c\n1,a\n".encode("utf-16"), "not written in UTF-8"),
+        (
+            "sheet.xlsx",
+            b"PK\x03\x04\x14\x00\xff",
+            r"sheet\.xlsx is a spreadsheet .* save the table as CSV",
+        ),
+        (
+            "rows.csv",
+            b"PAR1\x15\x04\xff",
+            r"rows\.csv is a Parquet file; let its name end in \.parquet",
+        ),
+        ("rows", b"\x1f\x8b\x08\x00", "is compressed; let its name end in .gz, or unpack it first"),
         ("commas.csv", "x;y\n1,5;2\n2;3\n", r"column 'x' of .* has numbers with commas \('1,5'\)"),
     ],
 )
@@ -126,6 +137,8 @@ def test_levels_that_look_like_numbers_stay_levels():
         ({"x": [1.0, 2.0], "y": [None, 2.0]}, {"missing": "impute"}, r"'y' has no value in row 1.*never"),
         ({"x": ["a", "b"], "y": [1.0, 2.0]}, {"categories": "refuse"}, r"column 'x' holds text \('a' in row 1\)"),
         ({"x": [str(k) + "_" for k in range(60)], "y": [1.0] * 60}, {}, r"60 different texts.*--drop 'x'"),
+        ({"x": ["01.02.2020", "3.12.2021", None], "y": [1.0] * 3}, {}, r"'x' holds dates that are not .*'01.02.2020' in row 1.*2020-12-31"),
+        ({"x": ["2/13/2020 10:00", "2/14/2020 11:00"], "y": [1.0] * 2}, {}, r"'x' holds dates that are not understood"),
         ({"x": [1.0, 2.0], "y": ["a", "b"]}, {}, r"target 'y' holds text"),
         ({"x": [1.0, 2.0], "z": [1.0, 2.0]}, {}, r"no column 'y'; the table has 'x', 'z'"),
         ({"y": [1.0, 2.0]}, {}, r"no column is left"),

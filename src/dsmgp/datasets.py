@@ -36,7 +36,15 @@ DATASETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows of a data set in their own units, and which are for training if that is laid down."""
+    """Rows of a data set in their own units, and which are for training if that is laid down.
+
+    Examples
+    --------
+    >>> X = np.arange(10.0)[:, None]
+    >>> data = Dataset("line", X, 2 * X, ("x",), ("y",), is_train=None)
+    >>> [len(part) for part in data.split(seed=0)]
+    [7, 7, 3, 3]
+    """
 
     name: str
     X: Array
@@ -56,7 +64,18 @@ class Dataset:
 
 
 def load(name: str, folder: str | Path | None = None) -> Dataset:
-    """A benchmark data set by name, from ``folder`` or the one that ``DSMGP_DATA`` names."""
+    """A benchmark data set by name, one of ``DATASETS``, from ``folder`` or the one that ``DSMGP_DATA`` names.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from pyarrow import parquet
+    >>> folder = getfixture("tmp_path")
+    >>> rows = pa.table({"times": [2.4, 2.6, 3.2], "accel": [0.0, -1.3, -2.7]})
+    >>> parquet.write_table(rows, folder / "motorcycle.parquet")
+    >>> "motorcycle" in DATASETS, load("motorcycle", folder).outputs
+    (True, ('accel',))
+    """
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}: expected one of {', '.join(DATASETS)}")
     where = folder or os.environ.get("DSMGP_DATA")

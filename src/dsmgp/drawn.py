@@ -57,14 +57,15 @@ class Drawn:
 
         The line is the average of the means. Around it, as shading and as an interval, is how sure the model is of an
         observation: the average of the rows' laws, each moved to the average mean, since how rows differ in their other inputs is
-        no uncertainty. Ticks below show where the input's values lie.
+        no uncertainty. Ticks below show where the input's values lie. A column of text in the table that a model was fitted to by ``dsmgp fit``
+        is drawn level by level.
 
         Parameters
         ----------
         X : array-like
             Rows whose other inputs are averaged over (a sample of them if there are many).
         feature : int or str
-            Number or name of the input.
+            Number or name of the input, or the name of a column of text.
         output : int
             Which of several outputs.
         level : float

@@ -23,7 +23,14 @@ Index = NDArray[np.int64]
 
 @runtime_checkable
 class Executor(Protocol):
-    """What a fit needs of one."""
+    """What a fit needs of one: ``DSMGPRegressor(executor=...)`` takes any object with these methods.
+
+    Examples
+    --------
+    >>> from dsmgp.ray import RayExecutor
+    >>> isinstance(LocalExecutor(), Executor), issubclass(RayExecutor, Executor)
+    (True, True)
+    """
 
     def home(self, device: torch.device) -> torch.device:
         """Where the driver keeps rows, if leaves are to be worked on on a device."""
@@ -60,7 +67,17 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """Leaves are worked on in this process: on threads, or on its GPU."""
+    """Leaves are worked on in this process: on threads, or on its GPU.
+
+    Examples
+    --------
+    The same as ``executor="local"``, the default:
+
+    >>> from dsmgp import DSMGPRegressor
+    >>> model = DSMGPRegressor("rbf", executor=LocalExecutor(), random_state=0)
+    >>> model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).predict([[1.0]]).round(1)
+    array([1.])
+    """
 
     def home(self, device: torch.device) -> torch.device:
         return device

@@ -22,6 +22,7 @@ __all__ = ["factorise", "invert_factor", "solve", "solve_rows", "square"]
 # Where the routines and constants lie in what lapack.addresses() gives.
 _POTRF, _TRTRI, _LAUUM, _TRMM, _TRSM, _TRSV = 0, 1, 2, 3, 4, 5
 _LEFT, _RIGHT, _UPPER, _PLAIN, _TRANSPOSED, _ONE, _MINUS_ONE = 6, 7, 8, 9, 10, 11, 12
+_SYRK, _GEMM = 13, 14
 
 
 @intrinsic
@@ -51,12 +52,48 @@ def _integers(a, b):
 
 
 @njit(nogil=True, cache=True)
-def factorise(at, K):
-    """Cholesky factor of K in its place; False where it has none."""
-    order = _integers(len(K), 0)
-    n = order.ctypes.data
-    _call(at[_POTRF], (at[_UPPER], n, K.ctypes.data, n, n + 4))
-    return order[1] == 0
+def factorise(at, K, most=lapack.MOST_AT_ONCE):
+    """Cholesky factor of K in its place; False where it has none: see :func:`lapack.factorise`."""
+    n, start = len(K), K.ctypes.data
+    order, shape, rest = _integers(n, 0), _integers(0, 0), _integers(0, 0)
+    lda, width, height, below = (
+        order.ctypes.data, shape.ctypes.data, shape.ctypes.data + 4, rest.ctypes.data
+    )  # fmt: skip
+    for place in range(0, n, most):
+        shape[0] = min(most, n - place)
+        corner = start + 8 * place * (n + 1)
+        _call(at[_POTRF], (at[_UPPER], width, corner, lda, lda + 4))
+        if order[1] != 0:
+            return False
+        first = place + most
+        if first < n:
+            rest[0] = n - first
+            _call(
+                at[_TRSM],
+                (
+                    at[_LEFT], at[_UPPER], at[_TRANSPOSED], at[_PLAIN], width, below, at[_ONE],
+                    corner, lda, start + 8 * (first * n + place), lda,
+                ),
+            )  # fmt: skip
+        for row in range(first, n, most):
+            shape[1], rest[0] = min(most, n - row), max(n - row - most, 0)
+            own, under = start + 8 * (row * n + place), start + 8 * ((row + most) * n + place)
+            _call(
+                at[_SYRK],
+                (
+                    at[_UPPER], at[_TRANSPOSED], height, width, at[_MINUS_ONE], own, lda, at[_ONE],
+                    start + 8 * row * (n + 1), lda,
+                ),
+            )  # fmt: skip
+            if rest[0]:
+                _call(
+                    at[_GEMM],
+                    (
+                        at[_TRANSPOSED], at[_PLAIN], height, below, width, at[_MINUS_ONE], own, lda,
+                        under, lda, at[_ONE], start + 8 * ((row + most) * n + row), lda,
+                    ),
+                )  # fmt: skip
+    return True
 
 
 @njit(nogil=True, cache=True)

@@ -44,6 +44,9 @@ Foreign = Callable[..., None]
 
 # Up to this order a triangle is inverted by LAPACK: smaller blocks cost more in calls than they save.
 BLOCK = 48
+# Two threads of OpenBLAS write beyond their memory where they factorise some 20,000 rows (its issues 352, 1413 and 2562; 12,000
+# are fine): beyond this order it is done in blocks.
+MOST_AT_ONCE = 10_000
 # Columns that a QR update works on together.
 QR_BLOCK = 16
 
@@ -86,10 +89,11 @@ try:
     _trsm = _export(cython_blas, "dtrsm", 11)
     _trsv = _export(cython_blas, "dtrsv", 8)
     _syrk = _export(cython_blas, "dsyrk", 10)
+    _gemm = _export(cython_blas, "dgemm", 13)
     _tpqrt = _export(cython_lapack, "dtpqrt", 12)
 except ImportError as error:
     _reason = str(error)
-    _potrf = _potri = _trtri = _lauum = _trmm = _trsm = _trsv = _syrk = _tpqrt = _missing
+    _potrf = _potri = _trtri = _lauum = _trmm = _trsm = _trsv = _syrk = _gemm = _tpqrt = _missing
 
 #: Whether the routines were found; without them callers have to use torch.
 available = not _reason
@@ -121,12 +125,38 @@ def _lie(A: Matrix) -> tuple[int, int, int]:
     return _address(A), n, max(A.strides[0] // 8, n)
 
 
-def factorise(A: Matrix) -> bool:
+def factorise(A: Matrix, most: int = MOST_AT_ONCE) -> bool:
     """Overwrite a positive definite matrix by its Cholesky factor; False where it has none."""
+    for place in range(0, len(A), most):
+        here, below = slice(place, place + most), A[place + most :, place : place + most]
+        if not _factorise(A[here, here]):
+            return False
+        if len(below):
+            solve_rows(A[here, here], below)
+        for first in range(0, len(below), most):
+            own, rest = below[first : first + most], below[first + most :]
+            columns = A[:, place + most + first :][:, : len(own)]
+            subtract_square(columns[place + most + first :][: len(own)], own)
+            if len(rest):
+                _subtract_product(columns[len(A) - len(rest) :], rest, own)
+    return True
+
+
+def _factorise(A: Matrix) -> bool:
     start, n, step = _lie(A)
     info = ctypes.c_int(0)
     _potrf(_UPPER, _integer(n), start, _integer(step), ctypes.addressof(info))
     return info.value == 0
+
+
+def _subtract_product(A: Matrix, B: Matrix, C: Matrix) -> None:
+    """Subtract ``B C'`` from A."""
+    (m, k), n = B.shape, len(C)
+    b, c, a = (_integer(max(M.strides[0] // 8, 1)) for M in (B, C, A))
+    _gemm(
+        _TRANSPOSED, _PLAIN, _integer(n), _integer(m), _integer(k), _MINUS_ONE,
+        _address(C), c, _address(B), b, _ONE, _address(A), a,
+    )  # fmt: skip
 
 
 def invert_factor(A: Matrix) -> None:
@@ -210,13 +240,13 @@ def add_to_factor(L: Matrix, B: Matrix) -> None:
 @functools.cache
 def addresses() -> NDArray[np.int64]:
     """Where routines and constants lie, for compiled code: potrf, trtri, lauum, trmm, trsm, trsv, then
-    L, R, U, N, T, 1.0, -1.0."""
+    L, R, U, N, T, 1.0, -1.0, then syrk, gemm. New ones go to the end: code that is kept on disk knows the old places."""
     if not available:
         _missing()
-    routines = [_potrf, _trtri, _lauum, _trmm, _trsm, _trsv]
+    routines = [_potrf, _trtri, _lauum, _trmm, _trsm, _trsv, _syrk, _gemm]
     pointers = [ctypes.cast(r, ctypes.c_void_p).value for r in routines]  # type: ignore[arg-type]
     constants = [_LEFT, _RIGHT, _UPPER, _PLAIN, _TRANSPOSED, _ONE, _MINUS_ONE]
-    return np.array([*pointers, *constants], dtype=np.int64)
+    return np.array([*pointers[:6], *constants, *pointers[6:]], dtype=np.int64)
 
 
 def _switches() -> list[tuple[Callable[[], int], Callable[[int], None]]]:

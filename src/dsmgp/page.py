@@ -26,12 +26,17 @@ nav { font-size: .92rem; } nav a { margin-right: .9rem; color: #0b5394; }
 table { border-collapse: collapse; font-size: .93rem; margin: .6rem 0 1rem; }
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid #eaeef2; vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td { white-space: nowrap; } td.text { white-space: normal; }
 figure { margin: .8rem 0; } figcaption { color: #57606a; font-size: .9rem; max-width: 44rem; }
 img { max-width: 100%; height: auto; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: .5rem 1.5rem; }
 .wide { overflow-x: auto; }
 pre { background: #f6f8fa; padding: .8rem 1rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }
 """
+
+
+# Letters of a cell that is not broken: a moment, or a name.
+SHORT = 24
 
 
 def picture(draw: Callable[..., Axes], title: str, caption: str, height: float = 3.1) -> str:
@@ -53,18 +58,21 @@ def pair(pictures: Sequence[str]) -> str:
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table with one line of heads."""
+    """A table with one line of heads, which stand as what is below them does."""
+    right = [all(map(_is_number, cells)) for cells in zip(*lines, strict=True)]
+    kinds = [' class="number"' if aside else "" for aside in right] or [""] * len(heads)
+    top = "".join(
+        f"<th{kind}>{escaped(head)}</th>" for head, kind in zip(heads, kinds, strict=True)
+    )
+    body = "".join(f"<tr>{''.join(map(_cell, line))}</tr>" for line in lines)
+    return (
+        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
-    def cells(tag: str, values: Sequence[str]) -> str:
-        return "".join(
-            f'<{tag} class="number">{escaped(v)}</{tag}>'
-            if _is_number(v)
-            else f"<{tag}>{escaped(v)}</{tag}>"
-            for v in values
-        )
 
-    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
-    return f'<div class="wide"><table><thead><tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+def _cell(text: str) -> str:
+    kind = "number" if _is_number(text) else "text" if len(text) > SHORT else ""
+    return f'<td class="{kind}">{escaped(text)}</td>' if kind else f"<td>{escaped(text)}</td>"
 
 
 def _is_number(text: str) -> bool:

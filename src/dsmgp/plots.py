@@ -11,7 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike, NDArray
 
-from dsmgp.canvas import BAND, CUTS, MODEL, ROWS, columns, names_of, number_of, show_dates
+from dsmgp.canvas import (
+    BAND,
+    CUTS,
+    MODEL,
+    ROWS,
+    columns,
+    explain,
+    levels_of,
+    names_of,
+    number_of,
+    output_of,
+    show_dates,
+)
 from dsmgp.mixture import Mixture
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.scores import pit
@@ -93,8 +105,9 @@ def plot_predictive(
         ax.plot(x[:, 0], np.asarray(y), ".", color="0.2", markersize=2.5, alpha=0.6, label="rows")
     ax.set_xlim(grid[0], grid[-1])
     ax.set_xlabel(names_of(model)[0])
-    ax.set_ylabel("y")
+    ax.set_ylabel(output_of(model))
     show_dates(ax, model, 0)
+    explain(ax)
     return ax
 
 
@@ -112,7 +125,8 @@ def plot_dependence(
 
     The line is the average of the means. Around it, as shading and as an interval, is how sure the model is of an
     observation: the average of the rows' laws, each moved to the average mean, since how rows differ in their other inputs is
-    no uncertainty. Ticks below show where the input's values lie.
+    no uncertainty. Ticks below show where the input's values lie. A column of text in the table that a model was fitted to by ``dsmgp fit``
+    is drawn level by level.
 
     Parameters
     ----------
@@ -120,7 +134,7 @@ def plot_dependence(
     X : array-like
         Rows whose other inputs are averaged over (a sample of them if there are many).
     feature : int or str
-        Number or name of the input.
+        Number or name of the input, or the name of a column of text.
     output : int
         Which of several outputs.
     level : float
@@ -136,30 +150,26 @@ def plot_dependence(
     """
     ax = ax or plt.figure().gca()
     rows, names = model._test_rows(X), names_of(model)  # dates as days
-    column = number_of(feature, names)
-    values = rows[:, column]
-    low, high = np.quantile(values, [0.01, 0.99])
-    if not low < high:
-        low, high = values.min() - 0.5, values.max() + 0.5
-    grid = np.linspace(low, high, n_points)
-    if len(rows) > MAX_BACKGROUND:
-        chosen = np.random.default_rng(0).choice(len(rows), MAX_BACKGROUND, replace=False)
-        rows = rows[np.sort(chosen)]
-    set_rows = np.repeat(rows[None], n_points, axis=0)
-    set_rows[:, :, column] = grid[:, None]
-    flat = set_rows.reshape(-1, rows.shape[1])
-    law, means = _averaged(model._model.mixture(flat), n_points, output)
-    bottom, top = law.interval(level)
-    pad = 0.08 * float(np.max(top) - np.min(bottom))
-    _shade(ax, law, grid, float(np.min(bottom)) - pad, float(np.max(top)) + pad)
-    ax.plot(grid, means, color=MODEL, linewidth=1.6, label="average of the means")
-    ax.plot(grid, bottom, color=BAND, linewidth=0.9, linestyle="--", label=f"{level:.0%} interval")
-    ax.plot(grid, top, color=BAND, linewidth=0.9, linestyle="--")
-    ax.plot(values, np.full(len(values), 0.01), "|", transform=ax.get_xaxis_transform(), color=ROWS, alpha=0.25, markersize=7)  # fmt: skip
-    ax.set_xlim(grid[0], grid[-1])
-    ax.set_xlabel(names[column])
-    ax.set_ylabel("y")
-    show_dates(ax, model, column)
+    levels = levels_of(model).get(feature) if isinstance(feature, str) else None
+    if levels is not None and feature not in names:
+        numbers = list(levels.values())
+        law, means = _set(model, rows, numbers, np.eye(len(levels)), output)
+        _draw_levels(ax, list(levels), means, law, level)
+        ax.set_xlabel(str(feature))
+    else:
+        column = number_of(feature, names)
+        values = rows[:, column]
+        low, high = np.quantile(values, [0.01, 0.99])
+        if not low < high:
+            low, high = values.min() - 0.5, values.max() + 0.5
+        grid = np.linspace(low, high, n_points)
+        law, means = _set(model, rows, [column], grid[:, None], output)
+        _draw_curve(ax, grid, means, law, level)
+        ax.plot(values, np.full(len(values), 0.01), "|", transform=ax.get_xaxis_transform(), color=ROWS, alpha=0.25, markersize=7)  # fmt: skip
+        ax.set_xlabel(names[column])
+        show_dates(ax, model, column)
+    ax.set_ylabel(output_of(model, output))
+    explain(ax)
     return ax
 
 
@@ -229,6 +239,7 @@ def plot_pit(
     ax.set_xlim(0, 1)
     ax.set_xlabel("share of its law below the observation")
     ax.set_ylabel("density of rows")
+    explain(ax)
     return ax
 
 
@@ -269,7 +280,7 @@ def plot_residuals(
     ax.axhline(0.0, color=MODEL, linewidth=0.8)
     ax.set_xlabel("predicted")
     ax.set_ylabel("observed - predicted")
-    ax.legend(loc="best", frameon=False)
+    explain(ax)
     return ax
 
 
@@ -301,6 +312,38 @@ def plot_learning(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("evaluation")
     ax.set_ylabel("log evidence below the best")
     return ax
+
+
+def _set(
+    model: DSMGPRegressor, rows: Array, numbers: list[int], values: Array, output: int
+) -> tuple[Mixture, Array]:
+    """The average law of rows whose inputs of these ``numbers`` are set, to each line of ``values`` in turn."""
+    if len(rows) > MAX_BACKGROUND:
+        chosen = np.random.default_rng(0).choice(len(rows), MAX_BACKGROUND, replace=False)
+        rows = rows[np.sort(chosen)]
+    set_rows = np.repeat(rows[None], len(values), axis=0)
+    set_rows[:, :, numbers] = values[:, None, :]
+    flat = set_rows.reshape(-1, rows.shape[1])
+    return _averaged(model._model.mixture(flat), len(values), output)
+
+
+def _draw_curve(ax: Axes, grid: Array, means: Array, law: Mixture, level: float) -> None:
+    bottom, top = law.interval(level)
+    pad = 0.08 * float(np.max(top) - np.min(bottom))
+    _shade(ax, law, grid, float(np.min(bottom)) - pad, float(np.max(top)) + pad)
+    ax.plot(grid, means, color=MODEL, linewidth=1.6, label="average of the means")
+    ax.plot(grid, bottom, color=BAND, linewidth=0.9, linestyle="--", label=f"{level:.0%} interval")
+    ax.plot(grid, top, color=BAND, linewidth=0.9, linestyle="--")
+    ax.set_xlim(grid[0], grid[-1])
+
+
+def _draw_levels(ax: Axes, levels: list[str], means: Array, law: Mixture, level: float) -> None:
+    bottom, top = (end.reshape(-1) for end in law.interval(level))
+    places = np.arange(len(levels))
+    ax.vlines(places, bottom, top, color=BAND, linewidth=1.6, label=f"{level:.0%} interval")
+    ax.plot(places, means, "o", color=MODEL, label="average of the means")
+    ax.set_xticks(places, levels, rotation=90 if sum(map(len, levels)) > 40 else 0)
+    ax.set_xlim(-0.5, len(levels) - 0.5)
 
 
 def _shade(ax: Axes, law: Mixture, grid: Array, bottom: float, top: float) -> None:

@@ -15,7 +15,22 @@ __all__ = ["Enough", "Listener", "listening", "span", "stopping", "tick"]
 
 
 class Enough(Exception):
-    """Raised inside a search that was asked to end, and caught by it: the best so far is kept."""
+    """Raised inside a search that was asked to end, and caught by it: the best so far is kept.
+
+    Examples
+    --------
+    >>> def hard(x):
+    ...     if stopping():
+    ...         raise Enough
+    ...     return x**2
+    >>> with listening(Listener()) as listener:
+    ...     listener.stop()
+    ...     try:
+    ...         hard(2)
+    ...     except Enough:
+    ...         print("the best so far")
+    the best so far
+    """
 
 
 class Listener:
@@ -101,6 +116,14 @@ def tick(fraction: float) -> None:
 
 
 def stopping() -> bool:
-    """Whether the fit was asked to come to an end."""
+    """Whether the fit was asked to come to an end.
+
+    Examples
+    --------
+    >>> with listening(Listener()) as listener:
+    ...     listener.stop()
+    ...     stopping()
+    True
+    """
     listener = _listener.get()
     return listener is not None and listener.stopping

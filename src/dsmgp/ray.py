@@ -21,7 +21,7 @@ from dsmgp.ray_workers import Traffic, Workers, the_ray
 from dsmgp.sharded import ShardedConditioned, ShardedExperts
 from dsmgp.tree import Leaf
 
-__all__ = ["RayExecutor", "default_executor"]
+__all__ = ["RayExecutor"]
 
 Index = NDArray[np.int64]
 

@@ -28,6 +28,8 @@ MISSING = ("refuse", "impute")
 # A category with more levels is likely to be a name or a number of each row.
 MAX_LEVELS = 50
 DAY = 86_400.0
+# Dates that are not read as such, as nothing says which of two numbers is the day.
+OTHER_DATE = r"^[0-9]{1,2}[./-][0-9]{1,2}[./-](19|20)[0-9]{2}([ T]|$)"
 WORDS = {"number": "numbers", "date": "dates", "category": "text"}
 
 
@@ -199,7 +201,13 @@ def _column(values: pa.ChunkedArray, name: str, categories: str, missing: str) -
                 f"column {name!r} holds text{_example(values)}; use --categories onehot, or leave it "
                 f"out with --drop {name!r}"
             )
-        levels = tuple(sorted(pc.unique(_text(values)).drop_null().to_pylist()))
+        found = pc.unique(_text(values)).drop_null()
+        if len(found) and pc.all(pc.match_substring_regex(found, OTHER_DATE)).as_py():
+            raise TableError(
+                f"column {name!r} holds dates that are not understood{_example(values)}; write them as 2020-12-31, or leave "
+                f"it out with --drop {name!r}"
+            )
+        levels = tuple(sorted(found.to_pylist()))
         if len(levels) > MAX_LEVELS:
             raise TableError(
                 f"column {name!r} has {len(levels)} different texts{_example(values)}, more than the "

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dsmgp import __version__, plots
 from dsmgp.archive import new_beside, place_of
-from dsmgp.canvas import names_of
+from dsmgp.canvas import levels_of, names_of
 from dsmgp.mixture import Mixture
 from dsmgp.page import STYLE, escaped, number, pair, picture, table
 from dsmgp.regressor import DSMGPRegressor
@@ -81,6 +81,14 @@ def report_html(
         Names of the outputs.
     title : str
         Heading of the page.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> model = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, X[:, 0])
+    >>> "<title>A line</title>" in report_html(model, X, X[:, 0], title="A line")
+    True
     """
     return _Page(model, X, y, targets, title).html()
 
@@ -256,7 +264,7 @@ class _Page:
     def relevance(self) -> str:
         pictures = []
         try:
-            order = np.argsort(-relevance(self.model._model))[:MAX_DRAWN]
+            order = np.argsort(-relevance(self.model._model))
             height = max(2.2, 0.28 * min(len(self.names), 20) + 0.8)
             pictures.append(
                 picture(
@@ -267,13 +275,18 @@ class _Page:
                 )
             )
         except ValueError:  # a kernel without length-scales
-            order = np.arange(min(len(self.names), MAX_DRAWN))
-        for k in order.tolist():
+            order = np.arange(len(self.names))
+        # The levels of a column of text are one picture: a row has just one of them.
+        column_of = {
+            k: name for name, levels in levels_of(self.model).items() for k in levels.values()
+        }
+        features = dict.fromkeys(column_of.get(k, self.names[k]) for k in order.tolist())
+        for feature in list(features)[:MAX_DRAWN]:
             for output, target in enumerate(self.targets):
                 pictures.append(
                     picture(
-                        partial(plots.plot_dependence, self.model, self.X, k, output=output),
-                        f"{target} along {self.names[k]}",
+                        partial(plots.plot_dependence, self.model, self.X, feature, output=output),
+                        f"{target} along {feature}",
                         "Prediction with this input set, averaged over the rows, and the interval of an observation around it.",
                     )
                 )

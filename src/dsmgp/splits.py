@@ -26,6 +26,16 @@ class ChangePoint(NamedTuple):
     """A change: where it is most likely, the shortest interval that holds it at the level asked for, its probability.
 
     Positions are dates where the input is one.
+
+    Examples
+    --------
+    >>> from dsmgp import DSMGPRegressor
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=60)
+    >>> model = DSMGPRegressor("rbf", structure="changepoint").fit(X, y)
+    >>> [change] = model.changepoints(0.9)
+    >>> isinstance(change, ChangePoint), round(change.position, 2), round(change.probability, 2)
+    (True, 0.5, 1.0)
     """
 
     position: Any

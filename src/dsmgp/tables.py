@@ -30,6 +30,14 @@ ENDINGS = {
     ".ipc": "feather",
 }
 FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
+#: How files begin that are no text, whatever their names say.
+BEGINNINGS = {
+    b"PAR1": "a Parquet file; let its name end in .parquet",
+    b"ARROW1": "an Arrow file; let its name end in .arrow",
+    b"PK\x03\x04": "a spreadsheet or an archive; save the table as CSV first",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet; save the table as CSV first",
+    b"\x1f\x8b": "compressed; let its name end in .gz, or unpack it first",
+}
 #: Those without types: lines of text.
 WRITTEN = ("csv", "tsv")
 DECIMAL_COMMA = r"^[-+]?[0-9][0-9.]*(,[0-9]+)?$"
@@ -157,6 +165,9 @@ def _parsed(content: pa.Buffer, kind: str) -> pa.Table:
 
 def _written(content: pa.Buffer, kind: str, text: Collection[str], name: str) -> pa.Table:
     """A table in lines of text, where columns are told apart by a sign."""
+    for beginning, remedy in BEGINNINGS.items():
+        if content[: len(beginning)].to_pybytes() == beginning:
+            raise TableError(f"{name} is {remedy}")
     sign = "\t" if kind == "tsv" else _separator(content)
     try:
         table = csv.read_csv(

@@ -14,7 +14,16 @@ from typing import Annotated, Any
 import typer
 
 from dsmgp.cli.fitted import say_fitted
-from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, command, refuse, remark, say
+from dsmgp.cli.talk import (
+    INTERRUPTED,
+    AsJson,
+    Debug,
+    command,
+    refuse,
+    refuse_to_replace,
+    remark,
+    say,
+)
 
 __all__ = ["fit"]
 
@@ -89,8 +98,11 @@ def fit(
     # The folder of a model is never replaced, and may hold what a fit that was cut short has left.
     if out.exists() and not force and not is_dataset(data):
         refuse(f"{out} is there already; give another name, or --force to replace it")
+    if out.is_dir() and not is_dataset(data):
+        refuse(f"{out} is a folder; give the name of a file")
     if not out.parent.is_dir():
         refuse(f"the folder {out.parent} does not exist; create it first")
+    refuse_to_replace(out, data)
     if outliers and changes_along is None:
         refuse("--outliers goes with --changes-along")
     if include_factors and changes_along is not None:
@@ -148,7 +160,9 @@ def fit(
             remark(recipe.remarks)
         start = time.perf_counter()
         with _watched(quiet, on_interrupt is OnInterrupt.save) as listener:
-            model.fit(_framed(X, recipe.input_names), Y[:, 0] if Y.shape[1] == 1 else Y)
+            named = _framed(Y, recipe.targets)
+            single = len(recipe.targets) == 1
+            model.fit(_framed(X, recipe.input_names), named[recipe.targets[0]] if single else named)
         model._table = recipe.as_dict()
         model.save(out, include_factors=include_factors)
     seconds = time.perf_counter() - start

@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 
 from dsmgp.cli.given import Data, Model, loaded, observed
-from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, say
+from dsmgp.cli.talk import (
+    AsJson,
+    Debug,
+    as_table,
+    command,
+    print_json,
+    refuse,
+    refuse_to_replace,
+    say,
+)
 
 __all__ = ["evaluate", "report"]
 
@@ -67,6 +76,7 @@ def report(
         refuse(f"{out} is a folder; give the name of a file")
     if not out.parent.is_dir():
         refuse(f"the folder {out.parent} does not exist; create it first")
+    refuse_to_replace(out, model, data)
     from dsmgp.report import write_report
 
     fitted, recipe = loaded(model)

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -26,6 +27,7 @@ __all__ = [
     "command",
     "print_json",
     "refuse",
+    "refuse_to_replace",
     "remark",
     "say",
 ]
@@ -46,6 +48,13 @@ class Refused(Exception):
 
 def refuse(message: str) -> NoReturn:
     raise Refused(message)
+
+
+def refuse_to_replace(out: str | Path, *read: str | Path) -> None:
+    """Where what would be written is one of the files that are read."""
+    for each in map(Path, read):
+        if each.exists() and Path(out).exists() and each.samefile(out):
+            refuse(f"{out} is read here, and would be replaced; give --out another name")
 
 
 def say(message: str) -> None:

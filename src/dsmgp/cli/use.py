@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from dsmgp.cli.given import Data, Model, loaded, rows_of
-from dsmgp.cli.talk import AsJson, Debug, as_table, command, print_json, refuse, remark, say
+from dsmgp.cli.talk import (
+    AsJson,
+    Debug,
+    as_table,
+    command,
+    print_json,
+    refuse,
+    refuse_to_replace,
+    remark,
+    say,
+)
 
 __all__ = ["info", "predict"]
 
@@ -40,6 +50,7 @@ def predict(
     written, keep = check_target(out), list(dict.fromkeys(keep))
     if is_dataset(data) and (out == "-" or written != "parquet"):
         refuse("predictions of a folder of files are Parquet; give --out predictions.parquet")
+    refuse_to_replace(out, model, data)
     fitted, recipe = loaded(model)
     check_kept(keep, recipe.targets, interval, levels)
     if is_dataset(data):
