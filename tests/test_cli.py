@@ -367,7 +367,7 @@ def test_an_interrupt_saves_the_best_so_far_when_asked(tmp_path, save):
                 break
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert "Traceback" not in said
     if save:
         assert "finishing with the best found so far" in said
