@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import dsmgp
 from dsmgp.cli.app import app
+from dsmgp.cli.fit import _watched
 from dsmgp.cli.fitted import say_fitted
 from dsmgp.recipe import Recipe
 from dsmgp.tree import Leaf, Region
@@ -336,6 +337,23 @@ def test_the_version_is_printed():
 
 def test_completion_can_be_installed():
     assert "--install-completion" in run("--help").output
+
+
+def test_an_interrupt_that_falls_into_a_remark_ends_nothing(monkeypatch, capfd):
+    class Busy:
+        """A stream that is being written to: Python refuses to enter it again."""
+
+        def write(self, text):
+            raise RuntimeError("reentrant call")
+
+        flush = isatty = write
+
+    with _watched(quiet=True, save=True) as listener:
+        monkeypatch.setattr(sys, "stderr", Busy())
+        signal.getsignal(signal.SIGINT)(signal.SIGINT, None)
+    monkeypatch.undo()
+    assert listener.stopping
+    assert "finishing with the best found so far" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("save", [True, False])

@@ -22,7 +22,7 @@ from dsmgp.cli.talk import (
     refuse,
     refuse_to_replace,
     remark,
-    say,
+    say_at_once,
 )
 
 __all__ = ["fit"]
@@ -195,7 +195,9 @@ def _watched(quiet: bool, save: bool) -> Iterator[Any]:
             if listener.stopping:
                 raise KeyboardInterrupt
             listener.stop()
-            say("interrupted: finishing with the best found so far (Ctrl-C again to give up)")
+            say_at_once(
+                "interrupted: finishing with the best found so far (Ctrl-C again to give up)"
+            )
 
         before = signal.signal(signal.SIGINT, end)
         try:

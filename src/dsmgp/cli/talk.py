@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "refuse_to_replace",
     "remark",
     "say",
+    "say_at_once",
 ]
 
 #: Exit codes, beside 0: something failed that should not; the request or the data are wrong; Ctrl-C.
@@ -60,6 +62,11 @@ def refuse_to_replace(out: str | Path, *read: str | Path) -> None:
 def say(message: str) -> None:
     """A remark, on standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def say_at_once(message: str) -> None:
+    """The same where a signal is handled: what it interrupted may be writing, and a stream cannot be entered twice."""
+    os.write(2, f"{message}\n".encode())
 
 
 def remark(remarks: Sequence[str]) -> None:
