@@ -23,8 +23,6 @@ from dsmgp.validation import LARGEST
 __all__ = ["Column", "Recipe"]
 
 Array = NDArray[np.float64]
-CATEGORIES = ("onehot", "refuse")
-MISSING = ("refuse", "impute")
 # A category with more levels is likely to be a name or a number of each row.
 MAX_LEVELS = 50
 DAY = 86_400.0

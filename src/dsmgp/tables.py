@@ -29,7 +29,6 @@ ENDINGS = {
     ".arrow": "feather",
     ".ipc": "feather",
 }
-FORMATS = tuple(dict.fromkeys(ENDINGS.values()))
 #: How files begin that are no text, whatever their names say.
 BEGINNINGS = {
     b"PAR1": "a Parquet file; let its name end in .parquet",
