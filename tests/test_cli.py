@@ -70,11 +70,11 @@ def test_fit_writes_a_model_that_python_reads(folder, rows):
 def test_predictions_are_those_of_python(folder, rows):
     out = folder / "predicted.parquet"
     run("predict", folder / "price.dsmgp", folder / "test.parquet", "--out", out,
-        "--interval", 0.8, "--interval", 0.95, "--quantiles", "0.1,0.5", "--keep", "size")  # fmt: skip
+        "--interval", 0.8, "--interval", 0.95, "--quantiles", "0.1", "--quantiles", "0.5,0.9", "--keep", "size")  # fmt: skip
     found = pd.read_parquet(out)
     assert list(found) == [
         "size", "price_mean", "price_std", "price_low_80", "price_high_80", "price_low_95",
-        "price_high_95", "price_q10", "price_q50",
+        "price_high_95", "price_q10", "price_q50", "price_q90",
     ]  # fmt: skip
     np.testing.assert_array_equal(found["size"], rows["size"][120:])
     np.testing.assert_allclose(found["price_low_80"], found["price_q10"])

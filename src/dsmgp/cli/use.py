@@ -28,7 +28,7 @@ def predict(
     data: Data,
     out: Annotated[str, typer.Option("--out", "-o", help="Table to write; standard output, as CSV, if left out.")] = "-",
     interval: Annotated[list[float], typer.Option(help="Probability of a central interval; may be repeated.")] = [0.9],  # noqa: B006
-    quantiles: Annotated[str, typer.Option(help="Levels of quantiles, such as 0.05,0.5,0.95.")] = "",
+    quantiles: Annotated[list[str], typer.Option(help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
     keep: Annotated[list[str], typer.Option(help="Column of the data to write beside the predictions; may be repeated.")] = [],  # noqa: B006
     function: Annotated[bool, typer.Option("--function", help="Spread of the function itself, without noise.")] = False,
     as_json: AsJson = False,
@@ -41,7 +41,7 @@ def predict(
     from dsmgp.predicted import check_kept
     from dsmgp.tables import check_target, is_dataset
 
-    levels = _levels(quantiles)
+    levels = _levels(",".join(quantiles))
     for level in interval:
         if not 0 < level < 1:
             refuse(f"expected --interval between 0 and 1, such as 0.9, got {level}")
