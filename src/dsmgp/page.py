@@ -84,7 +84,15 @@ def _is_number(text: str) -> bool:
 
 
 def number(value: Any) -> str:
-    return f"{float(value):.5g}"
+    """Five digits; prices and populations in full rather than with an exponent.
+
+    Examples
+    --------
+    >>> number(0.123456), number(252110.4), number(3e12)
+    ('0.12346', '252,110', '3e+12')
+    """
+    value = float(value)
+    return f"{value:,.0f}" if 1e5 <= abs(value) < 1e10 else f"{value:.5g}"
 
 
 def escaped(text: str) -> str:

@@ -53,10 +53,10 @@ def evaluate(model: Model, data: Data, as_json: AsJson = False, debug: Debug = F
         print_json({**about, **common, "by_target": by_target, "remarks": remarks})
         return
     for target, scores in zip(recipe.targets, each, strict=True):
-        lines = [(WORDS[name], f"{value:.4g}") for name, value in scores.items()]
+        lines = [(WORDS[name], f"{value:,.5g}") for name, value in scores.items()]
         as_table(f"{target}: {len(X):,} rows", lines)
     if len(each) > 1:
-        as_table("all targets together", [(WORDS["nlpd"], f"{together:.4g}")])
+        as_table("all targets together", [(WORDS["nlpd"], f"{together:,.5g}")])
 
 
 @command
