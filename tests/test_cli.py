@@ -101,7 +101,7 @@ def test_scores_are_those_of_python(folder):
     assert 0.7 <= scores["coverage_90"] <= 1.0
     words = run("evaluate", folder / "price.dsmgp", folder / "test.parquet").stdout
     assert "root mean square error" in words
-    assert f"{scores['rmse']:.4g}" in words
+    assert f"{scores['rmse']:,.5g}" in words
 
 
 def test_info_says_what_a_file_holds(folder):
