@@ -101,9 +101,9 @@ def _left_out_laws(
 def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[float, Family]]:
     """Every candidate's score after learning on the leaves, and the family itself; the best first.
 
-    Evidence may have an optimum that calls noise what is signal in an input of short length-scale, and a smooth kernel is drawn to it. So
-    candidates are learned from smooth to rough and, from the start again, from rough to smooth; of the two ends the way back counts where it is
-    far better.
+    Evidence may have an optimum that calls noise what is signal in an input of short length-scale, and a smooth
+    kernel is drawn to it. So candidates are learned from smooth to rough and, from the start again, from rough to
+    smooth; where the way back has found far more evidence, it is another optimum, and leave-one-out decides.
     """
     with span(0.0, 0.5, "trying kernels"):
         families, evidence = _learned_in_turn(trainer, leaves, CANDIDATES)
@@ -111,13 +111,14 @@ def rank_kernels(trainer: Trainer, leaves: Sequence[Leaf]) -> dict[str, tuple[fl
         others, other_evidence = _learned_in_turn(trainer, leaves, CANDIDATES[::-1])
     margin = FAR_BETTER * sum(leaf.n_rows for leaf in leaves)
     found: dict[str, tuple[float, Family]] = {}
-    for kernel, family in families.items():
-        better = other_evidence[kernel] > evidence[kernel] + margin
-        for k in np.flatnonzero(better):
-            family.processes[k] = others[kernel].processes[k]
-        score = left_out_score(trainer.left_out(leaves, family))
-        logger.info("kernel %s: leave-one-out score %.4f", kernel, score)
-        found[kernel] = score, family
+    for kernel in CANDIDATES:
+        ends = [families[kernel]]
+        if (other_evidence[kernel] > evidence[kernel] + margin).any():
+            ends.append(others[kernel])
+        scores = [left_out_score(trainer.left_out(leaves, family)) for family in ends]
+        best = int(np.argmin(scores))
+        logger.info("kernel %s: leave-one-out score %.4f", kernel, scores[best])
+        found[kernel] = scores[best], ends[best]
     return dict(sorted(found.items(), key=lambda item: item[1][0]))
 
 
