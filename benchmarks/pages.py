@@ -3,8 +3,8 @@
     python benchmarks/pages.py [--check]
 
 A page says ``<!-- table: accuracy -->`` where it wants the table of benchmarks/results/accuracy.json, and ``<!-- end -->``
-where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``summary``
-and ``timings`` are the README's. ``--check`` only says whether pages are up to date.
+where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``summary``,
+``unseen-brief`` and ``timings`` are the README's. ``--check`` only says whether pages are up to date.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ def made(name: str) -> str:
         text = summary(results("accuracy"), results("accuracy-gpu"))
     elif name == "timings":
         text = timings()
+    elif name == "unseen-brief":
+        found = results("unseen")
+        text = f"{unseen.brief(found)}\n\n*{origin('unseen', found)}*"
     else:
         found = results(name)
         text = f"*{origin(name, found)}*\n\n{PAGES[name.removesuffix('-gpu')](found)}"

@@ -26,7 +26,8 @@ from harness import Runs, results_path, score, setting, standardise, table
 ROWS, LEAST_COLUMNS, LEAST_VALUES = (500, 8000), 3, 50
 # An exact GP of more rows, with four kernels to try, takes too long here.
 EXACT_ROWS = 2500
-PEERS = ("exact", "hist-boosting")
+NAMES = {"exact": "exact GP", "hist-boosting": "boosted trees"}
+PEERS = tuple(NAMES)
 METHODS = {"dsmgp": peers.METHODS["dsmgp"]} | {name: accuracy.METHODS[name] for name in PEERS}
 
 
@@ -109,9 +110,9 @@ def line(rows: list[dict], name: str) -> dict:
     }  # fmt: skip
 
 
-def page(rows: list[dict]) -> str:
-    """How often, and by how much, ours does better; then every table."""
-    lines = [line(rows, name) for name in dict.fromkeys(row["data"] for row in rows)]
+def brief(rows: list[dict]) -> str:
+    """How often, and by how much, ours does better; whether it knows how well it does."""
+    lines = _lines(rows)
     parts = []
     for peer in PEERS:
         both = [r for r in lines if r.get(f"{peer} nlpd") is not None]
@@ -119,27 +120,36 @@ def page(rows: list[dict]) -> str:
         ratio = np.array([r["dsmgp rmse"] / r[f"{peer} rmse"] for r in both if r[f"{peer} rmse"]])
         parts.append(
             {
-                "peer": peer, "tables": len(both), "nlpd": f"{(gain > 0).sum()}, median gain {np.median(gain):.3f}",
-                "rmse": f"{(ratio < 1).sum()}, median ratio {np.median(ratio):.3f}",
+                "peer": NAMES[peer], "tables": len(both), "nlpd": f"on {(gain > 0).sum()}, median gain {np.median(gain):.3f}",
+                "rmse": f"on {(ratio < 1).sum()}, median ratio {np.median(ratio):.3f}",
                 "worst": f"NLPD {-gain.min():+.3f}, RMSE ratio {ratio.max():.3f}",
             }
         )  # fmt: skip
     covers = np.array([r["covers"] for r in lines])
     away = np.array([r["dsmgp nlpd"] - r["loo"] for r in lines])
-    said = (
-        f"90% intervals cover {covers.mean():.3f} in the mean over tables, {covers.min():.3f} to {covers.max():.3f}; "
+    titles = {
+        "peer": "peer", "tables": "tables", "nlpd": "dsmgp has the better NLPD", "rmse": "dsmgp has the better RMSE",
+        "worst": "dsmgp at its worst against it",
+    }  # fmt: skip
+    return (
+        f"{table(titles, parts)}\n\n"
+        f"Its 90% intervals cover {covers.mean():.3f} in the mean over {len(lines)} tables ({covers.min():.3f} to {covers.max():.3f}); "
         f"test NLPD minus `loo_score_` is {np.median(away):.3f} in the median."
     )
+
+
+def page(rows: list[dict]) -> str:
+    """That, then every table."""
     titles = {
-        "peer": "peer", "tables": "tables", "nlpd": "ours has the better NLPD", "rmse": "ours has the better RMSE",
-        "worst": "ours at its worst against it",
-    }  # fmt: skip
-    each = {
         "data": "table", "rows": "rows", "inputs": "inputs", "dsmgp rmse": "dsmgp: RMSE", "dsmgp nlpd": "NLPD",
         "loo": "LOO", "covers": "90% covers", "exact rmse": "exact GP: RMSE", "exact nlpd": "NLPD",
         "hist-boosting rmse": "boosted trees: RMSE",
     }  # fmt: skip
-    return f"{table(titles, parts)}\n\n{said}\n\n{table(each, lines)}"
+    return f"{brief(rows)}\n\n{table(titles, _lines(rows))}"
+
+
+def _lines(rows: list[dict]) -> list[dict]:
+    return [line(rows, name) for name in dict.fromkeys(row["data"] for row in rows)]
 
 
 if __name__ == "__main__":
