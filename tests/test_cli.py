@@ -364,10 +364,11 @@ def test_an_interrupt_saves_the_best_so_far_when_asked(tmp_path, save):
     frame.assign(y=np.sin(9 * X[:, 0]) + 0.1 * rng.normal(size=600)).to_csv(
         tmp_path / "rows.csv", index=False
     )
-    # Slow on purpose, so that the interrupt falls into the search.
+    # Slow on purpose, so that the interrupt falls into the search; a shell may have this run with Ctrl-C ignored.
     command = [
         sys.executable, "-c",
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from dsmgp import learn\n"
         "tick = learn.tick\n"
         "def slow(f):\n"

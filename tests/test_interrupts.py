@@ -139,6 +139,7 @@ import os, signal, sys, threading, time
 import numpy as np, torch
 from dsmgp import DSMGPRegressor, lapack
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have this run with Ctrl-C ignored
 torch.set_num_threads(2)
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(400, 2))
@@ -194,7 +195,9 @@ def test_a_real_ctrl_c_leaves_the_estimator_as_it_was(n):
         [sys.executable, "-W", "ignore", "-c", SIGNALLED, str(n)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("interrupted")
+    word, n_interrupted = done.stdout.split()
+    assert word == "interrupted"
+    assert int(n_interrupted) > 0 or n == 2  # of two rounds none may be in time
 
 
 LIMITED = """
