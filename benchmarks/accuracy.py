@@ -20,9 +20,9 @@ import torch
 
 import peers
 from dsmgp import DSMGPRegressor, Mixture
-from dsmgp.conditioned import Conditioned
-from dsmgp.gate import fit_gate
-from dsmgp.loo import equal_rows
+from dsmgp.experts.conditioning import condition
+from dsmgp.experts.duplicates import equal_rows
+from dsmgp.mixture.gating import fit_gate
 from dsmgp.tree import Leaf, Region
 from harness import HERE, Runs, score, setting, standardised
 from peers import Answer, Method, answer
@@ -75,15 +75,15 @@ def with_steps(effort: str) -> Method:
 
 def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
     """Other weights on the same trees and theta: what each step buys."""
-    full = model._model
-    experts = full.experts.experts
+    full = model.state_.model
+    leaf_gps = full.leaf_posterior.leaf_gps
     ones = np.ones_like(full.scales)
     found = {
         weights: dataclasses.replace(full, weights=weights, scales=ones, gate=None)
         for weights in ("posterior", "uniform")
     }
     labels = equal_rows(X)
-    conditioned = Conditioned(experts, full.experts.naturals, 0, labels)
+    conditioned = condition(leaf_gps, full.leaf_posterior.kernel_parameters, 0, labels)
     loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(0).permutation(len(X))[:6000])
     components = loo.components(rows)
@@ -94,7 +94,7 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
 
 
 def exact(X, Y, X_test, seed) -> Answer:
-    """Our engine, one leaf, converged; the kernel chosen as by default."""
+    """Our backend, one leaf, converged; the kernel chosen as by default."""
     most = 20_000 if torch.cuda.is_available() else 6000
     if len(X) > most:
         raise MemoryError(f"one leaf of more than {most} rows takes too long here")

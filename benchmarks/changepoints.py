@@ -161,7 +161,7 @@ def well_log(n_rows: int | None) -> list[dict]:
         model = ours(
             y, outliers, shortest, kernel="matern32", mean="constant", leaf_size=500, effort="low"
         )
-        own = model._model.outlier_probability
+        own = model.state_.model.outlier_probability
         flagged = None if own is None else int((own > 0.5).sum())
         add(
             name,
@@ -197,7 +197,7 @@ def draw(model: DSMGPRegressor, y: np.ndarray) -> None:
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(10, 5.6), sharex=True, height_ratios=[3, 1], layout="constrained"
     )
-    outlier = model._model.outlier_probability > 0.5
+    outlier = model.state_.model.outlier_probability > 0.5
     above.plot(X[~outlier, 0], y[~outlier], ".", color="0.6", markersize=2, label="rows")
     above.plot(
         X[outlier, 0], y[outlier], "x", color="#d94801", markersize=4, label="taken for outliers"

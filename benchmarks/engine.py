@@ -1,12 +1,12 @@
-"""The engines over the bare factorisation, the cost model of effort, and prediction.
+"""The backends over the bare factorisation, the cost model of effort, and prediction.
 
     python benchmarks/engine.py [--sizes 50,100,...] [--seconds 6] [--quick]
 
 Three tables. Evidence and gradient of many leaves of M rows over the floor: the fastest way found to factorise and invert the same
 matrices, in double precision, on all cores (or on the GPU). Conditioning with every row left out: seconds per row,
-and the constants of ``dsmgp.effort`` that fit them best beside those in use. Prediction at M=500 with 8 partitions.
+and the constants of ``dsmgp.fitting.effort`` that fit them best beside those in use. Prediction at M=500 with 8 partitions.
 All variants take turns in rounds; ratios are of minimums and of medians over rounds, and of the CPU time of all threads, which
-other programs on the machine disturb least. A ratio below one is possible: the engine inverts a factor by products of
+other programs on the machine disturb least. A ratio below one is possible: the backend inverts a factor by products of
 blocks, which is faster than LAPACK's potri; or the floor was disturbed.
 Writes benchmarks/results/engine.json.
 """
@@ -23,15 +23,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.linalg import cython_lapack
 from scipy.optimize import nnls
 
-from dsmgp import DSMGPRegressor, effort, lapack
-from dsmgp.batched import BatchedEngine
-from dsmgp.conditioned import Conditioned
-from dsmgp.execution import Threads
-from dsmgp.experts import Experts
-from dsmgp.native import NativeEngine
-from dsmgp.stationary import Stationary
+from dsmgp import DSMGPRegressor
+from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.numba_backend import NumbaBackend
+from dsmgp.experts.torch_backend import TorchBackend
+from dsmgp.fitting import effort
+from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.linalg import lapack
+from dsmgp.linalg.threads import Threads
 from dsmgp.tree import Leaf, Region
 from harness import generated, interleaved, on_gpu, results_path, setting, table, write_report
 
@@ -40,7 +43,7 @@ SIZES = (50, 100, 200, 400, 1000, 2000)
 TARGETS = {100: 1.6, 400: 1.35, 1000: 1.2}
 # Matrix elements of all leaves together, and the most leaves.
 ELEMENTS, MOST_LEAVES = (2**27, 20_000) if on_gpu() else (2**21, 400)
-# A batch of torch's own on one thread: like the engine's, a few matrices that a core's cache holds.
+# A batch of torch's own on one thread: like the backend's, a few matrices that a core's cache holds.
 BATCH = 2**18
 LEAF_SIZE, PARTITIONS = 500, 8
 Variants = dict[str, Callable[[], object]]
@@ -57,20 +60,23 @@ class Problem:
         total = self.n_leaves * n_rows
         X, Y = (torch.from_numpy(a).to(device) for a in generated(total, 0)[:2])
         n_dims = X.shape[1]
-        law = Stationary(kind, tuple(range(n_dims)), "constant")
-        natural = torch.tensor([2.0] * n_dims + [1.3, 0.1, 0.05], dtype=torch.float64)
+        kernel = StationaryKernel(kind, tuple(range(n_dims)), "constant")
+        kernel_parameters = torch.tensor([2.0] * n_dims + [1.3, 0.1, 0.05], dtype=torch.float64)
         whole, numbers = Region.whole(n_dims), np.arange(total).reshape(self.n_leaves, n_rows)
         leaves = [Leaf(whole, rows) for rows in numbers]
-        engines = {"batched": BatchedEngine}
-        if not on_gpu() and NativeEngine.can(X, [[law]]):
-            engines["native"] = NativeEngine
-        self.experts = {
-            name: Experts(leaves, X, Y, [law], engine=engine) for name, engine in engines.items()
+        backends = {"batched": TorchBackend}
+        if not on_gpu() and NumbaBackend.supports(X, [[kernel]]):
+            backends["native"] = NumbaBackend
+        self.leaf_gps = {
+            name: InMemoryLeafGPs(leaves, X, Y, [kernel], backend=backend)
+            for name, backend in backends.items()
         }
-        self.naturals, self.labels = [natural.to(device)], np.arange(total)
+        self.kernel_parameters, self.labels = [kernel_parameters.to(device)], np.arange(total)
         rows = X.view(self.n_leaves, n_rows, -1)
-        K, _ = law.bind(self.naturals[0]).covariance(rows, torch.ones_like(rows[..., 0]).bool())
-        K.diagonal(dim1=-2, dim2=-1).add_(natural[-1])
+        K, _ = kernel.bind(self.kernel_parameters[0]).covariance(
+            rows, torch.ones_like(rows[..., 0]).bool()
+        )
+        K.diagonal(dim1=-2, dim2=-1).add_(kernel_parameters[-1])
         self.matrices = K
         self.work = torch.empty(0) if on_gpu() else torch.empty_like(K)
 
@@ -81,16 +87,18 @@ class Problem:
 
     def gradients(self) -> Variants:
         return {
-            f"{name} gradient": lambda e=experts: e.log_evidence_and_gradient(self.naturals)
-            for name, experts in self.experts.items()
+            f"{name} gradient": lambda e=leaf_gps: e.log_evidence_and_gradient(
+                self.kernel_parameters
+            )
+            for name, leaf_gps in self.leaf_gps.items()
         }
 
     def conditionings(self) -> Variants:
         return {
-            f"{name} condition": lambda e=experts: Conditioned(
-                e, self.naturals, math.inf, self.labels
+            f"{name} condition": lambda e=leaf_gps: condition(
+                e, self.kernel_parameters, math.inf, self.labels
             )
-            for name, experts in self.experts.items()
+            for name, leaf_gps in self.leaf_gps.items()
         }
 
     def floors(self) -> Variants:
@@ -112,14 +120,14 @@ class Problem:
                 for number in piece:
                     _potrf_potri(arrays[number])
 
-            # In the engine's pieces, handed out as threads become free: with a fixed share for each
+            # In the backend's pieces, handed out as threads become free: with a fixed share for each
             # the slowest thread would decide, and the floor would lie too high.
             found["LAPACK"] = lambda: executor.map(invert, self.pieces)
         return found
 
     @property
     def pieces(self) -> list[list[int]]:
-        return self.experts["native" if "native" in self.experts else "batched"].groups
+        return self.leaf_gps["native" if "native" in self.leaf_gps else "batched"].backend.groups
 
 
 def _inverse(K: torch.Tensor) -> torch.Tensor:
@@ -133,12 +141,15 @@ def _inverse_by_products(K: torch.Tensor) -> torch.Tensor:
     return half.mT @ half
 
 
+_potri = lapack._export(cython_lapack, "dpotri", 5) if lapack.available else lapack._missing
+
+
 def _potrf_potri(matrix: np.ndarray) -> None:
     """SciPy's routines as they are, in place, without the interpreter lock."""
-    start, n, step = lapack._lie(matrix)
-    order, lda, info = lapack._integer(n), lapack._integer(step), ctypes.c_int(0)
+    start, n, step = lapack._layout(matrix)
+    order, lda, info = lapack._ref(n), lapack._ref(step), ctypes.c_int(0)
     lapack._potrf(lapack._UPPER, order, start, lda, ctypes.addressof(info))
-    lapack._potri(lapack._UPPER, order, start, lda, ctypes.addressof(info))
+    _potri(lapack._UPPER, order, start, lda, ctypes.addressof(info))
 
 
 def contenders(floors: Variants, before: Callable[[], object]) -> Variants:
@@ -164,7 +175,7 @@ def measure_size(n_rows: int, arguments: argparse.Namespace) -> dict:
         "floor_us_per_leaf": 1e6 * least[fastest] / problem.n_leaves,
         "target": TARGETS.get(n_rows),
     }
-    for name in problem.experts:
+    for name in problem.leaf_gps:
         gradient, condition = f"{name} gradient", f"{name} condition"
         row[f"{name}_min_ratio"] = least[gradient] / least[fastest]
         row[f"{name}_median_ratio"] = median[gradient] / min(median[f] for f in floors)
@@ -182,19 +193,19 @@ def cpu_ratios(problem: Problem, floor: Callable[[], object], seconds: float) ->
     spent = interleaved(variants, 0.5 * seconds, problem.before, clock=time.process_time)
     least = {name: min(times) for name, times in spent.items()}
     return {
-        f"{name}_cpu_ratio": least[f"{name} gradient"] / least["floor"] for name in problem.experts
+        f"{name}_cpu_ratio": least[f"{name} gradient"] / least["floor"] for name in problem.leaf_gps
     }
 
 
 def cost_model(rows: list[dict]) -> dict[str, dict[str, float | None]]:
-    """Constants of :mod:`dsmgp.effort` that fit best, relatively, beside those in use.
+    """Constants of :mod:`dsmgp.fitting.effort` that fit best, relatively, beside those in use.
 
     ``seconds per row = ROW_SECONDS + m (m + OVERHEAD) / RATE`` is linear in 1, m and m^2.
     """
-    engine = "native" if "native_min_ratio" in rows[0] else "batched"
+    backend = "native" if "native_min_ratio" in rows[0] else "batched"
     kind = "cuda" if on_gpu() else "cpu"
     m = np.array([row["M"] for row in rows], dtype=float)
-    cost = 1e-6 * np.array([row[f"{engine}_condition_us_per_row"] for row in rows])
+    cost = 1e-6 * np.array([row[f"{backend}_condition_us_per_row"] for row in rows])
     # Columns near one, or nnls takes the small ones for zero.
     units = np.array([1e-6, 1e-8, 1e-11])
     terms = np.column_stack([np.ones_like(m), m, m**2]) * units / cost[:, None]
@@ -203,7 +214,7 @@ def cost_model(rows: list[dict]) -> dict[str, dict[str, float | None]]:
         "ROW_SECONDS": row_seconds,
         "OVERHEAD": linear / square if square else None,
         "RATE": 1.0 / square if square else None,
-        "GRADIENT": float(np.median([row[f"{engine}_gradient_over_condition"] for row in rows])),
+        "GRADIENT": float(np.median([row[f"{backend}_gradient_over_condition"] for row in rows])),
     }
     used = {
         "ROW_SECONDS": effort.ROW_SECONDS[kind],
@@ -215,7 +226,7 @@ def cost_model(rows: list[dict]) -> dict[str, dict[str, float | None]]:
         {"M": int(size), "measured_us": 1e6 * c, "in_use_us": 1e6 * effort.seconds(1, size, kind)}
         for size, c in zip(m, cost, strict=True)
     ]
-    return {"engine": engine, "fitted": fitted, "in_use": used, "per_row": row_costs}
+    return {"engine": backend, "fitted": fitted, "in_use": used, "per_row": row_costs}
 
 
 def measure_prediction(arguments: argparse.Namespace) -> list[dict]:
@@ -254,9 +265,9 @@ def measure_prediction(arguments: argparse.Namespace) -> list[dict]:
 
 def _bare_solves(model: DSMGPRegressor, X_test: np.ndarray) -> Callable[[], object]:
     """The triangular solves that variances at these rows need, and nothing else."""
-    conditioned = model._model.experts
+    conditioned = model.state_.model.leaf_posterior
     tasks = []
-    routes = model._model.router.route(X_test)
+    routes = model.state_.model.router.route(X_test)
     for number, n_points in zip(routes.leaf, routes.rows.sizes, strict=True):
         group, slot = int(conditioned.group[number]), int(conditioned.slot[number])
         factor = conditioned.factors.get(group)[0][slot]
@@ -266,7 +277,7 @@ def _bare_solves(model: DSMGPRegressor, X_test: np.ndarray) -> Callable[[], obje
         for tile in task[1].split(4096, dim=1):
             torch.linalg.solve_triangular(task[0], tile, upper=False)
 
-    return lambda: conditioned.experts.executor.map(solve, tasks)
+    return lambda: conditioned.leaf_gps.threads.map(solve, tasks)
 
 
 def page(report: dict) -> str:

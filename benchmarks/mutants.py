@@ -1,6 +1,6 @@
 """Mutation testing: small faults put into the core, one at a time, and whether its tests notice.
 
-    python benchmarks/mutants.py [--modules tree,inference,gate,mixture] [--share 1.0] [--seed 0] [--results FILE]
+    python benchmarks/mutants.py [--modules tree.nodes,mixture.inference,...] [--share 1.0] [--seed 0] [--results FILE]
 
 A fault is one operator, comparison, number or condition changed in one place. Each runs the module's tests in a forked
 child, which has torch and its friends loaded already; a child that fails, or takes far longer than it should, has noticed. Survivors are listed with their
@@ -26,10 +26,14 @@ from harness import results_path, setting, table, write_report
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "dsmgp"
 TESTS = {
-    "tree": ["test_tree.py", "test_grow.py", "test_inference.py"],
-    "inference": ["test_inference.py"],
-    "gate": ["test_gate.py", "test_loo.py", "test_noise.py"],
-    "mixture": ["test_mixture.py"],
+    "tree.nodes": ["tree/test_nodes.py", "tree/test_growing.py", "mixture/test_inference.py"],
+    "mixture.inference": ["mixture/test_inference.py"],
+    "mixture.gating": [
+        "mixture/test_gating.py",
+        "experts/test_loo.py",
+        "fitting/test_known_noise.py",
+    ],
+    "mixture.distribution": ["mixture/test_distribution.py"],
 }
 MOST_SECONDS = 300
 SWAPS: dict[type, type] = {
@@ -115,7 +119,7 @@ def survives(name: str, changed: ast.Module) -> bool:
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    code = compile(changed, str(SOURCE / f"{name}.py"), "exec")
+    code = compile(changed, str(SOURCE / f"{name.replace('.', '/')}.py"), "exec")
     sys.meta_path.insert(0, Faulty(f"dsmgp.{name}", code))
     import pytest
 
@@ -138,7 +142,7 @@ def main() -> None:
     path = given.results or results_path("mutants", given.share < 1.0)
     rows, survivors = [], []
     for name in given.modules.split(","):
-        tree = ast.parse((SOURCE / f"{name}.py").read_text())
+        tree = ast.parse((SOURCE / f"{name.replace('.', '/')}.py").read_text())
         if not survives(name, tree):
             raise SystemExit(f"the tests of {name} fail without any fault")
         every = range(len(places(tree)))

@@ -50,7 +50,7 @@ def write(folder: Path, n_rows: int) -> int:
 def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, float]:
     """Fit and predict, in this process."""
     from dsmgp import DSMGPRegressor
-    from dsmgp.stream import RowStream
+    from dsmgp.data.parquet import RowStream
 
     model = DSMGPRegressor(memory_limit=memory_limit, executor=executor, random_state=0)
     start = time.perf_counter()
@@ -58,8 +58,8 @@ def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, flo
     fitted = time.perf_counter()
     n_rows = model.predict_dataset(data, out)
     done = time.perf_counter()
-    store = model._model.experts.experts.store
-    stream, router = RowStream.learn(data, ["y"]), model._model.router
+    store = model.state_.model.leaf_posterior.leaf_gps.store
+    stream, router = RowStream.learn(data, ["y"]), model.state_.model.router
     begun = time.perf_counter()
     for _ in stream.batches():
         pass

@@ -20,6 +20,7 @@ from statistics import mean
 import accuracy
 import changepoints
 import cluster
+import compare
 import engine
 import finetune
 import memory
@@ -34,11 +35,12 @@ import speed
 import structures
 import unseen
 import updates
+import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, engine, finetune, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
-    structures, unseen, updates,
+    accuracy, changepoints, cluster, compare, engine, finetune, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
+    structures, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from dsmgp.reproduce.claims import claims
-from dsmgp.reproduce.experiment import listed
+from dsmgp.reproduce.experiment import format_settings
 from dsmgp.reproduce.runner import EXPERIMENTS
-from dsmgp.reproduce.runs import origin
+from dsmgp.reproduce.runs import describe_origin
 from harness import HERE
 
 RESULTS = HERE / "results" / "reproduction"
@@ -40,10 +40,10 @@ Every table and figure of Trapp et al. (AISTATS 2020) as one command:
 `make reproduce` for the quick form of everything. Results are kept row by row; a run that is stopped goes on where it was.
 Figures below are in units of the training outputs' standard deviation, on random splits (70% for training) unless the data
 come with one; of two outputs MAE is the mean and NLPD the sum. The paper's figures stand beside ours, or in brackets. Year
-and Flight are not here: nobody may hand them on. With their files in `DSMGP_DATA` (see `dsmgp.originals`) the same commands
+and Flight are not here: nobody may hand them on. With their files in `DSMGP_DATA` (see `dsmgp.datasets`) the same commands
 run them.
 
-Rivals are those of `dsmgp.baselines`: experts share theta, learned jointly on our engine, and have M = 100 rows drawn at
+Rivals are those of `dsmgp.baselines`: experts share theta, learned jointly on our backends, and have M = 100 rows drawn at
 random, or the parts of one partition ("same partition"); SVGP has 100 inducing points, KISS is additive over inputs.
 "DSMGP, posterior" is the paper's model at its settings: Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one partition.
 Algorithm 1 with two layers does not keep to M: its cuts are uneven, and leaves of thousands of rows are left, of which the
@@ -86,8 +86,8 @@ def page(found: dict[str, list[dict]]) -> str:
         parts.append(
             f"## {experiment.title}\n\n`python -m dsmgp.reproduce {name}`\n\n"
             f"![{experiment.title}](images/reproduction-{name}.png)\n\n{experiment.page(rows)}\n\n"
-            f"{experiment.says}\n\n*{listed(experiment.settings)}; "
-            f"benchmarks/results/reproduction/{name}.json: {origin(rows)}*"
+            f"{experiment.remark}\n\n*{format_settings(experiment.settings)}; "
+            f"benchmarks/results/reproduction/{name}.json: {describe_origin(rows)}*"
         )
     missing = [name for name in ORDER if name not in found]
     if missing:

@@ -23,10 +23,10 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from dsmgp import DSMGPRegressor
-from dsmgp.components import Components
-from dsmgp.conditioned import Conditioned
-from dsmgp.gate import RIDGE, START_EXPONENTS, START_SHAPES
-from dsmgp.loo import equal_rows
+from dsmgp.experts.conditioning import condition
+from dsmgp.experts.duplicates import equal_rows
+from dsmgp.experts.loo import Components
+from dsmgp.mixture.gating import RIDGE, START_EXPONENTS, START_SHAPES
 from harness import Runs, results_path, setting, standardised, table
 
 DATA = ("airfoil", "kin40k", "house", "protein")
@@ -49,7 +49,7 @@ class Said:
     def of(cls, model, found: Components, scale: np.ndarray, y: np.ndarray) -> Said:
         parts = (
             found.of_leaves(model.log_path_weights, -np.inf), found.mean[..., 0], found.variance[..., 0],
-            found.of_leaves(model.experts.noise, 0.0)[..., 0], scale[..., 0], y,
+            found.of_leaves(model.leaf_posterior.noise, 0.0)[..., 0], scale[..., 0], y,
         )  # fmt: skip
         return cls(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
 
@@ -110,8 +110,10 @@ def fitted(way: str, said: Said) -> Tensor:
 
 def run(name: str, seed: int) -> list[dict]:
     X, Y, X_test, Y_test = standardised(name, seed)
-    full = DSMGPRegressor(random_state=seed).fit(X, Y)._model
-    conditioned = Conditioned(full.experts.experts, full.experts.naturals, 0, equal_rows(X))
+    full = DSMGPRegressor(random_state=seed).fit(X, Y).state_.model
+    conditioned = condition(
+        full.leaf_posterior.leaf_gps, full.leaf_posterior.kernel_parameters, 0, equal_rows(X)
+    )
     loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(seed).permutation(len(X))[:6000])
     left_out = Said.of(

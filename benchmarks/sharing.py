@@ -1,9 +1,9 @@
 """Shared Cholesky factors against separate ones: ``python benchmarks/sharing.py``.
 
 The experiment of the paper's appendix (figure on shared decompositions): 1,000 synthetic rows of one input, two-way
-splits, 4 to 64 partitions, kernel fixed. Timed is what a fit does, ``Conditioned``: kernel, factor, log evidence and
-alpha of all leaves, factors kept, alone and with every row left out. Naive: every leaf for itself, by the engine that
-is named in the results (compiled leaves, side by side on all cores). Shared: the same engine where leaves share
+splits, 4 to 64 partitions, kernel fixed. Timed is what a fit does, ``InMemoryLeafPosterior``: kernel, factor, log evidence and
+alpha of all leaves, factors kept, alone and with every row left out. Naive: every leaf for itself, by the backend that
+is named in the results (compiled leaves, side by side on all cores). Shared: the same backend where leaves share
 nothing, the plan's chains where they do; the plan is made anew each time, and timed. Where the library's rule says that
 sharing does not pay, "used" says no and both columns time the same. ``paper, R=1`` draws all cuts from the root, ``paper, R=2`` draws the
 square root of the partitions at each of two layers, ``balanced`` cuts to at most 250 rows.
@@ -20,12 +20,13 @@ import numpy as np
 import torch
 
 import dsmgp
-from dsmgp.conditioned import Conditioned
-from dsmgp.experts import Experts
-from dsmgp.grow import grow_balanced, grow_paper
-from dsmgp.sharing import plan_sharing
-from dsmgp.stationary import Stationary
+from dsmgp.experts.conditioning import condition
+from dsmgp.experts.factor_sharing import plan_sharing
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.gp.stationary import StationaryKernel
 from dsmgp.tree import Node, leaves
+from dsmgp.tree.growing import grow_balanced, grow_paper
 from harness import HERE, setting, table, write_report
 
 RESULTS = HERE / "results" / "sharing.json"
@@ -45,15 +46,15 @@ class Problem:
     def __init__(self, X: np.ndarray, tree: Node, rng: np.random.Generator) -> None:
         self.leaves, n_dims = leaves(tree), X.shape[1]
         y = np.sin(6.0 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
-        law = Stationary("rbf", tuple(range(n_dims)), "zero")
-        self.natural = torch.tensor([0.2] * n_dims + [1.0, 0.01], dtype=torch.float64)
+        kernel = StationaryKernel("rbf", tuple(range(n_dims)), "zero")
+        self.kernel_parameters = torch.tensor([0.2] * n_dims + [1.0, 0.01], dtype=torch.float64)
         targets = torch.from_numpy(y).unsqueeze(-1)
-        self.experts = Experts(self.leaves, torch.from_numpy(X), targets, [law])
+        self.leaf_gps = InMemoryLeafGPs(self.leaves, torch.from_numpy(X), targets, [kernel])
         self.labels = np.arange(len(X))
 
-    def condition(self, share: bool, leave_out: bool) -> Conditioned:
+    def condition(self, share: bool, leave_out: bool) -> InMemoryLeafPosterior:
         labels = self.labels if leave_out else None
-        return Conditioned(self.experts, [self.natural], leave_out=labels, share=share)
+        return condition(self.leaf_gps, [self.kernel_parameters], labels=labels, share=share)
 
     def measure(self, repetitions: int) -> dict:
         runs = {
@@ -75,7 +76,7 @@ class Problem:
             "leaves": len(sizes),
             "rows": f"{min(sizes)}-{int(np.median(sizes))}-{max(sizes)}",
             "cores": torch.get_num_threads(),
-            "engine": type(self.experts.engine).__name__,
+            "engine": type(self.leaf_gps.backend).__name__,
             "used": "no" if plan is None else "yes",
             **{name: round(found, 1) for name, found in times.items()},
             "faster": round(times["naive_ms"] / times["shared_ms"], 2),
@@ -87,12 +88,12 @@ class Problem:
         }
 
 
-def _difference(one: Conditioned, other: Conditioned) -> float:
+def _difference(one: InMemoryLeafPosterior, other: InMemoryLeafPosterior) -> float:
     """Of log evidences, and of means of rows left out."""
 
-    def left_out(conditioned: Conditioned) -> np.ndarray:
+    def left_out(conditioned: InMemoryLeafPosterior) -> np.ndarray:
         rows = conditioned.leaf_rows
-        return conditioned.left_out.mean[np.lexsort((rows.flat, rows.owner))]
+        return conditioned.loo_moments.mean[np.lexsort((rows.flat, rows.owner))]
 
     means = np.abs(left_out(one) - left_out(other)).max()
     return float(max(np.abs(one.log_evidence - other.log_evidence).max(), means))

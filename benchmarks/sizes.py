@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dsmgp import DSMGPRegressor
-from dsmgp.effort import EFFORTS, Effort, leaf_rows, seconds
+from dsmgp.fitting.effort import EFFORTS, Effort, leaf_rows, seconds
 from harness import brief_score, results_path, setting, standardised, table, write_report
 
 # Seconds for the leaves of each.

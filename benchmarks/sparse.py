@@ -20,29 +20,29 @@ from harness import results_path, setting, standardised, table, write_report
 JITTER = 1e-8
 
 
-def fitc(law, X, y, Z, X_test):
+def fitc(kernel, X, y, Z, X_test):
     """Mean of the FITC posterior (Quinonero-Candela & Rasmussen 2005, eq. 24), zero prior mean."""
-    Kuu = law.cross(Z[None], Z[None])[0]
+    Kuu = kernel.cross(Z[None], Z[None])[0]
     Kuu.diagonal().add_(JITTER * float(Kuu.diagonal().mean()))
     L = torch.linalg.cholesky(Kuu)
-    V = torch.linalg.solve_triangular(L, law.cross(Z[None], X[None])[0], upper=False)
-    residual = law.variance(X[None])[0] - V.square().sum(0) + law.noise[0]
+    V = torch.linalg.solve_triangular(L, kernel.cross(Z[None], X[None])[0], upper=False)
+    residual = kernel.variance(X[None])[0] - V.square().sum(0) + kernel.noise[0]
     scaled = V / residual
     B = torch.eye(len(Z), dtype=V.dtype) + scaled @ V.mT
     mean = torch.cholesky_solve((scaled @ y)[:, None], torch.linalg.cholesky(B))[:, 0]
-    V_test = torch.linalg.solve_triangular(L, law.cross(Z[None], X_test[None])[0], upper=False)
+    V_test = torch.linalg.solve_triangular(L, kernel.cross(Z[None], X_test[None])[0], upper=False)
     return V_test.mT @ mean
 
 
 def measure(name: str, n_points: tuple[int, ...] = (500, 1000, 2000)) -> list[dict]:
     X, Y, X_test, Y_test = standardised(name, 0)
     model = DSMGPRegressor(random_state=0).fit(X, Y)
-    inner = model._model
-    experts = inner.experts.experts
+    inner = model.state_.model
+    leaf_gps = inner.leaf_posterior.leaf_gps
     last = int(np.flatnonzero(inner.family == inner.family.max())[0])
-    law = inner.experts.bound(0, [last])
-    y = experts.Y[:, 0]
-    test = inner.experts_see(X_test)
+    kernel = inner.leaf_posterior.bound(0, [last])
+    y = leaf_gps.Y[:, 0]
+    test = inner.to_experts(X_test)
 
     def row(what, mean, seconds):
         error = float(np.sqrt(np.mean((inner.outputs.mean_to_user(mean[:, None]) - Y_test) ** 2)))
@@ -58,11 +58,11 @@ def measure(name: str, n_points: tuple[int, ...] = (500, 1000, 2000)) -> list[di
     for n in n_points:
         start = time.perf_counter()
         points = np.random.default_rng(0).choice(len(X), n, replace=False)
-        mean = fitc(law, experts.X, y, experts.X[points], test).numpy()
+        mean = fitc(kernel, leaf_gps.X, y, leaf_gps.X[points], test).numpy()
         rows.append(row(f"FITC, {n} points", mean, time.perf_counter() - start))
     routes = inner.router.route(X_test)
     leaf, row_of = routes.pairs
-    answers = inner.answers(X_test, routes, with_variance=False)[0][:, 0]
+    answers = inner.leaf_posterior.predict(routes, inner.to_experts(X_test), False)[0][:, 0]
     number, seen = 0, set()
     for child in inner.tree.children:
         numbers = range(number, number + len(leaves(child)))

@@ -25,16 +25,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp import DSMGPRegressor
-from dsmgp.components import Components
-from dsmgp.conditioned import Conditioned
-from dsmgp.effort import EFFORTS
-from dsmgp.experts import Experts
-from dsmgp.gate import fit_gate
-from dsmgp.grow import grow_balanced
-from dsmgp.loo import equal_rows
-from dsmgp.model import Model
-from dsmgp.routes import Router, Routes
+from dsmgp.experts.conditioning import condition
+from dsmgp.experts.duplicates import equal_rows
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.loo import Components
+from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.mixture.gating import fit_gate
+from dsmgp.mixture.model import Model
 from dsmgp.tree import Leaf, Region, leaves
+from dsmgp.tree.growing import grow_balanced
+from dsmgp.tree.routing import Router, Routes
 from harness import brief_score, results_path, setting, standardised, table, write_report
 
 DATA = ["airfoil", "kin40k", "house", "protein"]
@@ -64,8 +65,10 @@ class Setting:
 
     @classmethod
     def of(cls, model: Model, X: Array) -> Setting:
-        naturals = [family.naturals(X.shape[1])[0].numpy() for family in model.families]
-        units = [model.inputs.scale * natural[: X.shape[1]] for natural in naturals]
+        kernel_parameters = [
+            family.kernel_parameters(X.shape[1])[0].numpy() for family in model.families
+        ]
+        units = [model.inputs.scale * natural[: X.shape[1]] for natural in kernel_parameters]
         number, wanted = 0, []
         for child in model.tree.children:
             largest = max(leaf.n_rows for leaf in leaves(child))
@@ -168,25 +171,27 @@ def guided(case: Setting, rng: np.random.Generator, size: int, family: int) -> P
 
 def _loo_density(case: Setting, parts: list[Array], family: int) -> Array:
     """Log density of the rows of each part, each given the others."""
-    left = _conditioned(case, parts, [family] * len(parts)).left_leaves()
-    found, rows = left.left_out, left.leaf_rows
+    left = _conditioned(case, parts, [family] * len(parts)).leaf_loo()
+    found, rows = left.moments, left.leaf_rows
     density = -0.5 * (
         (left.Y[rows.flat] - found.mean) ** 2 / found.variance + np.log(found.variance)
     )
     return np.bincount(rows.owner, density.sum(1), len(parts))
 
 
-def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> Conditioned:
+def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> InMemoryLeafPosterior:
     model, whole = case.model, Region.whole(case.X.shape[1])
-    seen = model.experts.experts
-    laws = [family.laws(case.X.shape[1]) for family in model.families]
-    naturals = [family.naturals(case.X.shape[1]) for family in model.families]
-    experts = Experts(
+    seen = model.leaf_posterior.leaf_gps
+    laws = [family.leaf_kernels(case.X.shape[1]) for family in model.families]
+    kernel_parameters = [family.kernel_parameters(case.X.shape[1]) for family in model.families]
+    leaf_gps = InMemoryLeafGPs(
         [Leaf(whole, rows) for rows in parts], seen.X, seen.Y,
         [[laws[f][output] for f in families] for output in range(seen.n_outputs)],
     )  # fmt: skip
-    tables = [np.stack([naturals[f][o].numpy() for f in families]) for o in range(seen.n_outputs)]
-    return Conditioned(experts, [seen.X.new_tensor(t) for t in tables], leave_out=case.labels)
+    tables = [
+        np.stack([kernel_parameters[f][o].numpy() for f in families]) for o in range(seen.n_outputs)
+    ]
+    return condition(leaf_gps, [seen.X.new_tensor(t) for t in tables], labels=case.labels)
 
 
 WAYS: dict[str, tuple[Callable[..., Partition], int]] = {
@@ -219,17 +224,21 @@ def measure(case: Setting, way: str, seed: int, X_test: Array, Y_test: Array) ->
     gate = fit_gate(components, loo.scales_without(rows), log_path, loo.observed(rows), True)
     seconds = time.perf_counter() - start
     model = dataclasses.replace(
-        case.model, family=np.array(families), experts=conditioned, scales=loo.scales, gate=gate
+        case.model,
+        family=np.array(families),
+        leaf_posterior=conditioned,
+        scales=loo.scales,
+        gate=gate,
     )
     first = np.cumsum([0, *(len(partition.rows) for partition in partitions)])
     leaf = np.concatenate([f + p.assign(X_test) for f, p in zip(first, partitions, strict=False)])
     row = np.tile(np.arange(len(X_test)), len(partitions))
     routes = Routes.of(leaf, row)
     leaf, row = routes.pairs
-    mean, variance = model.answers(X_test, routes)
+    mean, variance = conditioned.predict(routes, model.to_experts(X_test))
     found = Components.of_pairs(len(X_test), leaf, row, mean, variance + conditioned.noise[leaf])
     constants = gate.log_constant(np.zeros(len(parts)), loo.scales)  # all paths weigh the same
-    law = model.law(found, squeeze=False, log_constant=found.of_leaves(constants, -np.inf))
+    law = model.distribution(found, squeeze=False, log_constant=found.of_leaves(constants, -np.inf))
     return {"leaves": len(parts), "seconds": round(seconds, 2), **brief_score(law, Y_test)}
 
 
@@ -243,7 +252,7 @@ def main() -> None:
     for name in arguments.data:
         for seed in range(arguments.seeds):
             X, Y, X_test, Y_test = standardised(name, seed)
-            case = Setting.of(DSMGPRegressor(random_state=seed).fit(X, Y)._model, X)
+            case = Setting.of(DSMGPRegressor(random_state=seed).fit(X, Y).state_.model, X)
             for way in WAYS:
                 found = measure(case, way, seed, X_test, Y_test)
                 rows.append({"data": name, "way": way, "seed": seed, **found, **setting()})

@@ -40,7 +40,7 @@ def measure(n_rows: int, effort: str, n_single: int) -> dict:
     DSMGPRegressor(random_state=0).fit(X[:500], y[:500]).partial_fit(X[:1], y[:1])  # warms up
     model = DSMGPRegressor(effort=effort, random_state=0)
     fit = timed(lambda: model.fit(X, y))
-    largest = int(model._model.experts.leaf_rows.sizes.max())
+    largest = int(model.state_.model.leaf_posterior.leaf_rows.sizes.max())
     single = [
         timed(lambda k=k: model.partial_fit(more[k : k + 1], more_y[k : k + 1], adapt=False))
         for k in range(n_single)

@@ -24,12 +24,12 @@ def test_the_posterior_has_the_models_moments(fitted):
     model = DSMGPModel(fitted)
     X = torch.rand(4, 3, 2, dtype=torch.float64)
     for noise in (False, True):
-        found = model.posterior(X, observation_noise=noise)
-        assert found.mean.shape == (4, 3, 1)
+        posterior = model.posterior(X, observation_noise=noise)
+        assert posterior.mean.shape == (4, 3, 1)
         for b in range(4):
             mean, cov = fitted.predict(X[b].numpy(), return_cov=True, include_noise=noise)
-            np.testing.assert_allclose(found.mean[b, :, 0], mean)
-            np.testing.assert_allclose(found.distribution.covariance_matrix[b], cov, atol=1e-12)
+            np.testing.assert_allclose(posterior.mean[b, :, 0], mean)
+            np.testing.assert_allclose(posterior.distribution.covariance_matrix[b], cov, atol=1e-12)
     one = model.posterior(X[:, :1])
     mean, std = fitted.predict(X[:, 0].numpy(), return_std=True, include_noise=False)
     np.testing.assert_allclose(one.mean[:, 0, 0], mean)
@@ -42,8 +42,8 @@ def test_gradients_are_those_of_the_moments(fitted, q):
     X = torch.rand(3 - q, q, 2, dtype=torch.float64, requires_grad=True)
 
     def value(X):
-        found = model.posterior(X)
-        return (found.mean.sum(dim=(-1, -2)) + found.distribution.covariance_matrix.sum((-1, -2))).sum()  # fmt: skip
+        posterior = model.posterior(X)
+        return (posterior.mean.sum(dim=(-1, -2)) + posterior.distribution.covariance_matrix.sum((-1, -2))).sum()  # fmt: skip
 
     (gradient,) = torch.autograd.grad(value(X), X)
     step = 1e-4
@@ -58,15 +58,15 @@ def test_gradients_are_those_of_the_moments(fitted, q):
 def test_draws_of_the_mixture_have_its_moments(fitted):
     model = DSMGPModel(fitted, posterior_kind="mixture")
     X = torch.rand(2, 3, 2, dtype=torch.float64)
-    found = model.posterior(X)
-    assert isinstance(found, MixturePosterior)
+    posterior = model.posterior(X)
+    assert isinstance(posterior, MixturePosterior)
     torch.manual_seed(0)
-    draws = found.rsample(torch.Size([4000]))
+    draws = posterior.rsample(torch.Size([4000]))
     assert draws.shape == (4000, 2, 3, 1)
-    np.testing.assert_allclose(draws.mean(0), found.mean, atol=0.02)
-    np.testing.assert_allclose(draws.var(0), found.variance, rtol=0.15, atol=1e-4)
+    np.testing.assert_allclose(draws.mean(0), posterior.mean, atol=0.02)
+    np.testing.assert_allclose(draws.var(0), posterior.variance, rtol=0.15, atol=1e-4)
     torch.manual_seed(0)
-    assert torch.equal(found.rsample(torch.Size([4000])), draws)
+    assert torch.equal(posterior.rsample(torch.Size([4000])), draws)
 
 
 def test_acquisition_functions_by_monte_carlo_work_on_the_mixture(fitted):
@@ -89,8 +89,8 @@ def test_several_outputs_are_independent_gaussians():
     fitted = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, Y)
     model = DSMGPModel(fitted)
     assert model.num_outputs == 2
-    found = model.posterior(torch.rand(5, 2, 1, dtype=torch.float64))
-    assert found.mean.shape == (5, 2, 2)
+    posterior = model.posterior(torch.rand(5, 2, 1, dtype=torch.float64))
+    assert posterior.mean.shape == (5, 2, 2)
     assert model.posterior(torch.rand(5, 2, 1), output_indices=[1]).mean.shape == (5, 2, 1)
 
 
@@ -121,7 +121,7 @@ def test_gradients_of_draws_are_refused_with_the_remedy(fitted):
         assert torch.isfinite(value(torch.rand(1, 1, 2).double().requires_grad_())).all()
 
 
-def test_what_needs_several_models_is_refused_in_words(fitted):
+def test_methods_that_need_several_models_are_refused(fitted):
     model = DSMGPModel(fitted)
     sampler = SobolQMCNormalSampler(torch.Size([4]))
     with pytest.raises(NotImplementedError, match="one draw at a time"):
@@ -171,22 +171,24 @@ def test_optimising_hartmann_beats_random_search():
     "settings",
     [{"kernel": "rbf"}, {"kernel": "rq", "mean": "linear"}, {"kernel": "auto", "mean": "constant"}],
 )
-def test_a_leaf_in_gpytorch_says_what_it_says_here(wavy, settings):
+def test_a_leaf_in_gpytorch_predicts_the_same(wavy, settings):
     X, y = wavy
     model = DSMGPRegressor(leaf_size=60, max_iter=5, random_state=0, **settings).fit(X, y)
-    fitted = model._model
-    Z = fitted.experts_see(X[:7] + 0.1)
+    fitted = model.state_.model
+    Z = fitted.to_experts(X[:7] + 0.1)
     for leaf in (0, len(fitted.family) - 1):
         exact = model.to_gpytorch(leaf=leaf)
         with torch.no_grad():
-            law = exact(Z)
-        mean, covariance = fitted.experts.joint(leaf, Z)
-        np.testing.assert_allclose(law.mean, mean[:, 0], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(law.covariance_matrix, covariance[0], rtol=1e-4, atol=1e-5)
-        assert exact.likelihood.noise.item() == pytest.approx(float(fitted.experts.noise[leaf, 0]))
+            predicted = exact(Z)
+        mean, covariance = fitted.leaf_posterior.joint(leaf, Z)
+        np.testing.assert_allclose(predicted.mean, mean[:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(predicted.covariance_matrix, covariance[0], rtol=1e-4, atol=1e-5)
+        assert exact.likelihood.noise.item() == pytest.approx(
+            float(fitted.leaf_posterior.noise[leaf, 0])
+        )
 
 
-def test_leaves_that_are_not_there_are_refused(fitted):
+def test_leaves_out_of_range_are_refused(fitted):
     with pytest.raises(ValueError, match="expected a leaf from 0 to"):
         fitted.to_gpytorch(leaf=10_000)
     with pytest.raises(ValueError, match="expected a leaf from 0 to"):

@@ -1,173 +1,70 @@
-"""Imports point one way only, the core needs the core dependencies only, and ``import dsmgp`` loads none yet."""
+"""Imports between packages point one way, the core needs the core dependencies only, and ``import dsmgp`` is light."""
 
 import ast
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
 
-# Lower layers first. A module may import from layers below its own, or earlier in its own line.
-LAYERS = [
-    [
-        "machine",
-        "notices",
-        "archive",
-        "progress",
-        "ragged",
-        "tree",
-        "distance",
-        "triangular",
-        "units",
-        "validation",
-        "breaks",
-        "timeline",
-        "splits",
-        "order",
-        "components",
-        "effort",
-        "sharing",
-        "similarity",
-        "lbfgs",
-    ],
-    ["lapack", "chains", "execution", "factors"],
-    [
-        "fortran",
-        "pairwise",
-        "compiled",
-        "descent",
-        "sliding",
-        "recursion",
-        "columns",
-        "partition",
-        "grow",
-        "routes",
-        "stationary",
-        "general",
-        "segments",
-        "prefixes",
-        "windows",
-        "segmented",
-        "segmented_joint",
-        "ordered_leaf",
-    ],
-    ["inference", "mixture", "periods", "process", "thetas", "gate"],
-    ["loo", "engine", "batched", "native", "experts", "shared", "live", "conditioned", "online"],
-    ["shard", "sharded", "store", "executor", "settings", "checkpoint", "ray_workers", "ray"],
-    ["learn", "joint", "scores", "train", "tied", "learn_breaks", "outliers"],
-    ["choose", "model", "weigh", "finetune", "breaking"],
-    ["fit", "fit_breaks", "parameters", "rows", "summary", "summary_breaks", "updates"],
-    [
-        "frames",
-        "blueprint",
-        "flat_tree",
-        "stored_factors",
-        "stored_families",
-        "stored_leaves",
-        "stored_search",
-        "stored_tree",
-        "stored_mixture",
-        "stored_breaks",
-        "storage",
-        "bars",
-        "drawn",
-        "exact_leaf",
-    ],
-    ["guard", "changeable", "told", "kept", "predicted"],
-    ["tables", "recipe", "stream", "stream_fit", "streamed", "regressor"],
-    ["__init__"],
-    [
-        "datasets",
-        "originals",
-        "relevance",
-        "canvas",
-        "structure_plots",
-        "plots",
-        "page",
-        "report_structure",
-        "report",
-        "botorch",
-        "demo",
-    ],
-    [
-        "baselines.estimator",
-        "baselines.simple",
-        "baselines.division",
-        "baselines.committee",
-        "baselines.products",
-        "baselines.local",
-        "baselines.moe",
-        "baselines.svgp",
-        "baselines.kiss",
-        "baselines.__init__",
-    ],
-    ["reproduce.paper", "reproduce.experiment", "reproduce.runs", "reproduce.data"],
-    [
-        "reproduce.results",
-        "reproduce.timings",
-        "reproduce.approximation",
-        "reproduce.motorcycle",
-        "reproduce.noise",
-        "reproduce.contour",
-        "reproduce.sharing",
-        "reproduce.sizes",
-        "reproduce.illustration",
-        "reproduce.claims",
-    ],
-    ["reproduce.runner", "reproduce.__init__", "reproduce.__main__"],
-    [
-        "cli.__init__",
-        "cli.talk",
-        "cli.given",
-        "cli.fitted",
-        "cli.fit",
-        "cli.use",
-        "cli.judge",
-        "cli.app",
-        "cli.__main__",
-    ],
-]
-CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl", "safetensors"}
-EDGES = {
-    "botorch",
-    "page",
-    "report_structure",
-    "bars",
-    "recipe",
-    "report",
-    "tables",
-    "datasets",
-    "originals",
-    "plots",
-    "canvas",
-    "structure_plots",
-    "demo",
-    "compiled",
-    "descent",
-    "fortran",
-    "pairwise",
+# Packages and top-level modules, lowest first. Each imports only from those before it.
+ORDER = [
+    "progress",
+    "_util",
+    "_moved",
+    "linalg",
+    "tree",
+    "data",
+    "gp",
+    "experts",
+    "mixture",
+    "scores",
+    "distributed",
     "ray",
-    "ray_workers",
-    "recursion",
-    "sliding",
-    "stream",
-    "stream_fit",
-}  # need an extra, and are imported when used
+    "fitting",
+    "changepoints",
+    "persistence",
+    "training_mode",
+    "summary",
+    "gpytorch_export",
+    "plots",
+    "regressor",
+    "__init__",
+    "report",
+    "datasets",
+    "botorch",
+    "demo",
+    "baselines",
+    "reproduce",
+    "cli",
+]
+CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl"}
 EXTRAS = {"matplotlib", "numba", "ray", "pandas", "typer", "rich"}
+# Packages and modules that need an extra, and are imported when used.
+NEED_EXTRA = {
+    "botorch", "cli", "datasets", "demo", "plots.style", "ray", "report", "reproduce",
+    "data.encoding", "data.parquet", "data.tables", "data.predictions", "fitting.dataset",
+    "distributed.ray_cluster", "distributed.ray_workers", "_util.progress_bar",
+    "linalg.lapack_numba", "tree.routing_numba", "experts.numba_leaf", "experts.numba_leaves",
+    "experts.numba_kernels",
+    "changepoints.numba_kernels",
+}  # fmt: skip
 
 
-def imports_of(path, top_level_only=False):
+def imports_of(path):
+    """Names of all modules and of the names in them that a file imports, but for type checkers only."""
     tree = ast.parse(path.read_text())
-    guarded = {
+    for_type_checkers = {
         id(inner)
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    for node in tree.body if top_level_only else ast.walk(tree):
-        if id(node) in guarded:
+    for node in ast.walk(tree):
+        if id(node) in for_type_checkers:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -184,53 +81,109 @@ def module_of(path):
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
 
 
-def target_of(name):
-    """The module that an import of ``dsmgp....`` is from."""
-    parts = name.split(".")[1:]
-    while parts:
-        where = SOURCE.joinpath(*parts)
-        if where.with_suffix(".py").exists():
-            return ".".join(parts)
-        if where.is_dir():
-            return ".".join([*parts, "__init__"])
-        parts.pop()  # a name inside a module
-    return "__init__"
+def package_of(name):
+    """The package or top-level module that a name under ``dsmgp`` belongs to."""
+    first = name.split(".")[0]
+    is_module = (SOURCE / first).is_dir() or (SOURCE / f"{first}.py").exists()
+    return first if is_module else "__init__"
 
 
-def is_edge(path):
-    """Whether a module needs an extra: it is imported when used."""
-    return module_of(path) in EDGES or path.parent.name in ("cli", "reproduce")
+def needs_extra(path):
+    module = module_of(path)
+    return module in NEED_EXTRA or module.split(".")[0] in NEED_EXTRA
 
 
-def rank(module):
-    for layer, names in enumerate(LAYERS):
-        if module in names:
-            return layer, names.index(module)
-    raise AssertionError(f"{module} has no place in LAYERS")
-
-
-def test_imports_point_one_way():
+def test_imports_between_packages_point_one_way():
     for path in SOURCE.rglob("*.py"):
+        importer = package_of(module_of(path))
         for name in imports_of(path):
             if name.startswith("dsmgp."):
-                target, module = target_of(name), module_of(path)
-                assert rank(target) < rank(module), f"{module} imports {target}"
+                target = package_of(name.removeprefix("dsmgp."))
+                if target != importer and name != "dsmgp.__version__":
+                    assert ORDER.index(target) < ORDER.index(importer), (
+                        f"{module_of(path)} imports {name}"
+                    )
 
 
-def test_every_module_has_a_place():
-    assert {module_of(path) for path in SOURCE.rglob("*.py")} == {
-        name for layer in LAYERS for name in layer
+def test_every_package_has_a_place():
+    found = {package_of(module_of(path)) for path in SOURCE.rglob("*.py")}
+    assert found == set(ORDER)
+
+
+def test_no_package_imports_the_private_names_of_another():
+    for path in SOURCE.rglob("*.py"):
+        for name in imports_of(path):
+            if name.startswith("dsmgp.") and name != "dsmgp.__version__":
+                parts = name.split(".")[1:]
+                if name == "dsmgp._moved":
+                    continue
+                if parts[0] != package_of(module_of(path)):
+                    private = [part for part in parts[1:] if part.startswith("_")]
+                    assert not private, f"{module_of(path)} imports {name}"
+
+
+def inner_imports(path):
+    """Names that functions of a file import when they are called."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if isinstance(function, ast.FunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    yield from (alias.name for alias in node.names)
+                elif isinstance(node, ast.ImportFrom):
+                    yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_functions_import_optional_dependencies_only():
+    """And the command line whatever it needs, so that it starts quickly: no cycle is hidden in a function."""
+    optional = {"matplotlib", "pandas", "polars", "pyarrow", "ray", "rich"}
+    for path in SOURCE.rglob("*.py"):
+        if package_of(module_of(path)) in ("cli", "demo"):
+            continue
+        for name in inner_imports(path):
+            target = target_module(name.removeprefix("dsmgp."))
+            ours = name.startswith("dsmgp.") and needs_extra(
+                SOURCE / f"{target.replace('.', '/')}.py"
+            )
+            assert ours or name.split(".")[0] in optional, (
+                f"{module_of(path)} imports {name} inside"
+            )
+
+
+def target_module(name):
+    """The module that a dotted name is, or is in."""
+    parts = name.split(".")
+    while parts and not SOURCE.joinpath(*parts).with_suffix(".py").exists():
+        if SOURCE.joinpath(*parts).is_dir():
+            return ".".join([*parts, "__init__"])
+        parts.pop()
+    return ".".join(parts) or "__init__"
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    graph = {
+        module_of(path): {
+            target_module(name.removeprefix("dsmgp."))
+            for name in imports_of(path)
+            if name.startswith("dsmgp.")
+        }
+        for path in SOURCE.rglob("*.py")
+        if module_of(path) != "__init__"
     }
+    while graph:
+        free = [
+            module for module, targets in graph.items() if not targets & graph.keys() - {module}
+        ]
+        assert free, f"a circle of imports among {sorted(graph)}"
+        for module in free:
+            del graph[module]
 
 
 def test_the_core_imports_core_dependencies_only():
+    known = CORE | {"dsmgp"} | sys.stdlib_module_names
     for path in SOURCE.rglob("*.py"):
-        if is_edge(path):
-            continue
-        for name in imports_of(path):
-            top = name.split(".")[0]
-            known = CORE | {"dsmgp"} | sys.stdlib_module_names
-            assert top in known, f"{module_of(path)} imports {name}"
+        if not needs_extra(path):
+            for name in imports_of(path):
+                assert name.split(".")[0] in known, f"{module_of(path)} imports {name}"
 
 
 def loaded(statement):
@@ -261,3 +214,25 @@ def test_public_names_are_there_when_asked_for():
 def test_modules_are_there_whatever_was_imported_before():
     code = "import dsmgp; dsmgp.tree.Leaf; assert not hasattr(dsmgp, 'nothing')"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("archive", "ModelFileError"),
+        ("breaks", "BreakingLeaf"),
+        ("breaks", "ChangePoints"),
+        ("executor", "Executor"),
+        ("notices", "FactorisationWarning"),
+        ("splits", "ChangePoint"),
+        ("splits", "Splits"),
+    ],
+)
+def test_former_module_paths_still_import_with_a_warning(former, name):
+    sys.modules.pop(f"dsmgp.{former}", None)
+    with pytest.warns(DeprecationWarning, match="has moved: import from dsmgp"):
+        exec(f"from dsmgp.{former} import {name}", found := {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = __import__(f"dsmgp.{former}", fromlist=[name])
+    assert found[name] is getattr(module, name)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import dsmgp
-from dsmgp import DSMGPRegressor, lapack
-from dsmgp.progress import _listener
+from dsmgp import DSMGPRegressor
+from dsmgp.linalg import threads
+from dsmgp.progress import active_listeners
 
 
 def interrupted(call, delay):
@@ -41,7 +42,7 @@ def seconds(call):
 
 
 def state_of_process():
-    blas = [n_threads() for n_threads, _ in lapack._switches()]
+    blas = [n_threads() for n_threads, _ in threads.blas_thread_settings()]
     return blas, torch.get_num_threads(), torch.get_default_dtype()
 
 
@@ -57,6 +58,9 @@ def fresh(rows):
     model = DSMGPRegressor("matern32", leaf_size=20, sum_children=2, max_iter=3, random_state=0)
     return model.fit(X[:60], y[:60])
 
+
+# An interrupt that falls into a finaliser cannot be raised there: Python prints it and goes on.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 CALLS = {
     "fit": lambda model, X, y: model.fit(X[10:], y[10:]),
@@ -74,7 +78,9 @@ CHANGE_NOTHING = ("predict", "summary")
 
 @pytest.mark.parametrize("n", [4, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CALLS)
-def test_an_interrupt_at_any_moment_leaves_the_estimator_as_it_was(name, n, fitted_rows):
+def test_an_interrupt_at_any_moment_leaves_the_estimator_as_it_was_or_complete(
+    name, n, fitted_rows
+):
     X, y = fitted_rows
     call, model = CALLS[name], fresh(fitted_rows)
     before, other = model.predict(X), fresh(fitted_rows)
@@ -85,14 +91,17 @@ def test_an_interrupt_at_any_moment_leaves_the_estimator_as_it_was(name, n, fitt
         attributes = dict(vars(model))
         cut_short = interrupted(partial(call, model, X, y), delay)
         assert state_of_process() == process
-        assert _listener.get() is None
-        assert not lapack._guard.inside
+        assert not active_listeners()
+        assert not threads._blas_limit.inside
         if not cut_short:
             np.testing.assert_allclose(model.predict(X), after, rtol=1e-9)
             model = fresh(fitted_rows)
             continue
-        if name not in CHANGE_NOTHING:
-            assert vars(model) == attributes
+        if name not in CHANGE_NOTHING and vars(model) != attributes:
+            # The interrupt fell between the one assignment that ends the call and its return: the change is complete.
+            np.testing.assert_allclose(model.predict(X), after, rtol=1e-9)
+            model = fresh(fitted_rows)
+            continue
         np.testing.assert_allclose(model.predict(X), before, rtol=1e-9)
     call(model, X, y)  # and what was interrupted can be done after all
     np.testing.assert_allclose(model.predict(X), after, rtol=1e-9)
@@ -113,10 +122,10 @@ def test_an_interrupt_at_any_moment_of_saving_leaves_a_whole_file(n, fitted_rows
 
 def test_an_interrupt_at_any_evaluation_leaves_the_estimator_as_it_was(fitted_rows, monkeypatch):
     """As a signal does that comes while the evidence is computed."""
-    from dsmgp.experts import Experts
+    from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 
     X, y = fitted_rows
-    evaluate, model = Experts.log_evidence_and_gradient, fresh(fitted_rows)
+    evaluate, model = InMemoryLeafGPs.log_evidence_and_gradient, fresh(fitted_rows)
     before, state = model.predict(X), dict(vars(model))
     for at in (1, 2, 4):
         count = iter(range(1, 10_000))
@@ -126,7 +135,7 @@ def test_an_interrupt_at_any_evaluation_leaves_the_estimator_as_it_was(fitted_ro
                 raise KeyboardInterrupt
             return evaluate(self, *given, **named)
 
-        monkeypatch.setattr(Experts, "log_evidence_and_gradient", cut_short)
+        monkeypatch.setattr(InMemoryLeafGPs, "log_evidence_and_gradient", cut_short)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, y)
         assert vars(model) == state
@@ -137,7 +146,8 @@ def test_an_interrupt_at_any_evaluation_leaves_the_estimator_as_it_was(fitted_ro
 SIGNALLED = """
 import os, signal, sys, threading, time
 import numpy as np, torch
-from dsmgp import DSMGPRegressor, lapack
+from dsmgp import DSMGPRegressor
+from dsmgp.linalg import threads
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have this run with Ctrl-C ignored
 torch.set_num_threads(2)
@@ -158,7 +168,7 @@ for call in calls:
     start = time.perf_counter(); call(other); took.append(time.perf_counter() - start)
     after.append(other.predict(X))
 expected, n_interrupted = model.predict(X), 0
-blas = [n() for n, _ in lapack._switches()]
+blas = [n() for n, _ in threads.blas_thread_settings()]
 for round in range(int(sys.argv[1])):
     for call, seconds, changed in zip(calls, took, after):
         delay = float(rng.uniform(0.0, 1.2 * seconds))
@@ -182,7 +192,7 @@ for round in range(int(sys.argv[1])):
             model = fresh()
         else:
             np.testing.assert_allclose(told, expected, rtol=1e-9)
-        assert [n() for n, _ in lapack._switches()] == blas
+        assert [n() for n, _ in threads.blas_thread_settings()] == blas
         assert torch.get_num_threads() == 2
 print("interrupted", n_interrupted)
 """

@@ -1,88 +1,91 @@
-"""Rounding stays under the bounds that docs/numerics.md states, on matrices that are hard, in both engines and precisions."""
+"""Rounding stays under the bounds that docs/numerics.md states, on matrices that are hard, in both backends and precisions."""
 
 import functools
 
-import fifty_digits
 import gpytorch
 import numpy as np
-import oracle
 import pytest
 import torch
-from hard_kernels import hard_kernels, residuals
 
 from dsmgp import DSMGPRegressor
-from dsmgp.batched import BatchedEngine
-from dsmgp.native import KINDS, NativeEngine
-from dsmgp.notices import FactorisationWarning
-from dsmgp.process import SINGLE_NOISE_FLOOR
+from dsmgp._util.warnings import FactorisationWarning
+from dsmgp.experts.numba_backend import KINDS, NumbaBackend
+from dsmgp.experts.torch_backend import TorchBackend
+from dsmgp.gp.process import SINGLE_NOISE_FLOOR
+from tests.support import fifty_digits, oracle
+from tests.support.hard_kernels import hard_kernels, residuals
 
-pytest.importorskip("dsmgp.compiled", reason="needs numba", exc_type=ImportError)
+pytest.importorskip("dsmgp.experts.numba_leaves", reason="needs numba", exc_type=ImportError)
 
 # In units of the order of the matrix times the precision (Higham 2002, theorem 10.3, has n + 1 of them).
 MOST_FACTOR, MOST_SOLVE = 2.0, 4.0
 EPS = np.finfo(np.float64).eps
 N_LEAVES = 250  # of each of four kernels
 ENGINES = {
-    "native": (NativeEngine, torch.float64),
-    "batched": (BatchedEngine, torch.float64),
-    "single": (BatchedEngine, torch.float32),
+    "native": (NumbaBackend, torch.float64),
+    "batched": (TorchBackend, torch.float64),
+    "single": (TorchBackend, torch.float32),
 }
 
 
 def exact(kind):
-    return lambda X, natural: oracle.kernel(kind, natural[:-2], natural[-2])(X, X)
+    return lambda X, kernel_parameters: oracle.kernel(
+        kind, kernel_parameters[:-2], kernel_parameters[-2]
+    )(X, X)
 
 
 @functools.cache
-def measured(kind, engine, n_leaves=N_LEAVES, most_rows=80, seed=1):
+def measured(kind, backend, n_leaves=N_LEAVES, most_rows=80, seed=1):
     hard = hard_kernels(kind, n_leaves, seed, most_rows)
-    return hard, residuals(hard, ENGINES[engine][0], exact(kind), ENGINES[engine][1])
+    return hard, residuals(hard, ENGINES[backend][0], exact(kind), ENGINES[backend][1])
 
 
-def most_matrix_error(kind, engine, reach):
+def most_matrix_error(kind, backend, reach):
     """What a covariance may be wrong by, over the output scale; ``reach`` is how many length-scales rows are apart.
 
     Rounding the inputs alone moves it by the precision times the reach. Distances by products lose more, and kernels in
     the distance itself the square root of what is lost.
     """
-    if engine == "native":
+    if backend == "native":
         return 4 * EPS * (1 + reach)
-    eps = torch.finfo(ENGINES[engine][1]).eps
+    eps = torch.finfo(ENGINES[backend][1]).eps
     lost = 0.4 * eps**0.45 if kind == "matern12" else 0.0
     return np.maximum(400 * eps * (1 + reach), lost)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_factors_and_solutions_have_small_residuals_however_hard_the_matrix(kind, engine):
-    _, found = measured(kind, engine)
+def test_factors_and_solutions_have_small_residuals_however_hard_the_matrix(kind, backend):
+    _, found = measured(kind, backend)
     assert np.isfinite(found.log_evidence).all()
     assert found.factor.max() < MOST_FACTOR
     assert found.solve.max() < MOST_SOLVE
     assert (found.added > 0).any(), "hard enough that some need jitter"
-    most = 1.1e-2 if engine == "single" else 1.1e-11
+    most = 1.1e-2 if backend == "single" else 1.1e-11
     assert found.added.max() < most
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", ENGINES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_covariances_are_as_exact_as_their_inputs_allow(kind, engine):
-    _, found = measured(kind, engine)
-    assert (found.matrix <= most_matrix_error(kind, engine, found.reach)).all()
+def test_covariances_are_as_exact_as_their_inputs_allow(kind, backend):
+    _, found = measured(kind, backend)
+    assert (found.matrix <= most_matrix_error(kind, backend, found.reach)).all()
 
 
-@pytest.mark.parametrize("engine", ["native", "batched"])
+@pytest.mark.parametrize("backend", ["native", "batched"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_evidence_is_that_of_fifty_digits(kind, engine):
+def test_the_evidence_is_that_of_fifty_digits(kind, backend):
     """Up to what an error in the covariances makes of it, which the condition number magnifies."""
-    hard, found = measured(kind, engine, n_leaves=40, most_rows=12, seed=7)
+    hard, found = measured(kind, backend, n_leaves=40, most_rows=12, seed=7)
     for k, rows in enumerate(hard.rows):
-        natural, n = hard.naturals[k], len(rows)
-        added = found.added[k] * natural[-2:].sum() / (1 - found.added[k])
-        expected, fit = fifty_digits.log_evidence(kind, hard.X[rows], hard.y[rows], natural, added)
-        nugget = natural[-1] + added
-        condition = (n * natural[-2] + nugget) / nugget
-        wrong = n * EPS + most_matrix_error(kind, engine, found.reach[k])
+        kernel_parameters, n = hard.kernel_parameters[k], len(rows)
+        added = found.added[k] * kernel_parameters[-2:].sum() / (1 - found.added[k])
+        expected, fit = fifty_digits.log_evidence(
+            kind, hard.X[rows], hard.y[rows], kernel_parameters, added
+        )
+        nugget = kernel_parameters[-1] + added
+        condition = (n * kernel_parameters[-2] + nugget) / nugget
+        wrong = n * EPS + most_matrix_error(kind, backend, found.reach[k])
         most = n * condition * (n + fit) * wrong
         assert abs(found.log_evidence[k] - expected) <= 1e-12 * abs(expected) + most
 
@@ -90,10 +93,10 @@ def test_the_evidence_is_that_of_fifty_digits(kind, engine):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_evidence_of_a_usual_leaf_has_twelve_digits(kind, rng):
     X, y = rng.normal(size=(10, 2)), rng.normal(size=10)
-    natural = np.array([0.8, 1.3, 1.7, 0.1])
-    kernel = oracle.kernel(kind, natural[:2], natural[2])
-    K = kernel(X, X) + natural[3] * np.eye(10)
-    expected, _ = fifty_digits.log_evidence(kind, X, y, natural)
+    kernel_parameters = np.array([0.8, 1.3, 1.7, 0.1])
+    kernel = oracle.kernel(kind, kernel_parameters[:2], kernel_parameters[2])
+    K = kernel(X, X) + kernel_parameters[3] * np.eye(10)
+    expected, _ = fifty_digits.log_evidence(kind, X, y, kernel_parameters)
     dense = -0.5 * (y @ np.linalg.solve(K, y) + np.linalg.slogdet(K)[1] + 10 * np.log(2 * np.pi))
     assert dense == pytest.approx(expected, rel=1e-12)
 
@@ -138,8 +141,15 @@ def test_rows_however_far_are_answered_by_numbers(kernel, dtype, wavy):
     new = np.concatenate([X[:2] * s for s in (0.0, 1.0, -1e8, reach, -reach)])
     mean, std = model.predict(new, return_std=True)
     _, covariance = model.predict(new[:6], return_cov=True)
-    law = model.predict_dist(new)
-    for part in (mean, std, covariance, law.quantile(0.9), law.logpdf(0.0), model.noise_at(new)):
+    leaf_kernel = model.predict_dist(new)
+    for part in (
+        mean,
+        std,
+        covariance,
+        leaf_kernel.quantile(0.9),
+        leaf_kernel.logpdf(0.0),
+        model.noise_at(new),
+    ):
         assert np.isfinite(part).all()
     assert np.isfinite(model.sample_y(new[:6], 3)).all()
 
@@ -197,7 +207,7 @@ def test_a_kernel_that_gives_no_numbers_is_refused(wavy):
     assert not hasattr(model, "tree_")
 
 
-@pytest.mark.filterwarnings("ignore::dsmgp.notices.FactorisationWarning")
+@pytest.mark.filterwarnings("ignore::dsmgp._util.warnings.FactorisationWarning")
 def test_a_matrix_that_nothing_helps_is_refused_in_words(wavy):
     """Covariances that are no covariances: their negative is."""
 

@@ -1,10 +1,10 @@
-"""Progress: it only ever grows, and a fit that is asked to end keeps the best it has."""
+"""Progress never falls, and a fit that is stopped keeps the best result so far."""
 
 import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.progress import Listener, listening, span, stopping, tick
+from dsmgp.progress import Listener, active_listeners, listening, span, stopping, tick
 
 
 def test_progress_of_a_fit_grows_to_the_end(wavy):
@@ -18,7 +18,7 @@ def test_progress_of_a_fit_grows_to_the_end(wavy):
     assert {"trying kernel rbf", "conditioning leaves", "fitting the gate"} <= set(texts)
 
 
-def test_a_fit_that_is_asked_to_end_keeps_the_best_so_far(wavy):
+def test_a_fit_that_is_stopped_keeps_the_best_so_far(wavy):
     X, y = wavy
     listener = Listener()
     calls = []
@@ -37,7 +37,37 @@ def test_a_fit_that_is_asked_to_end_keeps_the_best_so_far(wavy):
     assert not stopping()
 
 
-def test_nobody_need_listen_and_spans_nest():
+def test_listeners_nest():
+    outer, inner = [], []
+    with listening(Listener(lambda share, text: outer.append((share, text)))) as first:
+        with (
+            span(0.5, 1.0, "second half"),
+            listening(Listener(lambda *report: inner.append(report))),
+        ):
+            with span(0.0, 1.0, "a fit"):
+                tick(0.5)
+            assert not stopping()
+            first.stop()
+            assert stopping()
+        assert active_listeners() == (first,)
+    assert inner == [(0.0, "a fit"), (0.5, "a fit"), (1.0, "a fit")]
+    assert (0.75, "a fit") in outer
+    assert outer[-1] == (1.0, "second half")
+
+
+def test_verbose_leaves_the_listener_of_the_caller_connected(wavy, monkeypatch):
+    monkeypatch.setattr("dsmgp._util.progress_bar.can_draw", lambda: True)
+    heard = []
+    listener = Listener(lambda *report: heard.append(report))
+    listener.stop()
+    with listening(listener):
+        stopped = DSMGPRegressor("rbf", random_state=0, verbose=True).fit(*wavy)
+    assert heard
+    whole = DSMGPRegressor("rbf", random_state=0).fit(*wavy)
+    assert stopped.n_evaluations_ < 0.5 * whole.n_evaluations_
+
+
+def test_progress_without_listeners_and_nested_spans():
     tick(0.5)
     heard = []
     with listening(Listener(lambda share, text: heard.append(round(share, 3)))):

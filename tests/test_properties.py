@@ -8,16 +8,15 @@ import pytest
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from odd_tables import FORMS, dressed, options, options_with_breaks, tables
 
 from dsmgp import ChangePoints, DSMGPRegressor
-from dsmgp.breaking import BreakingModel
-from dsmgp.notices import FactorisationWarning
-from dsmgp.process import NOISE_FLOOR
+from dsmgp._util.validation import SINGLE_LARGEST
+from dsmgp._util.warnings import FactorisationWarning
+from dsmgp.gp.process import NOISE_FLOOR
 from dsmgp.tree import Leaf, Product, Region, Sum
-from dsmgp.validation import SINGLE_LARGEST
+from tests.support.odd_tables import FORMS, dressed, options, options_with_breaks, tables
 
-pytestmark = pytest.mark.filterwarnings("ignore::dsmgp.notices.FactorisationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::dsmgp._util.warnings.FactorisationWarning")
 
 
 def holds(law, n, *drawn):
@@ -72,7 +71,7 @@ def too_few_for_segments(table, chosen):
 
 def is_out_of_reach(model, asked):
     """Whether some row lies too far away for single precision."""
-    far = np.abs(model._model.inputs.to_experts(np.asarray(asked, dtype=np.float64))).max()
+    far = np.abs(model.state_.model.inputs.to_experts(np.asarray(asked, dtype=np.float64))).max()
     return model.dtype == "float32" and far >= SINGLE_LARGEST
 
 
@@ -99,7 +98,7 @@ def holds_a_valid_law(model, asked):
     assert (np.diff(levels, axis=0) >= 0).all()
     assert np.isfinite(law.logpdf(law.mean)).all()
     assert np.isfinite(model.log_marginal_likelihood_)
-    if isinstance(model._model, BreakingModel):
+    if model.state_.model.change_dimension is not None:
         noise = np.atleast_1d(model.noise_) * np.diag(model.output_loading_) ** 2
         assert (std.reshape(len(std), -1) ** 2 >= noise * (1 - 1e-6)).all()
     else:

@@ -232,7 +232,10 @@ def test_a_memory_limit_changes_no_result(wavy):
     X, y = wavy
     free = DSMGPRegressor(leaf_size=20, random_state=0).fit(X, y)
     tight = DSMGPRegressor(leaf_size=20, random_state=0, memory_limit="20 kB").fit(X, y)
-    assert tight._model.experts.factors.n_bytes < free._model.experts.factors.n_bytes
+    assert (
+        tight.state_.model.leaf_posterior.factors.n_bytes
+        < free.state_.model.leaf_posterior.factors.n_bytes
+    )
     np.testing.assert_array_equal(
         free.predict(X, return_std=True)[1], tight.predict(X, return_std=True)[1]
     )
@@ -432,7 +435,7 @@ def test_bad_test_rows_are_refused(wavy):
     ids=["constant", "repeated", "constant_column", "tiny"],
 )
 @pytest.mark.parametrize("structure", ["balanced", "paper"])
-def test_degenerate_inputs_still_give_a_valid_law(X, structure, rng):
+def test_degenerate_inputs_still_give_a_valid_distribution(X, structure, rng):
     y = rng.normal(size=30)
     model = DSMGPRegressor(leaf_size=5, structure=structure, random_state=0).fit(X, y)
     mean, std = model.predict(X, return_std=True)
@@ -458,6 +461,10 @@ def test_evaluations_of_trials_are_counted(rng):
     y = np.sin(5 * X[:, 0]) + 0.1 * rng.normal(size=60)
     one = DSMGPRegressor("matern32", random_state=0).fit(X, y)
     tried = DSMGPRegressor(random_state=0).fit(X, y)
-    assert one.n_evaluations_ == sum(found.n_evaluations for found in one._learned) > 0
-    assert tried.n_evaluations_ > sum(found.n_evaluations for found in tried._learned)
+    assert (
+        one.n_evaluations_ == sum(result.n_evaluations for result in one.state_.search.results) > 0
+    )
+    assert tried.n_evaluations_ > sum(
+        result.n_evaluations for result in tried.state_.search.results
+    )
     assert DSMGPRegressor("matern32", optimizer=None).fit(X, y).n_evaluations_ == 0

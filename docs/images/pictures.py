@@ -1,4 +1,4 @@
-"""Draws ``pictures.png``, which the page on pictures shows: ``python docs/images/pictures.py``."""
+"""Draws ``pictures.png`` of the page on plots: ``python docs/images/pictures.py``."""
 
 from pathlib import Path
 

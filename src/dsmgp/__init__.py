@@ -18,24 +18,30 @@ __all__ = [
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dsmgp.archive import ModelFileError
-    from dsmgp.breaks import ChangePoints
-    from dsmgp.mixture import Mixture
-    from dsmgp.notices import FactorisationWarning
+    from dsmgp._util.archive import ModelFileError
+    from dsmgp._util.warnings import FactorisationWarning
+    from dsmgp.mixture.distribution import Mixture
     from dsmgp.regressor import DSMGPRegressor, load
+    from dsmgp.tree.changepoint_leaf import ChangePoints
 else:
-    # Loaded when asked for: scikit-learn, which the regressor stands on, brings in scipy.stats and
-    # pandas, and so takes not much less than torch and gpytorch. Hidden from type checkers, which
-    # would believe a module with __getattr__ to have every name.
+    # Loaded on first use: scikit-learn, which the regressor needs, imports scipy.stats and pandas and so takes
+    # nearly as long as torch and gpytorch. Hidden from type checkers, which assume that a module with
+    # __getattr__ has every name.
     from importlib import import_module
 
-    _HOMES = {
-        "ChangePoints": "breaks", "DSMGPRegressor": "regressor", "FactorisationWarning": "notices",
-        "Mixture": "mixture", "ModelFileError": "archive", "load": "regressor",
-    }  # fmt: skip
+    from dsmgp import _moved
+
+    _MODULE_OF = {
+        "ChangePoints": "tree.changepoint_leaf",
+        "DSMGPRegressor": "regressor",
+        "FactorisationWarning": "_util.warnings",
+        "Mixture": "mixture.distribution",
+        "ModelFileError": "_util.archive",
+        "load": "regressor",
+    }
 
     def __getattr__(name):
-        if name not in _HOMES:
+        if name not in _MODULE_OF:
             try:  # dsmgp.tree, whatever was imported before
                 return import_module(f"dsmgp.{name}")
             except ModuleNotFoundError as error:
@@ -43,8 +49,10 @@ else:
                     raise
                 message = f"module {__name__!r} has no attribute {name!r}"
                 raise AttributeError(message) from None
-        globals()[name] = found = getattr(import_module(f"dsmgp.{_HOMES[name]}"), name)
-        return found
+        globals()[name] = value = getattr(import_module(f"dsmgp.{_MODULE_OF[name]}"), name)
+        return value
 
     def __dir__():
         return sorted({*globals(), *__all__})
+
+    _moved.install()

@@ -1,4 +1,4 @@
-"""A fitted mixture as a BoTorch model: its posterior works with BoTorch's acquisition functions. Needs ``dsmgp[botorch]``."""
+"""A fitted mixture as a BoTorch model, for Bayesian optimisation with BoTorch's acquisition functions. Needs ``dsmgp[botorch]``."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.sampling.get_sampler import GetSampler
 from botorch.sampling.stochastic_samplers import StochasticSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp._util.arrays import Array
 from dsmgp.regressor import DSMGPRegressor
 
 __all__ = ["DSMGPModel", "MixturePosterior"]
 
-Array = NDArray[np.float64]
-# Step of a finite difference, in units of an input's spread over the training rows.
+# Step of finite differences, in standard deviations of an input over the training rows.
 STEP = 1e-5
-# Slopes to either side that differ by more than this factor straddle an edge between leaves: the smaller one counts.
+# One-sided slopes that differ by more than this factor are taken across an edge between leaves: the smaller one is used.
 EDGE = 10.0
 
 
 class DSMGPModel(Model):  # type: ignore[misc]
-    """A fitted :class:`~dsmgp.DSMGPRegressor` as BoTorch sees models.
+    """A fitted :class:`~dsmgp.DSMGPRegressor` with the interface of a BoTorch model.
 
     Parameters
     ----------
     regressor : DSMGPRegressor
-        Fitted.
+        A fitted estimator.
     posterior_kind : {"moments", "mixture"}
-        ``"moments"``: a Gaussian with the mixture's joint mean and covariance, which has gradients (by
-        differences) and works with all acquisition functions, analytic ones included. ``"mixture"``: joint draws from the
-        mixture itself, for acquisition functions by Monte Carlo; they have no gradients, so optimise these over
+        ``"moments"``: a Gaussian with the mixture's joint mean and covariance. It has gradients (by finite
+        differences) and works with all acquisition functions, including analytic ones. ``"mixture"``: joint draws from the
+        mixture itself, for Monte Carlo acquisition functions. Draws have no gradients, so optimise over
         a list of candidates (``optimize_acqf_discrete``).
 
     Examples
@@ -59,12 +58,12 @@ class DSMGPModel(Model):  # type: ignore[misc]
             raise ValueError(
                 f"expected posterior_kind to be 'moments' or 'mixture', got {posterior_kind!r}"
             )
-        regressor._fitted  # noqa: B018  # refused before a fit
+        regressor.state_  # noqa: B018  # refused before a fit
         self.regressor, self.posterior_kind = regressor, posterior_kind
 
     @property
     def num_outputs(self) -> int:
-        return int(self.regressor._rows[1].shape[1])
+        return int(self.regressor.state_.schema.n_outputs)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -72,11 +71,11 @@ class DSMGPModel(Model):  # type: ignore[misc]
 
     @property
     def train_inputs(self) -> tuple[Tensor]:
-        return (torch.from_numpy(self.regressor._rows[0]),)
+        return (torch.from_numpy(self.regressor.state_.rows.X),)
 
     @property
     def train_targets(self) -> Tensor:
-        return torch.from_numpy(self.regressor._rows[1])
+        return torch.from_numpy(self.regressor.state_.rows.Y)
 
     def posterior(
         self,
@@ -86,25 +85,40 @@ class DSMGPModel(Model):  # type: ignore[misc]
         posterior_transform: Callable[[Posterior], Posterior] | None = None,
         **_: Any,
     ) -> Posterior:
-        """The joint law at the q rows of every batch, X of shape (..., q, d)."""
+        """Return the joint predictive distribution at the q rows of every batch.
+
+        Parameters
+        ----------
+        X : tensor of shape (..., q, d)
+        output_indices : list of int, optional
+            Outputs to predict; all by default.
+        observation_noise : bool
+            Whether to predict observations rather than f.
+        posterior_transform : callable, optional
+            Applied to the posterior.
+        """
         if isinstance(observation_noise, Tensor):
             raise NotImplementedError("observation_noise as a tensor: the noise is the model's own")
         self.eval()
         noise = bool(observation_noise)
         chosen = list(range(self.num_outputs)) if output_indices is None else output_indices
-        found: Posterior
+        posterior: Posterior
         if self.posterior_kind == "mixture":
             _refuse_gradients(X)
-            found = MixturePosterior(self.regressor, X, noise, chosen)
+            posterior = MixturePosterior(self.regressor, X, noise, chosen)
         else:
             mean, covariance = _Moments.apply(X, self.regressor, noise)
-            found = GPyTorchPosterior(_gaussian(mean, covariance, chosen))
-        return found if posterior_transform is None else posterior_transform(found)
+            posterior = GPyTorchPosterior(_gaussian(mean, covariance, chosen))
+        return posterior if posterior_transform is None else posterior_transform(posterior)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **_: Any) -> DSMGPModel:
-        """A new model that has seen further rows, (n, d) and (n, n_outputs); tree, hyperparameters and gate are kept.
+        """Return a new model conditioned on further rows; tree, hyperparameters and gate stay the same.
 
-        A batch of several sets of rows, each for a model of its own, is refused.
+        Parameters
+        ----------
+        X : tensor of shape (n, d)
+        Y : tensor of shape (n, n_outputs)
+            Batches, each for a model of its own, are not supported.
         """
         n_dims, n_outputs = self.regressor.n_features_in_, self.num_outputs
         _refuse_batches(X, Y)
@@ -112,15 +126,15 @@ class DSMGPModel(Model):  # type: ignore[misc]
         again = copy.copy(self.regressor)  # what was fitted is never changed in place
         again.partial_fit(
             _rows(self.regressor, X.reshape(-1, n_dims)),
-            outputs[:, 0] if self.regressor._squeeze else outputs,
+            outputs[:, 0] if self.regressor.state_.schema.single_output else outputs,
             adapt=False,
         )
         return DSMGPModel(again, self.posterior_kind)
 
     def fantasize(self, X: Tensor, *_: Any, **__: Any) -> DSMGPModel:
-        """Not available: it asks for a batch of models, one for each draw."""
+        """Not available: it needs a batch of models, one for each draw."""
         raise NotImplementedError(
-            "fantasize needs a batch of models, one for each draw, and this is one model; use an acquisition function "
+            "fantasize needs a batch of models, one for each draw, and this is a single model; use an acquisition function "
             "without fantasies, such as qLogExpectedImprovement, or condition_on_observations for one draw at a time"
         )
 
@@ -133,7 +147,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
 
 
 def _refuse_gradients(X: Tensor) -> None:
-    """Or torch would say, much later, that some element 0 does not require grad."""
+    """Raise a clear error, where torch would fail much later."""
     if X.requires_grad and torch.is_grad_enabled():
         raise NotImplementedError(
             "draws of posterior_kind='mixture' have no gradients; optimise over a list of candidates "
@@ -142,7 +156,7 @@ def _refuse_gradients(X: Tensor) -> None:
 
 
 def _refuse_batches(X: Tensor, Y: Tensor) -> None:
-    """Rows of several sets are not rows of one."""
+    """Raise NotImplementedError for several sets of rows."""
     if X.shape[:-2].numel() > 1 or Y.shape[:-2].numel() > 1:
         raise NotImplementedError(
             f"expected X of shape (n, d) and Y of shape (n, n_outputs), got {tuple(X.shape)} and {tuple(Y.shape)}: a "
@@ -151,7 +165,16 @@ def _refuse_batches(X: Tensor, Y: Tensor) -> None:
 
 
 class MixturePosterior(Posterior):  # type: ignore[misc]
-    """Joint draws from the mixture at the q rows of every batch; no gradients."""
+    """The mixture at the q rows of every batch, by joint draws without gradients.
+
+    Parameters
+    ----------
+    regressor : DSMGPRegressor
+    X : tensor of shape (..., q, d)
+    include_noise : bool
+    outputs : list of int
+        Outputs to predict.
+    """
 
     def __init__(
         self, regressor: DSMGPRegressor, X: Tensor, include_noise: bool, outputs: list[int]
@@ -192,17 +215,17 @@ class MixturePosterior(Posterior):  # type: ignore[misc]
 
     def _moment(self, name: str) -> Tensor:
         rows = self.X.reshape(-1, self.X.shape[-1])
-        law = self.regressor.predict_dist(_rows(self.regressor, rows), self.include_noise)
-        values = getattr(law, name).reshape(len(rows), -1)[:, self.outputs]
+        predicted = self.regressor.predict_dist(_rows(self.regressor, rows), self.include_noise)
+        values = getattr(predicted, name).reshape(len(rows), -1)[:, self.outputs]
         return torch.from_numpy(values).to(self.X).reshape(self._shape)
 
     def rsample(self, sample_shape: torch.Size | None = None) -> Tensor:
-        """Draws of shape (*sample_shape, ..., q, n_outputs), random as torch's generator says."""
+        """Return draws of shape (*sample_shape, ..., q, n_outputs), seeded by torch's generator."""
         shape = torch.Size([1]) if sample_shape is None else sample_shape
         rng = np.random.default_rng(int(torch.randint(2**62, (1,))))
         batches = self.X.reshape(-1, *self.X.shape[-2:])
         drawn = [
-            self.regressor._model.draws(_numpy(batch), shape.numel(), rng, self.include_noise)
+            self.regressor.state_.model.draws(_numpy(batch), shape.numel(), rng, self.include_noise)
             for batch in batches
         ]  # each (q, n_outputs, n_samples)
         table = np.moveaxis(np.stack(drawn)[:, :, self.outputs], -1, 0)
@@ -217,7 +240,7 @@ def _sampler(
 
 
 class _Moments(torch.autograd.Function):
-    """Joint means (..., q, m) and covariances (..., m, q, q), with gradients by central differences."""
+    """Joint means (..., q, n_outputs) and covariances (..., n_outputs, q, q), with gradients by finite differences."""
 
     @staticmethod
     def forward(
@@ -231,32 +254,32 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         (X,) = ctx.saved_tensors
-        by_mean, by_covariance = (_numpy(gradient) for gradient in gradients)
+        by_mean, by_covariance = (_numpy(part) for part in gradients)
         rows = _numpy(X)
-        spread = ctx.regressor._rows[0].std(axis=0)
+        spread = ctx.regressor.state_.rows.X.std(axis=0)
         steps = STEP * np.where(spread > 0, spread, 1.0)
 
         def value(moved: Array) -> Array:
-            """What is differentiated, one number for each batch."""
+            """Return the function that is differentiated, (...): one number for each batch."""
             mean, covariance = _moments(ctx.regressor, moved, ctx.include_noise)
             return np.asarray(
                 (by_mean * mean).sum((-1, -2)) + (by_covariance * covariance).sum((-1, -2, -3))
             )
 
-        here, found = value(rows), np.zeros_like(rows)
+        here, gradient = value(rows), np.zeros_like(rows)
         for row in range(rows.shape[-2]):
             for column, step in enumerate(steps):
                 up, down = rows.copy(), rows.copy()
                 up[..., row, column] += step
                 down[..., row, column] -= step
-                found[..., row, column] = _slope(
+                gradient[..., row, column] = _slope(
                     (value(up) - here) / step, (here - value(down)) / step
                 )
-        return torch.from_numpy(found).to(X), None, None
+        return torch.from_numpy(gradient).to(X), None, None
 
 
 def _slope(ahead: Array, behind: Array) -> Array:
-    """Their average, unless one of them is across an edge."""
+    """Return the average of two one-sided slopes, or the smaller one where the other is across an edge."""
     small = np.where(np.abs(ahead) < np.abs(behind), ahead, behind)
     large = np.where(np.abs(ahead) < np.abs(behind), behind, ahead)
     edge = (np.abs(large) > EDGE * np.abs(small)) & (np.abs(large) > 1e-6)
@@ -265,20 +288,22 @@ def _slope(ahead: Array, behind: Array) -> Array:
 
 def _moments(regressor: DSMGPRegressor, X: Array, include_noise: bool) -> tuple[Array, Array]:
     *batch, q, d = X.shape
-    model, n_outputs = regressor._model, regressor._rows[1].shape[1]
+    model, n_outputs = regressor.state_.model, regressor.state_.schema.n_outputs
     flat = X.reshape(-1, d)
     if q == 1:
         mean, std = model.moments(flat, include_noise)
         return mean.reshape(*batch, 1, n_outputs), (std**2).reshape(*batch, n_outputs, 1, 1)
-    found = [model.covariance(rows, include_noise) for rows in flat.reshape(-1, q, d)]
-    means, covariances = (np.stack(part) for part in zip(*found, strict=True))
+    joint = [model.covariance(rows, include_noise) for rows in flat.reshape(-1, q, d)]
+    means, covariances = (np.stack(part) for part in zip(*joint, strict=True))
     return means.reshape(*batch, q, n_outputs), covariances.reshape(*batch, n_outputs, q, q)
 
 
 def _gaussian(mean: Tensor, covariance: Tensor, outputs: list[int]) -> Any:
-    """One output: a Gaussian over rows. Several: independent ones, as moments say nothing across outputs here."""
-    each = [MultivariateNormal(mean[..., k], covariance[..., k, :, :]) for k in outputs]
-    return each[0] if len(each) == 1 else MultitaskMultivariateNormal.from_independent_mvns(each)
+    """Return a Gaussian over rows for one output, independent ones for several: covariances are within outputs only."""
+    normals = [MultivariateNormal(mean[..., k], covariance[..., k, :, :]) for k in outputs]
+    if len(normals) == 1:
+        return normals[0]
+    return MultitaskMultivariateNormal.from_independent_mvns(normals)
 
 
 def _numpy(X: Tensor) -> Array:
@@ -286,6 +311,7 @@ def _numpy(X: Tensor) -> Array:
 
 
 def _rows(regressor: DSMGPRegressor, X: Tensor) -> Any:
+    """Return rows as the estimator expects them, with column names if it was fitted with some."""
     rows = _numpy(X)
     if not hasattr(regressor, "feature_names_in_"):
         return rows

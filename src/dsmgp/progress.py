@@ -1,7 +1,7 @@
-"""How far a fit is, for whoever listens, and whether it was asked to come to an end.
+"""Progress of a fit for whoever listens, and a way to ask the fit to stop early.
 
-A fit says in which part of the work it is (:func:`span`) and how much of that part is done (:func:`tick`). Nobody listens
-unless :func:`listening` is used, and then nothing is printed here: that is for the listener.
+A fit reports in which stage it is (:func:`span`) and how much of that stage is done (:func:`tick`). Listeners are
+registered by :func:`listening`; they nest, and nothing is printed here.
 """
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Enough", "Listener", "listening", "span", "stopping", "tick"]
+__all__ = ["Listener", "StopFitting", "active_listeners", "listening", "span", "stopping", "tick"]
 
 
-class Enough(Exception):
-    """Raised inside a search that was asked to end, and caught by it: the best so far is kept.
+class StopFitting(Exception):
+    """Raised inside a search that was asked to stop, and caught by it: the best result so far is kept.
 
     Examples
     --------
-    >>> def hard(x):
+    >>> def objective(x):
     ...     if stopping():
-    ...         raise Enough
+    ...         raise StopFitting
     ...     return x**2
     >>> with listening(Listener()) as listener:
     ...     listener.stop()
     ...     try:
-    ...         hard(2)
-    ...     except Enough:
+    ...         objective(2)
+    ...     except StopFitting:
     ...         print("the best so far")
     the best so far
     """
 
 
+Enough = StopFitting  # its name up to version 0.1
+
+
 class Listener:
-    """Hears of progress, and may ask the fit to end.
+    """Receives reports of progress, and may ask the fit to stop.
 
     Parameters
     ----------
     hear : callable
-        Called with the share of the work done, which never falls, and what is being done. May be called from any thread.
+        Called with the share of the work done, which never falls, and the name of the present stage. May be called
+        from any thread.
 
     Examples
     --------
@@ -55,68 +59,84 @@ class Listener:
         self.hear = hear
         self.stopping = False
         self.share, self.text = 0.0, ""
-        self._spans = [(0.0, 1.0)]
+        self._spans = [(0.0, 1.0, "")]
         self._lock = threading.RLock()
 
     def stop(self) -> None:
-        """Ask the fit to learn no further and to finish with the best it has."""
+        """Ask the fit to stop learning and to finish with the best result it has."""
         self.stopping = True
+
+    def _enter(self, low: float, high: float, text: str) -> None:
+        with self._lock:
+            outer_low, outer_high, _ = self._spans[-1]
+            width = outer_high - outer_low
+            self._spans.append((outer_low + low * width, outer_low + high * width, text))
+            self.text = text
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._spans.pop()
+            self.text = self._spans[-1][2]
 
     def _tick(self, fraction: float) -> None:
         with self._lock:
-            low, high = self._spans[-1]
+            low, high, _ = self._spans[-1]
             share = low + (high - low) * min(max(fraction, 0.0), 1.0)
             if share >= self.share:
                 self.share = share
                 self.hear(share, self.text)
 
 
-# Who listens to what this thread does: fits in other threads are not heard, nor told to end.
-_listener: ContextVar[Listener | None] = ContextVar("dsmgp_listener", default=None)
+# Listeners of this thread, outermost first: fits in other threads are neither heard nor stopped.
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("dsmgp_listeners", default=())
+
+
+def active_listeners() -> tuple[Listener, ...]:
+    """Return the listeners of this thread, outermost first.
+
+    Examples
+    --------
+    >>> with listening(Listener()) as outer, listening(Listener()) as inner:
+    ...     active_listeners() == (outer, inner)
+    True
+    """
+    return _listeners.get()
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[Listener]:
-    """For the time of a fit in this thread."""
-    outer = _listener.get()
+    """Register a listener for the fits inside, in this thread; those registered outside go on listening."""
+    outer = _listeners.get()
     try:
-        _listener.set(listener)
+        _listeners.set(tuple(dict.fromkeys((*outer, listener))))
         yield listener
     finally:
-        _listener.set(outer)
+        _listeners.set(outer)
 
 
 @contextmanager
 def span(low: float, high: float, text: str) -> Iterator[None]:
-    """A part of the work: from one share to another of that in which it lies."""
-    told = _listener.get()
-    if told is None:
-        yield
-        return
-    with told._lock:
-        outer_low, outer_high = told._spans[-1]
-        width = outer_high - outer_low
-        told._spans.append((outer_low + low * width, outer_low + high * width))
-        before, told.text = told.text, text
-    tick(0.0)
+    """Enter a stage of the work, which takes it from share ``low`` to ``high`` of the stage around it."""
+    listeners = _listeners.get()
+    for listener in listeners:
+        listener._enter(low, high, text)
     try:
+        tick(0.0)
         yield
         tick(1.0)
     finally:
-        with told._lock:
-            told._spans.pop()
-            told.text = before
+        for listener in listeners:
+            listener._leave()
 
 
 def tick(fraction: float) -> None:
-    """So much of the present part is done."""
-    listener = _listener.get()
-    if listener is not None:
+    """Report that ``fraction`` of the present stage is done."""
+    for listener in _listeners.get():
         listener._tick(fraction)
 
 
 def stopping() -> bool:
-    """Whether the fit was asked to come to an end.
+    """Return whether any listener has asked the fit to stop.
 
     Examples
     --------
@@ -125,5 +145,4 @@ def stopping() -> bool:
     ...     stopping()
     True
     """
-    listener = _listener.get()
-    return listener is not None and listener.stopping
+    return any(listener.stopping for listener in _listeners.get())

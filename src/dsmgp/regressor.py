@@ -1,40 +1,70 @@
-"""The scikit-learn face of the model: rows come and go in its shapes."""
+"""The estimator: scikit-learn's interface to fitting, online updates, prediction and model files.
+
+Each verb computes a new :class:`~dsmgp.fitting.state.FittedState` and assigns it at its end: an error or an
+interrupt leaves the estimator as it was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gpytorch
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import NotFittedError
 
-from dsmgp.breaks import ChangePoints
-from dsmgp.changeable import numbered
-from dsmgp.drawn import Drawn
-from dsmgp.executor import Executor
-from dsmgp.frames import OUTPUTS, column_names, framed, kind_of
-from dsmgp.guard import progress_shown, unchanged_on_error
-from dsmgp.mixture import Mixture
-from dsmgp.parameters import checked
-from dsmgp.streamed import Streamed
-from dsmgp.tree import Node
-from dsmgp.updates import Rows
-from dsmgp.validation import check_choice, check_count, check_noise, random_generator
+from dsmgp import plots
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import (
+    check_choice,
+    check_count,
+    check_noise,
+    check_row_ids,
+    input_number,
+    random_generator,
+)
+from dsmgp.changepoints.config import changepoint_config
+from dsmgp.changepoints.fit import fit_changepoints
+from dsmgp.data.frames import OUTPUTS
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.schema import ColumnSchema
+from dsmgp.distributed.executor import Executor
+from dsmgp.fitting.checkpoint import checkpointed
+from dsmgp.fitting.config import FitConfig, check_parameters
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.finetune import finetune
+from dsmgp.fitting.fit import fit
+from dsmgp.fitting.learning import FitContext
+from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.fitting.training_data import InMemoryRows, TrainingData
+from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
+from dsmgp.gpytorch_export import exact_leaf
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.fitted_model import check_supported
+from dsmgp.mixture.splits import ChangePoint, Splits
+from dsmgp.persistence.estimator import read_model, write_model
+from dsmgp.summary import summarise
+from dsmgp.training_mode import progress_shown, training_mode
+from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
+from dsmgp.tree.nodes import Node, Sum
 
-__all__ = ["DSMGPRegressor", "load"]
+__all__ = ["DSMGPRegressor", "fit_table", "load"]
 
-Array = NDArray[np.float64]
+logger = logging.getLogger("dsmgp")
 
 
-class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Gaussian-process regression that scales: a deep structured mixture of GPs.
+class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Gaussian-process regression for large data: a deep structured mixture of GPs.
 
-    The input space is partitioned in several random ways, and every part has a GP of its own (Trapp et al.,
-    AISTATS 2020). The partitions are averaged: by default with weights that follow how sure each leaf is
-    at a row, or exactly, by their posterior probabilities.
+    The input space is partitioned in several random ways, and every part (leaf) has a GP of its own (Trapp et al.,
+    AISTATS 2020). The partitions are averaged: by default with weights that depend on the predictive variance of each
+    leaf at a row, or exactly, by their posterior probabilities.
 
     Parameters
     ----------
@@ -46,98 +76,100 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
     mean : str or gpytorch.means.Mean, default="zero"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean.
     noise_variance : float, optional
-        Where the search for the noise variance starts, or its value with ``optimizer=None``. Like the
-        kernel's parameters it is in the units the experts see: those of the standardised outputs,
+        Initial noise variance of the search, or its value with ``optimizer=None``. Like the
+        kernel's parameters it is in the experts' units: those of the standardised outputs,
         or of the outputs themselves with ``standardize=False``.
     structure : {"balanced", "paper", "changepoint"}, ChangePoints or a tree, default="balanced"
-        Compact leaves of like size, the paper's Algorithm 1, or a tree of
-        :class:`~dsmgp.tree.Sum`, :class:`~dsmgp.tree.Product` and :class:`~dsmgp.tree.Leaf` built by hand,
-        in the units of X. ``"changepoint"``: rows in order along one input, cut at any number of places; all
-        segmentations are averaged exactly. :class:`~dsmgp.breaks.ChangePoints` says along which input, how often,
-        and whether there are outliers. Weights are then always the posterior's.
+        Compact leaves of similar size, the paper's Algorithm 1, or a tree of
+        :class:`~dsmgp.tree.nodes.Sum`, :class:`~dsmgp.tree.nodes.Product` and :class:`~dsmgp.tree.nodes.Leaf` built by hand,
+        in the units of X. ``"changepoint"``: rows in order along one input, with any number of change points; all
+        segmentations are averaged exactly. :class:`~dsmgp.tree.changepoint_leaf.ChangePoints` sets the input, how often
+        the function changes, and whether there are outliers. Weights are then always those of the posterior.
     leaf_size : int, sequence of int or "auto", default="auto"
-        M, the most rows in a leaf. A list gives one size per partition (balanced only).
+        M, the largest number of rows in a leaf. A list gives one size per partition (balanced only).
         ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
     sum_children : int or "auto", default="auto"
-        K_S, partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is one
-        size only (balanced); 4 (paper).
+        K_S, the number of partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is
+        only one size (balanced); 4 (paper).
     product_children : int, optional
-        K_P, parts that a product makes: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
+        K_P, the number of parts of a product: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
-        R, layers of sum nodes: 1 (balanced) or 2 (paper).
+        R, the number of layers of sum nodes: 1 (balanced) or 2 (paper).
     weights : {"gated", "posterior", "uniform"}, default="gated"
-        How the leaves that a row reaches are weighed. ``"gated"``: by how sure each of them is there, fitted by
-        leave-one-out (:mod:`dsmgp.gate`). ``"posterior"``: exact Bayesian model averaging, as in the
+        Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
+        leave-one-out (:mod:`dsmgp.mixture.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
         paper. ``"uniform"``: the prior's equal weights.
     local_scale : bool, optional
-        Whether every leaf scales its variance by its own leave-one-out residuals. On with gated weights
-        and off with others unless given.
+        Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
+        weights.
     effort : {"low", "medium", "high"}, default="medium"
-        What "auto" may cost: sizes and number of the leaves, and rows used for learning.
+        How much "auto" may cost: sizes and number of the leaves, and rows used for learning.
     optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
         How hyperparameters are learned. None keeps kernel and noise as given and only conditions.
     objective : {"surrogate", "full"}, default="surrogate"
         Learn on one partition, as the paper does, or go on from there on the evidence of the whole
         mixture.
     max_iter : int, optional
-        Most iterations of the optimiser: 60 (lbfgs), 300 (adam), 1000 (rmsprop).
+        Maximum number of iterations of the optimiser: 60 (lbfgs), 300 (adam), 1000 (rmsprop).
     n_restarts : int, default=0
         Further searches from random starts; the best is kept.
     standardize : bool, default=True
-        Whether inputs and outputs are standardised inside.
+        Whether inputs and outputs are standardised internally.
     device : str, default="auto"
         A torch device; ``"auto"`` is the GPU if there is one.
     dtype : {"float64", "float32"}, default="float64"
         Precision of the experts.
     memory_limit : int or str, optional
-        Bytes, or text such as ``"4GB"``, that matrices may take.
+        Memory for matrices, in bytes or as text such as ``"4GB"``.
     executor : {"local", "ray"} or RayExecutor, default="local"
-        Where leaves are worked on: on threads or the GPU of this process, or by actors of a Ray cluster
-        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` says which cluster, how
-        many workers and what each may have. Results are the same.
+        Where leaves are computed: on threads or the GPU of this process, or by actors of a Ray cluster
+        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` sets the cluster, the
+        number of workers and their resources. Results are the same.
     checkpoint : path, optional
-        A file in which a fit writes down how far it has come. If it is cut short, the same fit goes on from
-        there and finds the same; at its end the file is removed.
+        A file in which a fit records its progress. If it is interrupted, the same fit resumes from there with the
+        same result; at its end the file is removed.
     random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
-        Show progress on standard error: a bar with the time left in terminals and notebooks (with
-        ``dsmgp[cli]``, which brings rich), else lines of the log ``"dsmgp"``.
+        Show progress on standard error: a bar with the estimated time left in terminals and notebooks (with
+        ``dsmgp[cli]``, which installs rich), else lines of the log ``"dsmgp"``.
 
     Attributes
     ----------
     tree_ : Sum, Product or Leaf
-        The structure, in the units of X. Leaves list the numbers of their training rows.
+        The structure, in the units of X. Leaves list the positions of their training rows.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
     kernel_, noise_ : gpytorch kernel and float
-        As learned, in the units the experts see. Several outputs: a list of each; where outputs were rotated
-        they belong to the components, and ``output_loading_`` says how these make up the outputs.
+        As learned, in the experts' units. Several outputs: a list of each; if outputs were rotated they belong to
+        the components, of which ``output_loading_`` composes the outputs.
     leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
-        Noise variance of each leaf, in the order of ``dsmgp.tree.leaves(tree_)`` and in the units the experts
-        see, without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
+        Noise variance of each leaf, in the order of ``dsmgp.tree.nodes.leaves(tree_)`` and in the experts' units,
+        without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
-        ``y = centre + output_loading_ @ z``, with z what the experts see.
+        ``y = centre + output_loading_ @ z``, with z the outputs in the experts' units.
     log_marginal_likelihood_ : float
-        Log evidence of y, in its own units, under the mixture.
+        Log evidence of y, in the units of y, under the mixture.
     loo_score_, loo_score_new_inputs_ : float
         Mean negative log predictive density of training rows, each given all others, and each given all rows
-        of other inputs. Estimates of the score on new rows like these, and at new inputs.
+        with other inputs. They estimate the score on new rows like these, and at new inputs.
     kernel_scores_ : dict of str to float, or None
-        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the units the experts see;
-        lower is better.
+        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better.
     n_induced_trees_ : int
-        How many partitions the mixture averages over.
+        Number of partitions that the mixture averages.
     n_iter_ : int
-        Iterations that the optimiser took, of the output that took most.
+        Iterations of the optimiser, for the output that took most.
     n_evaluations_ : int
-        Evaluations of the evidence and its gradient, each on some of the leaves; trials of kernels and units count.
+        Evaluations of the evidence and its gradient, each on some of the leaves, trials of kernels and scalings included.
     row_ids_ : ndarray of int
-        Numbers of the training rows, in order of arrival; ``Leaf.rows`` are places in this list.
+        Numbers of the training rows, in order of arrival; ``Leaf.rows`` are positions in this array.
     adapted_ : list of str
-        What was due, and done, in the last :meth:`partial_fit` or :meth:`forget`.
+        Maintenance steps performed by the last :meth:`partial_fit` or :meth:`forget`.
     n_features_in_, feature_names_in_
         As in scikit-learn.
+    state_ : FittedState
+        All of this as one immutable object, for code that builds on the estimator: the fitted model, the training rows,
+        the input schema and the record of the search.
 
     Examples
     --------
@@ -152,6 +184,10 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
     >>> low, high = model.predict_dist([[0.0]]).interval(0.9)
     >>> bool(low < 0.0 < high)
     True
+    >>> sorted(model.kernel_scores_), model.n_evaluations_ > 0
+    (['matern12', 'matern32', 'matern52', 'rbf'], True)
+    >>> model.n_features_in_, model.state_.schema.input_names, model.adapted_
+    (1, ['x0'], [])
     """
 
     def __init__(
@@ -204,7 +240,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> DSMGPRegressor:
+    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> Self:
         """Grow the tree, learn the hyperparameters and condition every leaf.
 
         Parameters
@@ -213,26 +249,249 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
             Columns of dates (pandas, polars, NumPy) become days since the first of them.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
         noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
-            Known variances of the measurements, in the units of y squared. They add to the noise that is
+            Known noise variances of the observations, in the units of y squared. They add to the noise that is
             learned; predictions are of observations without them.
 
         Returns
         -------
         self
         """
-        with unchanged_on_error(self), progress_shown(self.verbose):
-            settings = checked(self)
-            names = column_names(y)
-            X, y = self._training_rows(X, y)
-            rng = random_generator(self.random_state)
-            settings = numbered(settings, X.shape[1], getattr(self, "feature_names_in_", None))
-            Y = y.reshape(len(y), -1)
-            # Copies: rows may come and go later, and these must still be what they are now.
-            rows = Rows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
-            self._change_to(self._fit(rows, settings, rng))
-            self._squeeze, self._target_names = y.ndim == 1, names
-            self.__dict__.pop("_table", None)  # of a dataset that it was fitted to before
-            self.adapted_: list[str] = []
+        with training_mode(self.verbose):
+            config = check_parameters(self)
+            schema, X, Y = InputSchema.learn(X, y)
+            # Copies: online updates need these rows again, whatever the caller does to theirs.
+            rows = TrainingRows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
+            self._state = self._fitted_state(rows, schema, config)
+        return self
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike | None = None,
+        adapt: bool = True,
+    ) -> Self:
+        """Add training rows without fitting again (an online update); before ``fit`` it is ``fit``.
+
+        New rows are routed to their leaves, whose Cholesky factors are extended; evidence, weights and scales
+        follow, exactly as if all rows had been there when the leaves were conditioned. The rows get the next
+        numbers (see ``row_ids_``).
+
+        Parameters
+        ----------
+        X, y, noise
+            As in :meth:`fit`; there may be a single row.
+        adapt : bool, default=True
+            Perform maintenance when it is due, and list it in ``adapted_``: after every fifth of the rows of the
+            last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many rows
+            have been added and removed as there were, fit everything again. When this happens depends on the
+            rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as they are.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X[:50], np.sin(6 * X[:50, 0]))
+        >>> model.partial_fit(X[50:], np.sin(6 * X[50:, 0])).predict([[1.0]]).round(1)
+        array([-0.3])
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, noise)
+        before = self.state_
+        check_supported(before.model, "partial_fit")
+        with training_mode(self.verbose):
+            X, Y = before.schema.training_rows(X, y)
+            known_noise = check_noise(noise, Y.shape)
+
+            def add(state: FittedState, part: slice) -> FittedState:
+                return add_rows(
+                    state, X[part], Y[part], None if known_noise is None else known_noise[part]
+                )
+
+            self._state = self._updated(before, len(X), add, adapt)
+        return self
+
+    def forget(self, row_ids: ArrayLike, adapt: bool = True) -> Self:
+        """Remove training rows by their numbers, as if they had never been there.
+
+        Rows are numbered in order of arrival: those of ``fit`` from 0 on, those of later ``partial_fit`` calls
+        after them. ``row_ids_`` lists the present rows, so ``model.forget(model.row_ids_[:-1000])`` keeps a window
+        of the last 1,000 rows.
+
+        Parameters
+        ----------
+        row_ids : array-like of int
+        adapt : bool, default=True
+            As in :meth:`partial_fit`.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+        >>> model.forget([0, 1, 59]).row_ids_[:3]
+        array([2, 3, 4])
+        """
+        before = self.state_
+        check_supported(before.model, "forget")
+        with training_mode(self.verbose):
+            ids = check_row_ids(row_ids)
+            before.rows.positions(ids)  # check all of them before any is removed
+
+            def remove(state: FittedState, part: slice) -> FittedState:
+                return remove_rows(state, ids[part])
+
+            self._state = self._updated(before, len(ids), remove, adapt)
+        return self
+
+    def finetune(
+        self,
+        max_iter: int = 40,
+        similarity: Any = "overlap",
+        parameters: str | Sequence[str] = "noise",
+        rounds: int = 2,
+        weights: str | None = None,
+    ) -> Self:
+        """Give every leaf hyperparameters of its own, tied to those of similar leaves (the paper's eq. 12).
+
+        Leaf i maximises ``sum_j S_ij r_j log p(y_j | X_j, theta_i)``, from where it stands: after fit, or after
+        the last fine-tuning. Scales, gate and leave-one-out scores are then computed again. ``kernel_`` and
+        ``noise_`` stay those that fit has learned for all leaves.
+
+        Parameters
+        ----------
+        max_iter : int, default=40
+            Most iterations of each leaf's search in a round.
+        similarity : {"overlap", "jaccard"}, matrix or callable, default="overlap"
+            S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper.
+            ``"jaccard"``: rows that both hold of those that either holds, so that large leaves count less for the small
+            ones inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a column
+            for each leaf in the order of ``dsmgp.tree.nodes.leaves(tree_)``, entries in [0, 1] and ones on its
+            diagonal; a callable makes one from the list of leaves.
+        parameters : "noise", "all" or sequence of str, default="noise"
+            Which to tune, such as ``["lengthscale", "outputscale", "noise", "mean"]``. Noise alone takes one
+            eigendecomposition per leaf; others take the evidence of every pair of similar leaves again and again.
+        rounds : int, default=2
+            How often the responsibilities r are computed. With prior weights they stay the same, and one round is made.
+        weights : {"prior", "posterior"}, optional
+            r: prior path weights of the leaves (the default), or their posterior responsibilities, which
+            often give all weight to the leaves of one partition.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 2, size=(400, 1))
+        >>> y = np.sin(3 * X[:, 0]) + np.where(X[:, 0] < 1, 0.05, 0.5) * rng.normal(size=400)
+        >>> model = DSMGPRegressor("rbf", leaf_size=50, weights="posterior", random_state=0)
+        >>> quiet, noisy = model.fit(X, y).finetune().noise_at([[0.5], [1.5]])
+        >>> bool(quiet < 0.005 < 0.15 < noisy)  # the truth: 0.0025 and 0.25
+        True
+        """
+        before = self.state_
+        check_supported(before.model, "finetune")
+        with training_mode(self.verbose):
+            state = recondition(before)
+            tuned = finetune(
+                state.mixture,
+                state.rows.X,
+                similarity=similarity,
+                parameters=parameters,
+                weights="prior" if weights is None else weights,
+                rounds=check_count("rounds", rounds),
+                max_iter=check_count("max_iter", max_iter),
+                local_scale=state.local_scale,
+                n_gate_rows=EFFORTS[check_parameters(self).effort].n_gate_rows,
+                rng=random_generator(self.random_state),
+            )
+            n_evaluations = state.search.n_evaluations + tuned.n_evaluations
+            search = replace(state.search, n_evaluations=n_evaluations)
+            self._state = replace(state, model=tuned.model, scores=tuned.scores, search=search)
+        return self
+
+    def fit_dataset(
+        self,
+        data: str | Path | Sequence[str | Path],
+        target: str | Sequence[str],
+        *,
+        features: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        categories: str = "onehot",
+        missing: str = "refuse",
+        store: str | Path | None = None,
+    ) -> Self:
+        """Fit to Parquet files, which may hold far more rows than memory does.
+
+        Scaling, hyperparameters and tree come from a sample of rows; then one pass writes every row to files of its
+        leaves, and leaves are conditioned shard by shard within ``memory_limit``. If the sample holds all rows, the
+        model is that of :meth:`fit`.
+
+        Parameters
+        ----------
+        data : path, glob, or sequence of them
+            Parquet files, or folders of them. All have the same columns.
+        target : str or sequence of str
+            The columns to predict.
+        features, drop : sequence of str
+            Columns to predict from (all others if left out), and columns to leave out.
+        categories : {"onehot", "refuse"}
+            What to do with columns of text.
+        missing : {"refuse", "impute"}
+            What to do with missing values of inputs.
+        store : path, optional
+            A folder for the model and its rows, which :func:`dsmgp.load` reads. A temporary one if left out.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np, pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> x = np.linspace(0, 1, 400)
+        >>> folder = getfixture("tmp_path")
+        >>> parquet.write_table(pa.table({"x": x, "y": np.sin(6 * x)}), folder / "rows.parquet")
+        >>> model = DSMGPRegressor(leaf_size=100, random_state=0).fit_dataset(folder, target="y")
+        >>> model.predict_dataset(folder / "rows.parquet", folder / "predicted.parquet")
+        400
+        >>> parquet.read_table(folder / "predicted.parquet").column_names
+        ['y_mean', 'y_std']
+        """
+        from dsmgp.fitting.dataset import fit_files
+
+        folder = None if store is None else Path(store)
+        with training_mode(self.verbose):
+            state = fit_files(
+                data,
+                [target] if isinstance(target, str) else list(target),
+                {
+                    "features": features,
+                    "drop": drop,
+                    "categories": categories,
+                    "missing": missing,
+                },
+                check_parameters(self),
+                random_generator(self.random_state),
+                folder=folder,
+                checkpoint=self.checkpoint,
+                seeded=self.random_state is not None,
+            )
+            if folder is not None:
+                self._write(state, folder)
+            self._state = state
         return self
 
     def predict(
@@ -242,7 +501,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         return_cov: bool = False,
         include_noise: bool = True,
     ) -> Array | tuple[Array, Array]:
-        """Mean of the predictive law, and its standard deviation or joint covariance.
+        """Predict the mean, and the standard deviation or the joint covariance.
 
         Parameters
         ----------
@@ -250,7 +509,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         return_std, return_cov : bool
             At most one of them.
         include_noise : bool
-            Whether spread is that of a new observation y, or of the function f.
+            Whether the spread is that of a new observation y, or of the function f.
 
         Returns
         -------
@@ -264,62 +523,42 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         >>> X = np.linspace(0, 1, 50)[:, None]
         >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, X[:, 0] ** 2)
         >>> mean, std = model.predict([[0.5], [2.0]], return_std=True)
-        >>> bool(std[0] < std[1])  # less is known away from the rows
+        >>> bool(std[0] < std[1])  # uncertainty grows away from the training rows
         True
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
-        given, X = X, self._test_rows(X)
+        state, output = self.state_, self._output
+        model, schema = state.model, state.schema
+        rows = schema.to_numbers(X)
         if return_cov:
-            mean, covariance = self._model.covariance(X, include_noise)
-            return self._framed(mean, given), self._shaped(np.moveaxis(covariance, 0, -1))
+            mean, covariance = model.covariance(rows, include_noise)
+            return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
-            mean, std = self._model.moments(X, include_noise)
-            return self._framed(mean, given), self._framed(std, given)
-        return self._framed(self._model.mean(X), given)
+            mean, std = model.moments(rows, include_noise)
+            return schema.framed(mean, X, output), schema.framed(std, X, output)
+        return schema.framed(model.mean(rows), X, output)
 
-    def set_output(
-        self, *, transform: str | None = None, predict: str | None = None
-    ) -> DSMGPRegressor:
-        """What :meth:`predict` returns: arrays, or frames of pandas or polars.
+    def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
+        """Return the predictive distribution: at each row a mixture of Gaussians.
 
         Parameters
         ----------
-        transform : str, optional
-            Ignored; scikit-learn's pipelines pass it to all their steps.
-        predict : {"default", "input", "pandas", "polars"}, optional
-            ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind that the rows came in,
-            with their index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes
-            nothing.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> X = pd.DataFrame({"x": [0.0, 0.5, 1.0, 1.5]}, index=list("abcd"))
-        >>> model = DSMGPRegressor("rbf", random_state=0).set_output(predict="input")
-        >>> model.fit(X, X["x"].rename("height")).predict(X[:2]).round(1)
-        a    0.0
-        b    0.5
-        Name: height, dtype: float64
-        """
-        if predict is not None:
-            check_choice("predict", predict, OUTPUTS)
-            self._sklearn_output_config = {"predict": predict}  # which scikit-learn's clone keeps
-        return self
-
-    def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
-        """The whole predictive law: at each row a mixture of Gaussians.
+        X : array-like or frame of shape (n, n_features)
+        include_noise : bool
+            Whether it is that of a new observation y, or of the function f.
 
         Examples
         --------
         >>> import numpy as np
         >>> X = np.linspace(0, 1, 50)[:, None]
-        >>> law = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2).predict_dist([[0.5]])
-        >>> law.mean.round(2)
+        >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> model.predict_dist([[0.5]]).mean.round(2)
         array([0.25])
         """
-        X = self._test_rows(X)
-        return self._model.mixture(X, include_noise, self._squeeze)
+        state = self.state_
+        rows = state.schema.to_numbers(X)
+        return state.model.mixture(rows, include_noise, state.schema.single_output)
 
     def sample_y(
         self,
@@ -328,7 +567,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
         include_noise: bool = False,
     ) -> Array:
-        """Joint draws: functions at the rows of X, (n, n_samples) or (n, n_outputs, n_samples).
+        """Draw functions jointly at the rows of X: (n, n_samples) or (n, n_outputs, n_samples).
 
         Examples
         --------
@@ -339,10 +578,352 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         (3, 4)
         """
         check_count("n_samples", n_samples)
-        X = self._test_rows(X)
-        rng = random_generator(random_state)
-        draws = self._model.draws(X, n_samples, rng, include_noise)
-        return draws[:, 0, :] if self._squeeze else draws
+        state, rng = self.state_, random_generator(random_state)
+        draws = state.model.draws(state.schema.to_numbers(X), n_samples, rng, include_noise)
+        return draws[:, 0, :] if state.schema.single_output else draws
+
+    def noise_at(self, X: ArrayLike) -> Array:
+        """Predict the noise variance at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
+
+        It is the noise of the leaves that a row reaches, with their scales, weighed as in predictions: what the
+        variance of y has beyond that of f. It varies if leaves have been fine-tuned, or have scales of their own.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+        >>> of_y, of_f = (
+        ...     model.predict_dist([[0.5]], include_noise=noisy).var for noisy in (True, False)
+        ... )
+        >>> bool(np.allclose(model.noise_at([[0.5]]), of_y - of_f))
+        True
+        """
+        state = self.state_
+        return state.schema.shaped(state.model.noise_at(state.schema.to_numbers(X)))
+
+    def predict_dataset(
+        self,
+        data: str | Path | Sequence[str | Path],
+        out: str | Path,
+        *,
+        interval: float | Sequence[float] = (),
+        quantiles: Sequence[float] = (),
+        keep: Sequence[str] = (),
+        include_noise: bool = True,
+    ) -> int:
+        """Predict the rows of Parquet files, in batches, and write a Parquet file.
+
+        Parameters
+        ----------
+        data : path, glob, or sequence of them
+            With the columns that the model was fitted to.
+        out : path
+            The Parquet file to write, complete or not at all. For each target it has mean and standard deviation.
+        interval : float or sequence of float
+            Probabilities of central intervals, whose ends are written too. They take longer than the rest.
+        quantiles : sequence of float
+            Levels of quantiles to write.
+        keep : sequence of str
+            Columns of the data to copy.
+        include_noise : bool
+            Whether the spread is that of a new observation y, or of the function f.
+
+        Returns
+        -------
+        int
+            Number of rows.
+        """
+        from dsmgp.data.predictions import predict_files
+
+        state = self.state_
+        intervals = [interval] if isinstance(interval, (int, float)) else list(interval)
+        with progress_shown(self.verbose):
+            n_rows, remarks = predict_files(
+                state.model, state.schema, data, out, intervals, quantiles, keep, include_noise
+            )
+        for remark in remarks:
+            logger.info("%s", remark)
+        return n_rows
+
+    def set_output(self, *, transform: str | None = None, predict: str | None = None) -> Self:
+        """Set what :meth:`predict` returns: arrays, or frames of pandas or polars.
+
+        Parameters
+        ----------
+        transform : str, optional
+            Ignored; scikit-learn's pipelines pass it to all their steps.
+        predict : {"default", "input", "pandas", "polars"}, optional
+            ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind of X, with its
+            index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes nothing.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> X = pd.DataFrame({"x": [0.0, 0.5, 1.0, 1.5]}, index=list("abcd"))
+        >>> model = DSMGPRegressor("rbf", random_state=0).set_output(predict="input")
+        >>> model.fit(X, X["x"].rename("height")).predict(X[:2]).round(1)
+        a    0.0
+        b    0.5
+        Name: height, dtype: float64
+        >>> model.feature_names_in_
+        array(['x'], dtype=object)
+        """
+        if predict is not None:
+            check_choice("predict", predict, OUTPUTS)
+            self._sklearn_output_config = {"predict": predict}  # which scikit-learn's clone keeps
+        return self
+
+    def summary(self) -> str:
+        """Describe in text what was learned, in the user's units: relevance of inputs, noise, tree, evidence."""
+        return summarise(self._conditioned())
+
+    def split_posterior(self, dimension: int | str = 0) -> Splits:
+        """Posterior over the positions of change points, or of the tree's splits, along an input.
+
+        With ``structure="changepoint"`` it is the exact posterior probability of a change in every gap between two
+        rows. With other structures it is that of the splits in the partitions that were drawn: if the data favour
+        some partitions, their splits mark changes of the function; otherwise they mark nothing.
+
+        Parameters
+        ----------
+        dimension : int or str
+            The input, by number or name.
+
+        Returns
+        -------
+        Splits
+            Gaps (``low``, ``high``), the expected number of changes in each (``probability``), ``density(x)``,
+            ``within(low, high)``, ``expected``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=60)
+        >>> model = DSMGPRegressor("rbf", structure="changepoint").fit(X, y)
+        >>> bool(model.split_posterior().within(0.45, 0.55) > 0.9)
+        True
+        """
+        state = self.state_
+        schema = state.schema
+        number = input_number(dimension, schema.n_features, schema.feature_names)
+        splits = state.model.split_posterior(number, state.rows.X[:, number])
+        return replace(splits, dates=schema.displayed_dates.get(number))
+
+    def changepoints(
+        self, level: float = 0.5, dimension: int | str | None = None
+    ) -> list[ChangePoint]:
+        """List the change points that are at least so probable, in order of position.
+
+        Parameters
+        ----------
+        level : float
+            Posterior probability that a change must have.
+        dimension : int or str, optional
+            The input; the one that orders the rows with ``structure="changepoint"``, else the first.
+
+        Returns
+        -------
+        list of ChangePoint
+            ``position``, ``low`` and ``high`` (the shortest run of gaps that holds ``level``), ``probability``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 60)[:, None]
+        >>> y = (X[:, 0] > 0.5) + 0.05 * np.random.default_rng(0).normal(size=60)
+        >>> (change,) = DSMGPRegressor("rbf", structure="changepoint").fit(X, y).changepoints()
+        >>> round(change.position, 2)
+        0.5
+        """
+        if dimension is None:
+            dimension = self.state_.model.change_dimension or 0
+        return self.split_posterior(dimension).change_points(level)
+
+    def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
+        """Return one leaf as an exact GP of GPyTorch, with its rows and hyperparameters, ready to predict.
+
+        Parameters
+        ----------
+        leaf : int
+            Its number: its place among the leaves of ``tree_``.
+        output : int
+            Which of several outputs.
+
+        Returns
+        -------
+        gpytorch.models.ExactGP
+            In the experts' units (standardised ones, unless ``standardize=False``); ``likelihood`` has the noise.
+
+        Examples
+        --------
+        >>> import numpy as np, torch
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor("rbf", standardize=False, random_state=0).fit(X, X[:, 0] ** 2)
+        >>> leaf = model.to_gpytorch(leaf=0)
+        >>> leaf.train_inputs[0].shape[1]
+        1
+        """
+        check_supported(self.state_.model, "to_gpytorch")
+        return exact_leaf(self._conditioned().mixture, leaf, output)
+
+    def save(
+        self, path: str | Path, include_factors: bool = False, own_modules: bool = False
+    ) -> None:
+        """Write the fitted model to one file, complete or not at all.
+
+        The file holds arrays (safetensors) and a header in JSON: training rows, tree, hyperparameters, gate,
+        scores. Nothing in it is executed when it is loaded. It takes about as much room as the training data.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its usual ending is ``.dsmgp``. A file of that name is replaced. After :meth:`fit_dataset` it is a
+            folder, which holds the rows too.
+        include_factors : bool
+            Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
+            hundred times the room or more.
+        own_modules : bool
+            Whether a kernel or mean of your own class, which is code, may be left out. Give it again when
+            loading.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.linspace(0, 1, 50)[:, None]
+        >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> path = getfixture("tmp_path") / "square.dsmgp"
+        >>> model.save(path)
+        >>> bool((DSMGPRegressor.load(path).predict(X) == model.predict(X)).all())
+        True
+        """
+        self._write(self._conditioned(), path, include_factors, own_modules)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        kernel: gpytorch.kernels.Kernel | None = None,
+        mean: gpytorch.means.Mean | None = None,
+    ) -> Self:
+        """Read a fitted model from a file that :meth:`save` wrote.
+
+        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked;
+        one that is damaged, or no model, raises :class:`~dsmgp._util.archive.ModelFileError`.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, or the folder of a model that was fitted to a dataset.
+        kernel, mean : GPyTorch modules, optional
+            Those of your own that the file was saved without.
+        """
+        with training_mode():
+            model, state, output = read_model(cls, path, kernel, mean)
+        model.set_output(predict=output)
+        model._state = state
+        return model
+
+    plot_calibration = plots.plot_calibration
+    plot_changepoints = plots.plot_changepoints
+    plot_dependence = plots.plot_dependence
+    plot_learning = plots.plot_learning
+    plot_pit = plots.plot_pit
+    plot_predictive = plots.plot_predictive
+    plot_relevance = plots.plot_relevance
+    plot_residuals = plots.plot_residuals
+    plot_splits = plots.plot_splits
+    plot_tree = plots.plot_tree
+
+    # Fitted attributes, read-only. Before a fit they raise an AttributeError, so that hasattr returns False.
+
+    @property
+    def state_(self) -> FittedState:
+        if "_state" not in self.__dict__:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+        return self._state
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.state_.schema.n_features
+
+    @property
+    def feature_names_in_(self) -> NDArray[np.object_]:
+        names = self.state_.schema.feature_names
+        if names is None:
+            raise AttributeError("feature_names_in_ is not available: X had no column names")
+        return np.array(names, dtype=object)
+
+    @property
+    def tree_(self) -> Node:
+        return self.state_.tree
+
+    @property
+    def posterior_weights_(self) -> dict[Sum, Array]:
+        return self.state_.posterior_weights
+
+    @property
+    def row_ids_(self) -> NDArray[np.int64]:
+        state = self.state_
+        check_supported(state.model, "row_ids_")
+        return state.rows.ids.copy()
+
+    @property
+    def loo_score_(self) -> float:
+        return self._loo_scores("loo_score_")[0]
+
+    @property
+    def loo_score_new_inputs_(self) -> float:
+        return self._loo_scores("loo_score_new_inputs_")[1]
+
+    @property
+    def kernel_(self) -> gpytorch.kernels.Kernel | list[gpytorch.kernels.Kernel]:
+        kernels = [process.kernel for process in self.state_.model.processes]
+        return kernels[0] if len(kernels) == 1 else kernels
+
+    @property
+    def noise_(self) -> float | list[float]:
+        noises = [process.noise for process in self.state_.model.processes]
+        return noises[0] if len(noises) == 1 else noises
+
+    @property
+    def leaf_noise_(self) -> Array:
+        state = self.state_
+        return state.schema.shaped(state.model.leaf_noise.copy())
+
+    @property
+    def output_loading_(self) -> Array:
+        return self.state_.model.outputs.loading
+
+    @property
+    def log_marginal_likelihood_(self) -> float:
+        return self.state_.model.log_evidence
+
+    @property
+    def n_induced_trees_(self) -> int:
+        return self.state_.model.n_induced_trees
+
+    @property
+    def kernel_scores_(self) -> dict[str, float] | None:
+        return self.state_.search.kernel_scores
+
+    @property
+    def n_iter_(self) -> int:
+        return max((result.n_iterations for result in self.state_.search.results), default=0)
+
+    @property
+    def n_evaluations_(self) -> int:
+        return self.state_.search.n_evaluations
+
+    @property
+    def adapted_(self) -> list[str]:
+        return list(self.state_.maintenance)
+
+    # Internal
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_state" in self.__dict__
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -351,7 +932,7 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
         return tags
 
     def _repr_html_inner(self) -> str:
-        """scikit-learn's diagram, and below it what was learned."""
+        """scikit-learn's diagram, and below it the summary."""
         diagram = super()._repr_html_inner()
         return diagram + self._summary_html() if self.__sklearn_is_fitted__() else diagram
 
@@ -361,10 +942,76 @@ class DSMGPRegressor(Drawn, Streamed, RegressorMixin, BaseEstimator):  # type: i
             bundle["text/html"] += self._summary_html()
         return bundle
 
-    def _framed(self, values: Array, given: Any) -> Any:
-        """In the shape of y, and of the kind that was asked for."""
-        kind = kind_of(given) if self._output == "input" else self._output
-        return framed(self._shaped(values), kind, given, self._target_names)
+    def _summary_html(self) -> str:
+        text = html.escape(self.summary())
+        return f"<details open><summary>What was learned</summary><pre>{text}</pre></details>"
+
+    @property
+    def _output(self) -> str:
+        """What :meth:`set_output` was given."""
+        return str(getattr(self, "_sklearn_output_config", {}).get("predict", "default"))
+
+    def _loo_scores(self, name: str) -> tuple[float, float]:
+        check_supported(self.state_.model, name)
+        scores = self._conditioned().scores
+        assert scores is not None
+        return scores
+
+    def _conditioned(self) -> FittedState:
+        """Return the state with all leaves conditioned together; it is kept, so that this is done once."""
+        self._state = state = recondition(self.state_)
+        return state
+
+    def _fitted_state(
+        self, rows: TrainingRows, schema: InputSchema, config: FitConfig
+    ) -> FittedState:
+        """Fit a model of the kind that ``structure`` demands."""
+        rng, seeded = random_generator(self.random_state), self.random_state is not None
+        if has_changepoints(config.structure):
+            config = changepoint_config(config, rows, schema, self.checkpoint)
+            fitted = fit_changepoints(rows.X, rows.Y, config, rng)
+        else:
+            with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
+                data = TrainingData.of(rows.X, rows.Y, config, rows.noise)
+                fitted = fit(InMemoryRows(data, config), FitContext(config, rng, recorded))
+        return FittedState.from_fit(fitted, rows, schema, config.local_scale)
+
+    def _updated(
+        self,
+        state: FittedState,
+        n_rows: int,
+        change: Callable[[FittedState, slice], FittedState],
+        adapt: bool,
+    ) -> FittedState:
+        """Add or remove rows, with maintenance if ``adapt``."""
+        config = check_parameters(self)
+        if adapt and has_changepoints(config.structure):
+            raise ValueError(
+                "structure has been set to one with change points since the fit; call fit on all rows"
+            )
+
+        def refit(state: FittedState) -> FittedState:
+            return self._fitted_state(state.rows, state.schema, config)
+
+        return update(
+            state,
+            n_rows,
+            change,
+            config,
+            lambda: random_generator(self.random_state),
+            refit if adapt else None,
+        )
+
+    def _write(
+        self,
+        state: FittedState,
+        path: str | Path,
+        include_factors: bool = False,
+        own_modules: bool = False,
+    ) -> None:
+        check_parameters(self)  # a file with other parameters could not be read
+        parameters = self.get_params(deep=False)
+        write_model(path, parameters, state, self._output, include_factors, own_modules)
 
 
 def load(
@@ -372,7 +1019,7 @@ def load(
     kernel: gpytorch.kernels.Kernel | None = None,
     mean: gpytorch.means.Mean | None = None,
 ) -> DSMGPRegressor:
-    """A fitted model from a file; the same as :meth:`DSMGPRegressor.load`.
+    """Read a fitted model from a file; the same as :meth:`DSMGPRegressor.load`.
 
     Examples
     --------
@@ -384,3 +1031,17 @@ def load(
     array([0.5])
     """
     return DSMGPRegressor.load(path, kernel, mean)
+
+
+def fit_table(
+    model: DSMGPRegressor,
+    X: ArrayLike,
+    y: ArrayLike,
+    table: ColumnSchema,
+    remarks: Sequence[str] = (),
+) -> DSMGPRegressor:
+    """Fit to the columns of a file, and keep how they became inputs, with remarks for the user."""
+    model.fit(X, y)
+    schema = replace(model.state_.schema, table=table, remarks=tuple(remarks))
+    model._state = replace(model.state_, schema=schema)
+    return model

@@ -1,36 +1,39 @@
-"""Scores of predictions: of the mean, of the whole law, and of its calibration.
+"""Scores of predictions: of the mean, of the whole predictive distribution, and of its calibration.
 
-Every function takes what was observed, ``y`` of shape (n,) or (n, n_outputs), and a
-:class:`~dsmgp.mixture.Mixture` (or, for errors of the mean, an array of means). Lower is better unless it says
-otherwise. Several outputs: errors are averaged over outputs, densities of the marginals are added up.
+Every function takes observations ``y`` of shape (n,) or (n, n_outputs), and their predictive distribution, a
+:class:`~dsmgp.Mixture` (or, for errors of the mean, an array of means). Lower is better unless stated otherwise. With several
+outputs, errors are averaged over outputs and log densities of the marginals are summed.
 
 Examples
 --------
-Four rows, each with a standard Gaussian for a law:
+Four rows, each predicted by a standard Gaussian:
 
->>> law = Mixture(np.ones((4, 1)), np.zeros((4, 1, 1)), np.ones((4, 1, 1)))
+>>> distribution = Mixture(np.ones((4, 1)), np.zeros((4, 1, 1)), np.ones((4, 1, 1)))
 >>> y = np.array([-1.0, 0.0, 0.5, 2.0])
->>> found = score_table(y, law, baseline=0.0)
->>> found["nlpd"] == nlpd(y, law) == gaussian_nlpd(y, law) == joint_nlpd(y, law)
+>>> scores = score_table(y, distribution, baseline=0.0)
+>>> scores["nlpd"] == nlpd(y, distribution) == gaussian_nlpd(y, distribution) == joint_nlpd(
+...     y, distribution
+... )
 True
->>> round(crps(y, law), 3)
+>>> round(crps(y, distribution), 3)
 0.655
->>> coverage(y, law, 0.9), round(interval_width(law, 0.9), 2)
+>>> coverage(y, distribution, 0.9), round(interval_width(distribution, 0.9), 2)
 (0.75, 3.29)
->>> pit(y, law).round(2)
+>>> pit(y, distribution).round(2)
 array([0.16, 0.5 , 0.69, 0.98])
->>> pit_histogram(y, law, n_bins=2)
+>>> pit_histogram(y, distribution, n_bins=2)
 array([0.25, 0.75])
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from dsmgp.mixture import Mixture
-from dsmgp.validation import check_finite
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import check_finite
+from dsmgp.mixture.distribution import Mixture
 
 __all__ = [
     "coverage",
@@ -48,11 +51,9 @@ __all__ = [
     "score_table",
 ]
 
-Array = NDArray[np.float64]
-
 
 def mae(y: ArrayLike, mean: ArrayLike) -> float:
-    """Mean absolute error of the mean.
+    """Return the mean absolute error of the predictive mean.
 
     Examples
     --------
@@ -63,7 +64,7 @@ def mae(y: ArrayLike, mean: ArrayLike) -> float:
 
 
 def rmse(y: ArrayLike, mean: ArrayLike) -> float:
-    """Root mean square error of the mean, averaged over outputs.
+    """Return the root mean square error of the predictive mean, averaged over outputs.
 
     Examples
     --------
@@ -74,9 +75,9 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
 
 
 def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
-    """Share of the squared error of a constant ``baseline`` that the mean takes away, averaged over outputs; higher is better.
+    """Return the coefficient of determination against a constant ``baseline``, averaged over outputs; higher is better.
 
-    Where the baseline has no error that could be taken away it is 1 if the mean has none either, and else 0.
+    It is one minus the ratio of squared errors. If the baseline has no error, it is 1 if the mean has none either, and else 0.
 
     Examples
     --------
@@ -88,102 +89,103 @@ def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     error = np.sum(_error(y, mean) ** 2, axis=0)
     spread = np.sum(_error(y, constant) ** 2, axis=0)
     rounding = 4 * np.finfo(np.float64).eps * np.abs(_columns(observed)).max(axis=0)
-    nothing = len(observed) * rounding**2
-    share = 1.0 - error / np.where(spread > nothing, spread, 1.0)
-    return float(np.mean(np.where(spread > nothing, share, error <= nothing)))
+    zero = len(observed) * rounding**2  # a squared error that is rounding alone
+    explained = 1.0 - error / np.where(spread > zero, spread, 1.0)
+    return float(np.mean(np.where(spread > zero, explained, error <= zero)))
 
 
-def score_table(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> dict[str, float]:
-    """All scores of a prediction that people ask for, by name; ``baseline`` is the mean of the training outputs."""
+def score_table(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> dict[str, float]:
+    """Return the usual scores by name; ``baseline`` is the mean of the training outputs."""
     return {
-        "mae": mae(y, law.mean),
-        "rmse": rmse(y, law.mean),
-        "r2": r2(y, law.mean, baseline),
-        "nlpd": nlpd(y, law),
-        "crps": crps(y, law),
-        "coverage_50": coverage(y, law, 0.5),
-        "coverage_90": coverage(y, law, 0.9),
-        "interval_width_90": interval_width(law, 0.9),
+        "mae": mae(y, distribution.mean),
+        "rmse": rmse(y, distribution.mean),
+        "r2": r2(y, distribution.mean, baseline),
+        "nlpd": nlpd(y, distribution),
+        "crps": crps(y, distribution),
+        "coverage_50": coverage(y, distribution, 0.5),
+        "coverage_90": coverage(y, distribution, 0.9),
+        "interval_width_90": interval_width(distribution, 0.9),
     }
 
 
-def score_each(y: ArrayLike, law: Mixture, baseline: ArrayLike) -> list[dict[str, float]]:
-    """The :func:`score_table` of each output by itself: several may have several units, whose errors do not add up.
+def score_each(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> list[dict[str, float]]:
+    """Return the :func:`score_table` of each output: outputs may differ in their units, and then errors do not add up.
 
     Examples
     --------
-    >>> law = Mixture(np.ones((2, 1)), np.zeros((2, 1, 2)), np.ones((2, 1, 2)))
-    >>> [found["mae"] for found in score_each([[1.0, 10.0], [3.0, 30.0]], law, 0.0)]
+    >>> distribution = Mixture(np.ones((2, 1)), np.zeros((2, 1, 2)), np.ones((2, 1, 2)))
+    >>> [scores["mae"] for scores in score_each([[1.0, 10.0], [3.0, 30.0]], distribution, 0.0)]
     [2.0, 20.0]
     """
     observed = _columns(np.asarray(y, dtype=np.float64))
     constants = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape[1])
-    found = []
+    means, variances = distribution.component_means, distribution.component_variances
+    scores = []
     for k in range(observed.shape[1]):
-        means, variances = law.component_means[..., k : k + 1], law.component_variances[..., k : k + 1]  # fmt: skip
-        found.append(score_table(observed[:, k], Mixture(law.weights, means, variances), constants[k]))  # fmt: skip
-    return found
+        marginal = Mixture(distribution.weights, means[..., k : k + 1], variances[..., k : k + 1])
+        scores.append(score_table(observed[:, k], marginal, constants[k]))
+    return scores
 
 
-def nlpd(y: ArrayLike, law: Mixture) -> float:
-    """Mean negative log predictive density of the mixture; of several outputs the sum of the marginals'."""
-    return float(-np.mean(_columns(law.logpdf(y)).sum(axis=1)))
+def nlpd(y: ArrayLike, distribution: Mixture) -> float:
+    """Return the mean negative log predictive density; of several outputs the sum of the marginals'."""
+    return float(-np.mean(_columns(distribution.logpdf(y)).sum(axis=1)))
 
 
-def joint_nlpd(y: ArrayLike, law: Mixture) -> float:
-    """Mean negative log density of all outputs together."""
-    return float(-np.mean(law.joint_logpdf(y)))
+def joint_nlpd(y: ArrayLike, distribution: Mixture) -> float:
+    """Return the mean negative log density of all outputs jointly."""
+    return float(-np.mean(distribution.joint_logpdf(y)))
 
 
-def gaussian_nlpd(y: ArrayLike, law: Mixture) -> float:
-    """NLPD of the Gaussians with the mixture's means and variances, which is what the paper reports."""
-    variance = _columns(law.var)
-    terms = 0.5 * (_error(y, law.mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
+def gaussian_nlpd(y: ArrayLike, distribution: Mixture) -> float:
+    """Return the NLPD of Gaussians with the mixture's means and variances, as the paper reports it."""
+    variance = _columns(distribution.var)
+    terms = 0.5 * (_error(y, distribution.mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
     return float(np.mean(terms.sum(axis=1)))
 
 
-def crps(y: ArrayLike, law: Mixture, batch: int = 4096) -> float:
-    """Mean continuous ranked probability score, in closed form (Grimit et al. 2006), in the units of y.
+def crps(y: ArrayLike, distribution: Mixture, batch: int = 4096) -> float:
+    """Return the mean continuous ranked probability score, in the units of y.
 
-    ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the law.
+    It is ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the predictive distribution, in closed form (Grimit et al. 2006).
     """
     observed = _columns(np.asarray(y, dtype=np.float64))
     total = 0.0
     for start in range(0, len(observed), batch):
         rows = slice(start, start + batch)
-        weights = law.weights[rows]
+        weights = distribution.weights[rows]
         for output in range(observed.shape[1]):
-            mean = law.component_means[rows, :, output]
-            variance = law.component_variances[rows, :, output]
-            near = _absolute(observed[rows, output, None] - mean, variance)
+            mean = distribution.component_means[rows, :, output]
+            variance = distribution.component_variances[rows, :, output]
+            distance = _absolute(observed[rows, output, None] - mean, variance)
             spread = np.zeros(len(mean))
-            for k in range(mean.shape[1]):  # one component against all: never a cube in memory
+            for k in range(mean.shape[1]):  # one component against all, to save memory
                 pair = _absolute(mean[:, k, None] - mean, variance[:, k, None] + variance)
                 spread += weights[:, k] * (weights * pair).sum(axis=1)
-            total += float(np.sum((weights * near).sum(axis=1) - 0.5 * spread))
+            total += float(np.sum((weights * distance).sum(axis=1) - 0.5 * spread))
     return total / observed.size
 
 
-def coverage(y: ArrayLike, law: Mixture, level: float = 0.9) -> float:
-    """Share of observations inside the central interval; calibrated if it equals ``level``."""
-    u = pit(y, law)
+def coverage(y: ArrayLike, distribution: Mixture, level: float = 0.9) -> float:
+    """Return the share of observations inside the central interval; ``level`` if calibrated."""
+    u = pit(y, distribution)
     return float(np.mean((u >= 0.5 - 0.5 * level) & (u <= 0.5 + 0.5 * level)))
 
 
-def interval_width(law: Mixture, level: float = 0.9) -> float:
-    """Mean width of the central interval."""
-    low, high = law.interval(level)
+def interval_width(distribution: Mixture, level: float = 0.9) -> float:
+    """Return the mean width of the central interval."""
+    low, high = distribution.interval(level)
     return float(np.mean(high - low))
 
 
-def pit(y: ArrayLike, law: Mixture) -> Array:
-    """Probability integral transform: where in its law each observation lies; uniform if calibrated."""
-    return law.cdf(y)
+def pit(y: ArrayLike, distribution: Mixture) -> Array:
+    """Return the probability integral transform, the predictive cdf at each observation; uniform if calibrated."""
+    return distribution.cdf(y)
 
 
-def pit_histogram(y: ArrayLike, law: Mixture, n_bins: int = 10) -> Array:
-    """Share of observations in each of ``n_bins`` equal slices of their law."""
-    counts, _ = np.histogram(pit(y, law), bins=n_bins, range=(0.0, 1.0))
+def pit_histogram(y: ArrayLike, distribution: Mixture, n_bins: int = 10) -> Array:
+    """Return the share of observations in each of ``n_bins`` equally probable bins; uniform if calibrated."""
+    counts, _ = np.histogram(pit(y, distribution), bins=n_bins, range=(0.0, 1.0))
     return np.asarray(counts / counts.sum())
 
 
@@ -192,17 +194,17 @@ def _columns(values: Array) -> Array:
 
 
 def _error(y: ArrayLike, mean: ArrayLike) -> Array:
-    observed, predicted = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
+    observed, means = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
     check_finite(observed, "y")
-    if observed.shape != predicted.shape:
+    if observed.shape != means.shape:
         raise ValueError(
-            f"expected y and means of one shape, got {observed.shape} and {predicted.shape}"
+            f"expected y and means of one shape, got {observed.shape} and {means.shape}"
         )
-    return _columns(observed - predicted)
+    return _columns(observed - means)
 
 
 def _absolute(mean: Array, variance: Array) -> Array:
-    """E|X| of a Gaussian."""
+    """Return E|X| of a Gaussian."""
     std = np.sqrt(variance)
     z = mean / std
     density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)

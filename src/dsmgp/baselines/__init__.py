@@ -1,7 +1,7 @@
-"""The methods that the paper compares itself with, each as an estimator with ``fit``, ``predict`` and ``predict_dist``.
+"""The methods that the paper compares with, each an estimator with ``fit``, ``predict`` and ``predict_dist``.
 
-Those that combine GP experts learn theta jointly, on the engine that :class:`~dsmgp.DSMGPRegressor` uses, so that a
-comparison is one of the rules and not of the programs.
+Those that combine GP experts learn hyperparameters jointly, with the code that :class:`~dsmgp.DSMGPRegressor` uses, so that a comparison is
+one of the methods and not of the implementations.
 
 >>> from dsmgp.baselines import RBCM
 """

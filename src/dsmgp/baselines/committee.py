@@ -1,48 +1,46 @@
-"""GP experts that share theta, learned jointly, and are asked together: what all rules to combine them stand on."""
+"""GP experts on subsets of the rows with jointly learned hyperparameters: the base of all rules that combine them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import gpytorch
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from dsmgp._util.arrays import Array
+from dsmgp._util.ragged import Ragged
+from dsmgp._util.validation import random_generator
 from dsmgp.baselines.division import divide
 from dsmgp.baselines.estimator import Baseline, gaussian
-from dsmgp.conditioned import Conditioned
-from dsmgp.execution import as_numpy, as_tensor
-from dsmgp.learn import Learned
-from dsmgp.mixture import Mixture
-from dsmgp.parameters import checked
-from dsmgp.process import Family
-from dsmgp.ragged import Ragged
+from dsmgp.experts.interface import LeafGPs
+from dsmgp.fitting.config import FitConfig, check_parameters
+from dsmgp.fitting.learning import FitContext, learn_family
+from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.gp.process import Family
+from dsmgp.linalg.tensors import as_numpy, as_tensor
+from dsmgp.mixture.distribution import Mixture
 from dsmgp.regressor import DSMGPRegressor
-from dsmgp.routes import Routes
-from dsmgp.train import Trainer
-from dsmgp.tree import Leaf, Node
-from dsmgp.validation import random_generator
+from dsmgp.tree.nodes import Leaf, Node
+from dsmgp.tree.routing import Routes
 
-__all__ = ["Committee", "Opinions"]
+__all__ = ["Committee", "ExpertPredictions"]
 
-Array = NDArray[np.float64]
-# Numbers that experts say at once: a few arrays of 32 MB.
-AT_ONCE = 2**22
+# Numbers of one array of predictions that is held at a time, 32 MB.
+CHUNK = 2**22
 
 
 @dataclass(frozen=True)
-class Opinions:
-    """What every expert says of f at some rows, in the units the experts see.
+class ExpertPredictions:
+    """Predictions of f by every expert at test rows, in the units of the leaf GPs.
 
     Attributes
     ----------
     mean, variance : ndarrays of shape (n_experts, n, n_outputs)
     prior : ndarray of shape (n, n_outputs)
-        Variance of f before anything is seen.
+        Prior variance of f.
     noise : ndarray of shape (n_outputs,)
     """
 
@@ -53,12 +51,12 @@ class Opinions:
 
 
 class Committee(Baseline):
-    """Experts on subsets of the rows, all asked at every test row. Children say how opinions are combined.
+    """Experts on subsets of the rows, all of which predict at every test row. Subclasses combine their predictions.
 
     Parameters
     ----------
     experts : {"random", "balanced", "paper"} or a tree, default="random"
-        Who gets which rows: random subsets, or the parts of one partition, as a deep structured mixture of that
+        How rows are divided: random subsets, or the parts of one partition, as a deep structured mixture of that
         structure would average over; of a tree (such as ``DSMGPRegressor().tree_``) one of its partitions.
     leaf_size : int, default=100
         M, rows of an expert.
@@ -70,13 +68,16 @@ class Committee(Baseline):
     Attributes
     ----------
     kernel_, noise_ : lists of gpytorch kernels and floats
-        As learned, for each output, in the units the experts see.
+        As learned, for each output, in the units of the leaf GPs.
     n_experts_ : int
     n_iter_ : int
-        Iterations that the optimiser took, of the output that took most.
+        Iterations of the optimiser, for the output that took most.
     n_evaluations_ : int
-        Of the evidence and its gradient.
+        Evaluations of the evidence and its gradient.
     """
+
+    #: What the experts stand for: committees of one layout can take over each other's experts.
+    _layout = "disjoint"
 
     def __init__(
         self,
@@ -112,10 +113,10 @@ class Committee(Baseline):
 
     @property
     def n_experts_(self) -> int:
-        return self._conditioned.experts.n_leaves
+        return self._posterior.leaf_gps.n_leaves
 
     def adopt(self, fitted: Committee) -> Self:
-        """Take over the experts of another committee, which learned them: rules differ in how they are combined only.
+        """Take over the experts of a fitted committee: rules differ only in how predictions are combined.
 
         Examples
         --------
@@ -126,7 +127,7 @@ class Committee(Baseline):
         >>> bcm.noise_ == poe.noise_
         True
         """
-        if fitted._layout() != self._layout():
+        if fitted._layout != self._layout:
             raise ValueError(
                 f"a {type(self).__name__} cannot adopt the experts of a {type(fitted).__name__}, which are laid "
                 "out otherwise; fit it instead"
@@ -141,25 +142,29 @@ class Committee(Baseline):
         self.__dict__.update({name: fitted.__dict__[name] for name in learned})
         return self
 
-    def _layout(self) -> str:
-        """What the experts stand for: those of one kind can be taken over."""
-        return "disjoint"
-
     # Fitting
 
     def _fit(self, X: Array, Y: Array) -> None:
-        trainer = self._trainer(X, Y)
-        disjoint = self._divide(trainer)
-        family = trainer.build(self.kernel)
-        learned: list[Learned] = []
-        if trainer.settings.optimizer is not None:
-            learned = trainer.learn(self._learned_on(disjoint, trainer), family)
-        self.n_iter_ = max((one.n_iterations for one in learned), default=0)
-        self._condition(trainer, self._arrange(disjoint), family)
+        config, rng = self._config(), random_generator(self.random_state)
+        data = TrainingData.of(X, Y, config)
+        disjoint = self._divide(data, rng)
+        family = build_family(self.kernel, data, config)
+        self.n_iter_ = self.n_evaluations_ = 0
+        learned_on: list[Leaf] | None = None
+        if config.optimizer is not None:
+            learned_on = self._learned_on(disjoint, data, rng)
+            gps = set_up_leaves(learned_on, family.leaf_kernels(data.n_dims), data, config)
+            searches = learn_family(gps, family, FitContext(config, rng))
+            self.n_iter_ = max(search.n_iterations for search in searches)
+            self.n_evaluations_ = sum(search.n_evaluations for search in searches)
+        experts = self._arrange(disjoint)
+        if learned_on is not experts:
+            gps = set_up_leaves(experts, family.leaf_kernels(data.n_dims), data, config)
+        self._condition(gps, family, data, config)
 
-    def _trainer(self, X: Array, Y: Array) -> Trainer:
-        """Rows and settings, checked in the words in which a regressor's are."""
-        asked = DSMGPRegressor(
+    def _config(self) -> FitConfig:
+        """Validate the parameters as those of a regressor."""
+        regressor = DSMGPRegressor(
             kernel=self.kernel,
             noise_variance=self.noise_variance,
             leaf_size=self.leaf_size,
@@ -170,70 +175,63 @@ class Committee(Baseline):
             device=self.device,
             memory_limit=self.memory_limit,
         )
-        return Trainer(X, Y, checked(asked), random_generator(self.random_state))
+        return check_parameters(regressor)
 
-    def _divide(self, trainer: Trainer) -> list[Leaf]:
-        """Experts that no two have a row in common."""
-        return divide(self.experts, trainer.X, self.leaf_size, trainer.rng, trainer.inputs.scale)
+    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+        """Divide the rows among experts, each row to one of them."""
+        return divide(self.experts, data.X, self.leaf_size, rng, data.inputs.scale)
 
-    def _learned_on(self, disjoint: list[Leaf], trainer: Trainer) -> list[Leaf]:
-        """Experts whose evidence is maximised: the sum over all of them is that of independent experts."""
+    def _learned_on(
+        self, disjoint: list[Leaf], data: TrainingData, rng: np.random.Generator
+    ) -> list[Leaf]:
+        """Return the experts whose evidence is maximised, summed as that of independent experts."""
         return disjoint
 
     def _arrange(self, disjoint: list[Leaf]) -> list[Leaf]:
-        """Experts that are asked, of those that theta was learned on."""
+        """Return the experts that predict."""
         return disjoint
 
     def _condition(
-        self,
-        trainer: Trainer,
-        some: Sequence[Leaf],
-        family: Family,
-        leave_out: NDArray[np.int64] | None = None,
+        self, gps: LeafGPs, family: Family, data: TrainingData, config: FitConfig
     ) -> None:
-        self._family, self._inputs, self._outputs = family, trainer.inputs, trainer.outputs
-        naturals = family.naturals(trainer.X.shape[1])
-        memory = 0.5 * trainer.memory
-        experts = trainer.experts(some, [family])
-        self._conditioned = Conditioned(experts, naturals, memory, leave_out)
-        self.n_evaluations_ = trainer.n_evaluations
+        self._family, self._inputs, self._outputs = family, data.inputs, data.outputs
+        parameters = family.kernel_parameters(data.n_dims)
+        self._posterior = gps.condition(parameters, 0.5 * config.memory)
 
-    # Asking
+    # Predicting
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         mean = np.empty((len(X), self._outputs.n_outputs))
         variance = np.empty_like(mean)
-        largest = int(self._conditioned.leaf_rows.sizes.max())
-        step = max(1, AT_ONCE // max(self.n_experts_ * mean.shape[1], largest))
+        largest = int(self._posterior.leaf_rows.sizes.max())
+        step = max(1, CHUNK // max(self.n_experts_ * mean.shape[1], largest))
         for first in range(0, len(X), step):
             rows = slice(first, first + step)
-            mean[rows], variance[rows] = self._combine(self._opinions(X[rows]))
+            mean[rows], variance[rows] = self._combine(self._predictions(X[rows]))
         return gaussian(mean, variance, self._outputs, self._squeeze)
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        """Mean and variance of y, (n, n_outputs)."""
+    def _combine(self, predictions: ExpertPredictions) -> tuple[Array, Array]:
+        """Return mean and variance of y, (n, n_outputs)."""
         raise NotImplementedError
 
-    def _opinions(self, X: Array) -> Opinions:
-        conditioned, n = self._conditioned, len(X)
-        everyone = np.arange(self.n_experts_)
-        routes = Routes(everyone, Ragged.of([np.arange(n)] * len(everyone)))
-        Z = self._seen(X)
-        mean, variance = conditioned.predict(routes, Z)
-        shape = (len(everyone), n, self._outputs.n_outputs)
-        prior = self._prior(Z)
-        # At a row seen without noise rounding may leave nothing, or less: a precision needs a little.
-        floored = np.maximum(variance.reshape(shape), 1e-12 * prior)
-        return Opinions(mean.reshape(shape), floored, prior, conditioned.noise[0])
+    def _predictions(self, X: Array) -> ExpertPredictions:
+        experts, Z = np.arange(self.n_experts_), self._scaled(X)
+        routes = Routes(experts, Ragged.of([np.arange(len(X))] * len(experts)))
+        mean, variance = self._posterior.predict(routes, Z)
+        shape = (len(experts), len(X), self._outputs.n_outputs)
+        prior = self._prior_variance(Z)
+        # At a noise-free training row rounding may leave zero or less, which has no precision.
+        variance = np.maximum(variance.reshape(shape), 1e-12 * prior)
+        return ExpertPredictions(mean.reshape(shape), variance, prior, self._posterior.noise[0])
 
-    def _seen(self, X: Array) -> Tensor:
-        return as_tensor(self._inputs.to_experts(X), self._conditioned.experts.X)
+    def _scaled(self, X: Array) -> Tensor:
+        """Return test rows in the units of the leaf GPs."""
+        return as_tensor(self._inputs.to_experts(X), self._posterior.leaf_gps.X)
 
-    def _prior(self, Z: Tensor) -> Array:
-        """Variance of f at rows before anything is seen, (n, n_outputs)."""
-        bound = self._conditioned.bound
-        found = [
-            bound(output, [0]).variance(Z.unsqueeze(0))[0]
+    def _prior_variance(self, Z: Tensor) -> Array:
+        """Return the prior variance of f at scaled rows, (n, n_outputs)."""
+        by_output = [
+            self._posterior.bound(output, [0]).variance(Z.unsqueeze(0))[0]
             for output in range(self._outputs.n_outputs)
         ]
-        return as_numpy(torch.stack(found, -1))
+        return as_numpy(torch.stack(by_output, -1))

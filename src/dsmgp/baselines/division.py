@@ -1,46 +1,45 @@
-"""How rows are dealt out to experts: at random, or by the parts of a partition of the input space."""
+"""Dividing rows among experts: at random, or by the parts of a partition of the input space."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dsmgp.grow import grow_balanced, grow_paper
-from dsmgp.routes import place
-from dsmgp.tree import Leaf, Node, Product, Region, Sum, induced_tree, leaves
-from dsmgp.validation import check_choice
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.validation import check_choice
+from dsmgp.tree.growing import grow_balanced, grow_paper
+from dsmgp.tree.nodes import Leaf, Node, Product, Sum, induced_tree, leaves
+from dsmgp.tree.region import Region
+from dsmgp.tree.routing import place
 
-__all__ = ["DIVISIONS", "divide", "holder", "partition"]
+__all__ = ["DIVISIONS", "divide", "partition", "unbounded_leaf"]
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
-#: By name; a tree of :mod:`dsmgp.tree` will do as well.
+#: Divisions by name; a tree of :mod:`dsmgp.tree.nodes` is another.
 DIVISIONS = ("random", "balanced", "paper")
 
 
 def divide(
     experts: str | Node, X: Array, leaf_size: int, rng: np.random.Generator, unit: Array
 ) -> list[Leaf]:
-    """Every row to one expert of ``leaf_size`` rows, about or at most."""
+    """Divide all rows among experts of about ``leaf_size`` rows, or at most as many."""
     if isinstance(experts, str) and experts == "random":
         n_parts = math.ceil(len(X) / leaf_size)
         parts = np.array_split(rng.permutation(len(X)), n_parts)
-        return [holder(rows, X.shape[1]) for rows in parts]
+        return [unbounded_leaf(rows, X.shape[1]) for rows in parts]
     return [leaf for leaf in leaves(partition(experts, X, leaf_size, rng, unit)) if leaf.n_rows]
 
 
 def partition(
     experts: str | Node, X: Array, leaf_size: int, rng: np.random.Generator, unit: Array
 ) -> Node:
-    """A tree without sum nodes, as a deep structured mixture of these parameters would average over.
+    """Grow a tree without sum nodes, as a deep structured mixture of these parameters would average over.
 
-    Of a tree that is given, one of its induced trees, drawn by the prior.
+    If ``experts`` is a tree, draw one of its induced trees from the prior.
     """
     if isinstance(experts, (Sum, Product, Leaf)):
         return induced_tree(place(experts, X), rng)
-    check_choice("experts", experts, DIVISIONS, "or a tree of dsmgp.tree nodes")
+    check_choice("experts", experts, DIVISIONS, "or a tree of dsmgp.tree.nodes nodes")
     if experts == "random":
         raise ValueError(
             "expected experts to be 'balanced', 'paper' or a tree, got 'random', which is no partition "
@@ -53,6 +52,6 @@ def partition(
     return induced_tree(tree, rng)
 
 
-def holder(rows: Index, n_dims: int) -> Leaf:
-    """An expert for rows from anywhere."""
+def unbounded_leaf(rows: Index, n_dims: int) -> Leaf:
+    """Return a leaf over the whole input space that holds the given rows."""
     return Leaf(Region.whole(n_dims), rows)

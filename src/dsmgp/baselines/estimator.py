@@ -1,50 +1,54 @@
-"""What all baselines have in common: scikit-learn's contract, and laws in the user's units."""
+"""The base of all baselines: scikit-learn's contract, and predictive distributions in the user's units."""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
-from dsmgp.guard import gradients
-from dsmgp.mixture import Mixture
-from dsmgp.rows import new_rows, training_rows
-from dsmgp.units import OutputUnits
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import check_new_rows, check_training_rows
+from dsmgp.gp.scaling import OutputScaling
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.training_mode import training_mode
 
-__all__ = ["Baseline", "gaussian"]
+__all__ = ["PREDICTED_ROWS", "Baseline", "gaussian"]
 
-Array = NDArray[np.float64]
+#: Rows that are predicted at a time.
+PREDICTED_ROWS = 8192
 
 
 class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator that answers with a predictive law. Children say how to fit, and what the law is."""
+    """An estimator with a predictive distribution. Subclasses implement ``_fit`` and ``_predictive``."""
 
     _squeeze: bool
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows X (n, n_features) and y (n,) or (n, n_outputs)."""
-        X, y = training_rows(self, X, y)
-        self.__dict__.pop("_squeeze", None)  # not fitted until it is done
-        with gradients():
+        X, y = check_training_rows(self, X, y)
+        self.__dict__.pop("_squeeze", None)  # unfitted while fitting, and after an error
+        with training_mode():
             self._fit(X, y.reshape(len(y), -1))
         self._squeeze = y.ndim == 1
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Mean of y, and its standard deviation if asked for, (n,) or (n, n_outputs)."""
-        law = self.predict_dist(X)
-        return (law.mean, law.std) if return_std else law.mean
+        """Mean of y, and its standard deviation if ``return_std``, (n,) or (n, n_outputs)."""
+        predicted = self.predict_dist(X)
+        return (predicted.mean, predicted.std) if return_std else predicted.mean
 
     def predict_dist(self, X: ArrayLike) -> Mixture:
-        """The predictive law of y at each row."""
-        return self._law(new_rows(self, X))
+        """Predictive distribution of y at each row."""
+        check_is_fitted(self)
+        return self._predictive(check_new_rows(self, X))
 
     def _fit(self, X: Array, Y: Array) -> None:
         raise NotImplementedError
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         raise NotImplementedError
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -57,6 +61,6 @@ class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def gaussian(mean: Array, variance: Array, units: OutputUnits, squeeze: bool) -> Mixture:
-    """A law of one component, from means and variances (n, n_outputs) in the units of ``units``."""
-    return Mixture(np.ones((len(mean), 1)), mean[:, None], variance[:, None], units, squeeze)
+def gaussian(mean: Array, variance: Array, outputs: OutputScaling, squeeze: bool) -> Mixture:
+    """Return Gaussian distributions from means and variances (n, n_outputs) in the units of ``outputs``."""
+    return Mixture(np.ones((len(mean), 1)), mean[:, None], variance[:, None], outputs, squeeze)

@@ -1,9 +1,9 @@
 """Structured kernel interpolation, additive over inputs (KISS-GP, Wilson & Nickisch 2015), on GPyTorch's grids.
 
-One input's kernel is interpolated from a regular grid: ``k(x, x') = w(x)' K w(x')`` with four weights in ``w``. A sum over
-inputs is the same with one grid after the other. The GP is then a linear model of all grid values u with the prior
-``N(0, K)``, K block-diagonal, and what it needs of the rows are ``W'W`` and ``W'y``: evidence and gradients cost the cube
-of the number of grid values, whatever the number of rows, without conjugate gradients and their noise.
+The kernel of one input is interpolated from a regular grid: ``k(x, x') = w(x)' K w(x')`` with four non-zero weights in ``w``. For a sum
+over inputs the grids are concatenated. The GP is then a linear model of all grid values u with the prior ``N(0, K)``, K block-diagonal, and
+depends on the rows through ``W'W`` and ``W'y`` only: evidence and gradients cost the cube of the number of grid values, whatever the number
+of rows, and need no conjugate gradients.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from typing import Any
 import numpy as np
 import torch
 from gpytorch.utils.interpolation import Interpolation
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dsmgp.baselines.estimator import Baseline, gaussian
-from dsmgp.execution import Threads
-from dsmgp.mixture import Mixture
-from dsmgp.process import KERNELS, NOISE_FLOOR
-from dsmgp.units import InputUnits, OutputUnits
-from dsmgp.validation import check_choice, check_count
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import check_choice, check_count
+from dsmgp.baselines.estimator import PREDICTED_ROWS, Baseline, gaussian
+from dsmgp.gp.kernels import KERNELS
+from dsmgp.gp.process import NOISE_FLOOR
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.threads import Threads
+from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["KISSGP"]
 
-Array = NDArray[np.float64]
-# Grid values in all, whose cube is the cost.
+# Most grid values of all inputs: the cost is their cube.
 MOST_VALUES = 1000
-# On the diagonal of a grid's covariance, as a share of it.
+# Added to the diagonal of a grid's covariance, relative to it.
 JITTER = 1e-8
-# Rows that are predicted at once.
-PREDICTED_ROWS = 8192
 
 
 class KISSGP(Baseline):
-    """GP with a kernel for each input, added up, each interpolated from a grid; one for each output.
+    """GP with an additive kernel, each input's interpolated from a grid; one model for each output.
 
-    Grids end where the training rows do: an input beyond them is answered as at the end, and no less surely.
+    Grids cover the range of the training inputs. Predictions beyond it are those at its edge, without more uncertainty.
 
     Parameters
     ----------
@@ -49,7 +48,7 @@ class KISSGP(Baseline):
         Points of each input's grid. ``"auto"``: the square root of the number of rows, between 16 and 200, and
         no more than 1,000 for all inputs together.
     kernel : {"rbf", "matern12", "matern32", "matern52"}, default="rbf"
-        Of one input; every input has a length-scale and an output scale.
+        Kernel of each input, with its own length scale and output scale.
     max_iter : int, default=100
         Iterations of L-BFGS.
     standardize : bool, default=True
@@ -58,7 +57,7 @@ class KISSGP(Baseline):
     ----------
     grid_size_ : int
     log_marginal_likelihood_ : list of float
-        Of each output, in the units the experts see.
+        Of each output, for standardised outputs if ``standardize``.
 
     Examples
     --------
@@ -82,25 +81,25 @@ class KISSGP(Baseline):
     def _fit(self, X: Array, Y: Array) -> None:
         check_choice("kernel", self.kernel, [name for name in KERNELS if name != "rq"])
         check_count("max_iter", self.max_iter)
-        self._inputs = InputUnits.of(X, self.standardize)
-        self._outputs = OutputUnits.of(Y, self.standardize)
+        self._inputs = InputScaling.of(X, self.standardize)
+        self._outputs = OutputScaling.of(Y, self.standardize)
         Z, targets = self._inputs.to_experts(X), self._outputs.to_experts(Y)
         self.grid_size_ = self._size(*Z.shape)
         self._grids = _Grids.around(Z, self.grid_size_)
         W = self._grids.weights(Z)
         gram = torch.from_numpy((W.T @ W).toarray())
 
-        def learned(output: int) -> tuple[float, int, tuple[Array, Array, float]]:
+        def fit_output(output: int) -> tuple[float, int, tuple[Array, Array, float]]:
             y = targets[:, output]
             model = _Additive(self.kernel, self._grids, float(np.var(y)) or 1.0)
-            facts = _Facts(gram, torch.from_numpy(W.T @ y), float(y @ y), len(y))
-            log_evidence, n_iterations = _learn(model, facts, self.max_iter)
-            return log_evidence, n_iterations, _values_given(model, facts)
+            moments = _Moments(gram, torch.from_numpy(W.T @ y), float(y @ y), len(y))
+            log_evidence, n_iterations = _learn(model, moments, self.max_iter)
+            return log_evidence, n_iterations, _grid_posterior(model, moments)
 
-        found = Threads().map(learned, range(targets.shape[1]))  # outputs side by side
-        self.log_marginal_likelihood_ = [log_evidence for log_evidence, _, _ in found]
-        self.n_iter_ = max(n_iterations for _, n_iterations, _ in found)
-        self._models = [model for _, _, model in found]
+        fitted = Threads().map(fit_output, range(targets.shape[1]))  # outputs in parallel
+        self.log_marginal_likelihood_ = [log_evidence for log_evidence, _, _ in fitted]
+        self.n_iter_ = max(n_iterations for _, n_iterations, _ in fitted)
+        self._models = [model for _, _, model in fitted]
 
     def _size(self, n_rows: int, n_dims: int) -> int:
         if isinstance(self.grid_size, str):
@@ -108,7 +107,7 @@ class KISSGP(Baseline):
             return max(min(max(math.isqrt(n_rows), 16), 200, MOST_VALUES // n_dims), 8)
         return int(check_count("grid_size", self.grid_size, 8))
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         Z = self._inputs.to_experts(X)
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
         for first in range(0, len(X), PREDICTED_ROWS):
@@ -122,7 +121,7 @@ class KISSGP(Baseline):
 
 @dataclass(frozen=True)
 class _Grids:
-    """Regular grids, (n_dims, size), one for each input; inputs beyond their grid are moved to its end."""
+    """Regular grids, (n_dims, size), one for each input; inputs beyond the training range are clipped."""
 
     points: Tensor
     low: Array
@@ -132,14 +131,14 @@ class _Grids:
     def around(cls, Z: Array, size: int) -> _Grids:
         low, high = Z.min(axis=0), Z.max(axis=0)
         high = np.where(high > low, high, low + 1.0)
-        # Interpolation takes two points on either side.
+        # Cubic interpolation needs two points on either side.
         step = (high - low) / (size - 4.02)
         first, last = low - 2.01 * step, high + 2.01 * step
         points = np.linspace(first, last, size, axis=1)
         return cls(torch.from_numpy(points), low, high)
 
     def weights(self, Z: Array) -> Any:
-        """Sparse matrix from the values on all grids to the rows, (n, n_dims * size)."""
+        """Return the sparse interpolation matrix W, (n, n_dims * size)."""
         n_dims, size = self.points.shape
         inside = torch.from_numpy(np.clip(Z, self.low, self.high))
         columns, values = [], []
@@ -153,8 +152,8 @@ class _Grids:
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """All that the evidence needs of the rows: W'W, W'y, y'y and their number."""
+class _Moments:
+    """The statistics of the rows that the evidence depends on: W'W, W'y, y'y and the number of rows."""
 
     gram: Tensor
     pulled: Tensor
@@ -163,7 +162,7 @@ class _Facts:
 
 
 class _Additive(torch.nn.Module):
-    """Kernels of all inputs, on their grids, and the noise; parameters are logarithms."""
+    """Kernels of all inputs on their grids, and the noise; parameters are logarithms."""
 
     def __init__(self, kernel: str, grids: _Grids, variance: float) -> None:
         super().__init__()
@@ -182,72 +181,66 @@ class _Additive(torch.nn.Module):
         return self.log_noise.exp() + self.floor
 
     def factor(self) -> Tensor:
-        """Cholesky factors of the values' covariance, a block for each grid: (n_dims, size, size)."""
+        """Return Cholesky factors of the covariance of grid values, a block for each grid: (n_dims, size, size)."""
         module = KERNELS[self.kernel](batch_shape=self.log_length.shape).double()
         scaled = self.points / self.log_length.exp()[:, None, None]
         module.lengthscale = torch.ones_like(self.log_length)[:, None, None]
-        # Values close to one another on a smooth function are all but equal: a little noise of their own.
+        # Neighbouring values of a smooth function are almost equal: jitter keeps the matrix positive definite.
         K = module(scaled).to_dense() + JITTER * torch.eye(
             self.points.shape[1], dtype=torch.float64
         )
         return torch.linalg.cholesky(self.log_scale.exp()[:, None, None] * K)
 
 
-def _inner(model: _Additive, facts: _Facts) -> tuple[Tensor, Tensor, Tensor]:
-    """Blocks L of the prior's factor, factor of ``I + L'W'WL / noise``, and ``L'W'y / noise``."""
+def _inner(model: _Additive, moments: _Moments) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the blocks L of the prior's factor, the factor of ``I + L'W'WL / noise``, and ``L'W'y / noise``."""
     L = model.factor()
     n_dims, size, _ = L.shape
-    # Block by block, which is as many times cheaper as there are inputs.
-    left = (L.mT @ facts.gram.reshape(n_dims, size, -1)).reshape(n_dims * size, -1)
+    # Block by block, which is cheaper by the number of inputs.
+    left = (L.mT @ moments.gram.reshape(n_dims, size, -1)).reshape(n_dims * size, -1)
     both = (L.mT @ left.mT.reshape(n_dims, size, -1)).reshape(n_dims * size, -1)
     B = torch.eye(len(both), dtype=L.dtype) + both / model.noise
-    pulled = (L.mT @ facts.pulled.reshape(n_dims, size, 1)).reshape(-1) / model.noise
+    pulled = (L.mT @ moments.pulled.reshape(n_dims, size, 1)).reshape(-1) / model.noise
     return L, torch.linalg.cholesky(B), pulled
 
 
-def _log_evidence(model: _Additive, facts: _Facts) -> Tensor:
-    """Of ``y ~ N(0, W K W' + noise I)``, by the matrix inversion and determinant lemmas."""
-    _, C, b = _inner(model, facts)
+def _log_evidence(model: _Additive, moments: _Moments) -> Tensor:
+    """Return the log evidence of ``y ~ N(0, W K W' + noise I)``, by the matrix inversion and determinant lemmas."""
+    _, C, b = _inner(model, moments)
     half = torch.linalg.solve_triangular(C, b.unsqueeze(-1), upper=False)
-    fit = facts.square / model.noise - half.square().sum()
-    log_det = 2.0 * C.diagonal().log().sum() + facts.n_rows * model.noise.log()
-    return -0.5 * (fit + log_det + facts.n_rows * math.log(2.0 * math.pi))
+    fit = moments.square / model.noise - half.square().sum()
+    log_det = 2.0 * C.diagonal().log().sum() + moments.n_rows * model.noise.log()
+    return -0.5 * (fit + log_det + moments.n_rows * math.log(2.0 * math.pi))
 
 
-def _learn(model: _Additive, facts: _Facts, max_iter: int) -> tuple[float, int]:
-    """Set the model to the parameters with the largest evidence; that, and how many iterations it took."""
+def _learn(model: _Additive, moments: _Moments, max_iter: int) -> tuple[float, int]:
+    """Maximise the evidence over the parameters of a model; return it and the number of iterations."""
     parameters = list(model.parameters())
-    sizes = np.cumsum([p.numel() for p in parameters])[:-1]
-
-    def put(theta: Array) -> None:
-        with torch.no_grad():
-            for p, part in zip(parameters, np.split(theta, sizes), strict=True):
-                p.copy_(torch.from_numpy(part.copy()).reshape(p.shape))
 
     def loss(theta: Array) -> tuple[float, Array]:
-        put(theta)
+        vector_to_parameters(torch.from_numpy(theta.copy()), parameters)
         try:
-            value = -_log_evidence(model, facts) / facts.n_rows
+            value = -_log_evidence(model, moments) / moments.n_rows
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             return 1e10, np.zeros_like(theta)  # the line search steps back
         gradient = torch.autograd.grad(value, parameters)
-        return float(value.detach()), np.concatenate([g.numpy().reshape(-1) for g in gradient])
+        return float(value.detach()), parameters_to_vector(gradient).numpy()
 
-    start = np.concatenate([p.detach().numpy().reshape(-1) for p in parameters])
-    # Within e^9 of where it starts: an input without use would otherwise send its length-scale to infinity.
+    start = parameters_to_vector(parameters).detach().numpy()
+    # Within a factor of e^9 of the start: the length scale of an irrelevant input would otherwise go to infinity.
     bounds = [(value - 9.0, value + 9.0) for value in start]
-    found = minimize(
+    result = minimize(
         loss, start, jac=True, method="L-BFGS-B", bounds=bounds,
         options={"maxiter": max_iter, "ftol": 1e-6},
     )  # fmt: skip
-    put(found.x)
-    return float(-found.fun * facts.n_rows), max(int(found.nit), 1)
+    vector_to_parameters(torch.from_numpy(result.x), parameters)
+    return float(-result.fun * moments.n_rows), max(int(result.nit), 1)
 
 
-def _values_given(model: _Additive, facts: _Facts) -> tuple[Array, Array, float]:
-    """Posterior of the values on the grids: mean, a square root of the covariance, and the noise."""
+def _grid_posterior(model: _Additive, moments: _Moments) -> tuple[Array, Array, float]:
+    """Return the posterior of the grid values: mean, a square root of the covariance, and the noise."""
     with torch.no_grad():
-        L, C, b = _inner(model, facts)
+        L, C, b = _inner(model, moments)
         root = torch.block_diag(*L)
         mean = root @ torch.cholesky_solve(b.unsqueeze(-1), C)[:, 0]
         half = torch.linalg.solve_triangular(C, root.mT, upper=False).mT

@@ -1,32 +1,30 @@
-"""Experts that are never combined: one GP for all rows, and one GP for each part of a partition."""
+"""Experts that are not combined: one GP on all rows, and one GP for each part of a partition."""
 
 from __future__ import annotations
 
 import gpytorch
 import numpy as np
-from numpy.typing import NDArray
 
-from dsmgp.baselines.committee import Committee, Opinions
-from dsmgp.baselines.division import holder, partition
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import check_count
+from dsmgp.baselines.committee import Committee, ExpertPredictions
+from dsmgp.baselines.division import partition, unbounded_leaf
 from dsmgp.baselines.estimator import gaussian
-from dsmgp.mixture import Mixture
-from dsmgp.routes import route
-from dsmgp.train import Trainer
-from dsmgp.tree import Leaf, Node, leaves
-from dsmgp.validation import check_count
+from dsmgp.fitting.training_data import TrainingData
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.tree.nodes import Leaf, Node, leaves
+from dsmgp.tree.routing import route
 
 __all__ = ["ExactGP", "NaiveLocalExperts"]
 
-Array = NDArray[np.float64]
-
 
 class ExactGP(Committee):
-    """One GP of all rows, conditioned exactly.
+    """One GP on all rows, conditioned exactly.
 
     Parameters
     ----------
     learning_rows : int, optional
-        Theta is learned on so many rows, drawn at random; on all of them if left out, which on a CPU takes minutes
+        Rows, drawn at random, on which hyperparameters are learned. All rows by default, which on a CPU takes minutes
         beyond 5,000.
     kernel, noise_variance, optimizer, max_iter, standardize, device, memory_limit, random_state
         See :class:`~dsmgp.DSMGPRegressor`.
@@ -50,37 +48,39 @@ class ExactGP(Committee):
         memory_limit: int | str | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ) -> None:
+        super().__init__(
+            leaf_size="auto",  # type: ignore[arg-type]  # one expert has all rows
+            kernel=kernel,
+            noise_variance=noise_variance,
+            optimizer=optimizer,
+            max_iter=max_iter,
+            standardize=standardize,
+            device=device,
+            memory_limit=memory_limit,
+            random_state=random_state,
+        )
         self.learning_rows = learning_rows
-        self.kernel = kernel
-        self.noise_variance = noise_variance
-        self.optimizer = optimizer
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.device = device
-        self.memory_limit = memory_limit
-        self.random_state = random_state
 
-    leaf_size = "auto"  # type: ignore[assignment]  # there is one leaf
+    _layout = "whole"
 
-    def _layout(self) -> str:
-        return "whole"
+    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+        return [unbounded_leaf(np.arange(len(data.X)), data.n_dims)]
 
-    def _divide(self, trainer: Trainer) -> list[Leaf]:
-        return [holder(np.arange(len(trainer.X)), trainer.X.shape[1])]
-
-    def _learned_on(self, disjoint: list[Leaf], trainer: Trainer) -> list[Leaf]:
-        most = check_count("learning_rows", self.learning_rows, 1, True)
-        n, n_dims = trainer.X.shape
-        if most is None or most >= n:
+    def _learned_on(
+        self, disjoint: list[Leaf], data: TrainingData, rng: np.random.Generator
+    ) -> list[Leaf]:
+        n_rows = check_count("learning_rows", self.learning_rows, 1, True)
+        if n_rows is None or n_rows >= len(data.X):
             return disjoint
-        return [holder(np.sort(trainer.rng.choice(n, most, replace=False)), n_dims)]
+        rows = np.sort(rng.choice(len(data.X), n_rows, replace=False))
+        return [unbounded_leaf(rows, data.n_dims)]
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        return opinions.mean[0], opinions.variance[0] + opinions.noise
+    def _combine(self, predictions: ExpertPredictions) -> tuple[Array, Array]:
+        return predictions.mean[0], predictions.variance[0] + predictions.noise
 
 
 class NaiveLocalExperts(Committee):
-    """One GP for each part of one partition (Kim et al. 2005); each answers for its part alone, with hard edges between.
+    """One GP for each part of one partition (Kim et al. 2005); each predicts in its part only, with jumps between parts.
 
     Parameters
     ----------
@@ -123,18 +123,16 @@ class NaiveLocalExperts(Committee):
             random_state=random_state,
         )
 
-    def _layout(self) -> str:
-        return "local"
+    _layout = "local"
 
-    def _divide(self, trainer: Trainer) -> list[Leaf]:
-        unit = trainer.inputs.scale
-        self._tree = partition(self.experts, trainer.X, self.leaf_size, trainer.rng, unit)
+    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+        self._tree = partition(self.experts, data.X, self.leaf_size, rng, data.inputs.scale)
         return leaves(self._tree)
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         routes = route(self._tree, X)
         leaf, row = routes.pairs
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
-        found = self._conditioned.predict(routes, self._seen(X))
-        mean[row], variance[row] = found[0], found[1] + self._conditioned.noise[leaf]
+        mean[row], of_f = self._posterior.predict(routes, self._scaled(X))
+        variance[row] = of_f + self._posterior.noise[leaf]
         return gaussian(mean, variance, self._outputs, self._squeeze)

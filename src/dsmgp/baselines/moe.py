@@ -1,4 +1,4 @@
-"""A mixture of GP experts with a gate that is learned: rows go to the expert that explains them best (hard EM)."""
+"""A mixture of GP experts with a learned gate over inputs, fitted by hard EM."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import dataclass
 
 import gpytorch
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.validation import check_count, random_generator
 from dsmgp.baselines.committee import Committee
-from dsmgp.baselines.division import holder
-from dsmgp.conditioned import Conditioned
-from dsmgp.mixture import LOG_SQRT_2PI, Mixture
-from dsmgp.process import Family
-from dsmgp.routes import Routes
-from dsmgp.train import Trainer
-from dsmgp.tree import Leaf
-from dsmgp.validation import check_count
+from dsmgp.baselines.division import unbounded_leaf
+from dsmgp.experts.interface import LeafPosterior
+from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.fitting.learning import FitContext, learn_family
+from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.mixture.distribution import LOG_SQRT_2PI, Mixture
+from dsmgp.tree.nodes import Leaf
+from dsmgp.tree.routing import Routes
 
 __all__ = ["InputGate", "MoE"]
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
-# Rows that the common spread is worth in an expert's own.
+# Rows that the common variance of the inputs is worth in an expert's own.
 SPREAD_ROWS = 10.0
-# An expert may grow to so many times its share: its cost grows with the cube.
+# An expert may grow to this many times its share of the rows: its cost grows with the cube.
 MOST_SHARES = 4
-# One row in so many judges sweeps, and at most so many rows.
+# One row in ten is held out to score sweeps, at most 2,000.
 HELD_SHARE, MOST_HELD = 10, 2000
-# Iterations of learning after each sweep: theta is near its best already.
+# Iterations of learning after each sweep: hyperparameters are close to their optimum already.
 SWEEP_ITERATIONS = 10
 
 
@@ -53,27 +52,27 @@ class InputGate:
 
     @classmethod
     def of(cls, Z: Array, expert: Index) -> InputGate:
-        """Fitted to inputs and the experts they belong to, numbered from 0 without gaps."""
+        """Fit to inputs and the experts they belong to, numbered from 0 without gaps."""
         counts = np.bincount(expert).astype(np.float64)
         sums = [np.bincount(expert, column) for column in Z.T]
         centre = np.stack(sums, axis=1) / counts[:, None]
         squares = np.square(Z - centre[expert])
         within = np.maximum(squares.mean(axis=0), 1e-12)
         total = np.stack([np.bincount(expert, column) for column in squares.T], axis=1)
-        # A few rows do not tell a spread: the common one counts as some more.
+        # A few rows do not determine a variance: add pseudo-rows with the common one.
         spread = (total + SPREAD_ROWS * within) / (counts + SPREAD_ROWS)[:, None]
         return cls(np.log(counts / len(Z)), centre, spread)
 
     def log_joint(self, Z: Array) -> Array:
-        """Log density of inputs and expert together, (n, n_experts)."""
-        # The square multiplied out: three products of matrices, no array of all differences.
+        """Return the joint log density of inputs and expert, (n, n_experts)."""
+        # The square expanded into matrix products, without an array of all differences.
         precision = 1.0 / self.spread
         away = (Z * Z) @ precision.T - 2.0 * Z @ (self.centre * precision).T
         constant = (self.centre**2 * precision + np.log(self.spread)).sum(axis=1)
         return np.asarray(self.log_share - 0.5 * (away + constant) - Z.shape[1] * LOG_SQRT_2PI)
 
     def most_likely(self, Z: Array, most: int) -> tuple[Index, Array]:
-        """The experts with the largest probabilities at each row, and their logarithms; they add up to one."""
+        """Return the experts with the largest probabilities at each row, and the log probabilities, normalised."""
         joint = self.log_joint(Z)
         most = min(most, joint.shape[1])
         expert = np.argpartition(-joint, most - 1, axis=1)[:, :most]
@@ -85,19 +84,19 @@ class InputGate:
 class MoE(Committee):
     """Mixture of GP experts (Tresp 2000; Rasmussen & Ghahramani 2001), fitted by hard EM (cf. Nguyen & Bonilla 2014).
 
-    Which rows an expert has is learned with the gate: starting from k-means, every row goes to the expert whose gate
-    and prediction, without that row, explain it best; gate and theta follow, and so on. One row in ten is held out
-    to judge: the sweep under which these have the largest density is kept, and they join the expert that their inputs
-    point to. Inference is approximate: what DSMGP avoids.
+    The assignment of rows to experts is learned with the gate. Starting from k-means, each sweep assigns every row to the expert
+    whose gate and leave-one-out prediction explain it best, then updates gate and hyperparameters. One row in ten is held out to
+    score sweeps: the sweep with the largest held-out density is kept, and held-out rows join the expert with the largest gate.
+    Inference is approximate, which DSMGP avoids.
 
     Parameters
     ----------
     leaf_size : int, default=100
         Rows of an expert, on average.
     n_sweeps : int, default=5
-        Sweeps of hard EM, at most.
+        Most sweeps of hard EM.
     n_reached : int, default=8
-        Experts that are asked at a row, those with the largest gate there.
+        Experts that predict at a row: those with the largest gate.
     kernel, noise_variance, optimizer, max_iter, standardize, device, memory_limit, random_state
         See :class:`~dsmgp.DSMGPRegressor`.
 
@@ -106,7 +105,7 @@ class MoE(Committee):
     gate_ : InputGate
         Over standardised inputs.
     path_ : list of float
-        Mean log density of the rows held out, after k-means and after every sweep, in the units the experts see.
+        Mean log density of the held-out rows, after k-means and after every sweep, in the units of the leaf GPs.
 
     Examples
     --------
@@ -130,117 +129,115 @@ class MoE(Committee):
         memory_limit: int | str | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ) -> None:
-        self.leaf_size = leaf_size
+        super().__init__(
+            leaf_size=leaf_size,
+            kernel=kernel,
+            noise_variance=noise_variance,
+            optimizer=optimizer,
+            max_iter=max_iter,
+            standardize=standardize,
+            device=device,
+            memory_limit=memory_limit,
+            random_state=random_state,
+        )
         self.n_sweeps = n_sweeps
         self.n_reached = n_reached
-        self.kernel = kernel
-        self.noise_variance = noise_variance
-        self.optimizer = optimizer
-        self.max_iter = max_iter
-        self.standardize = standardize
-        self.device = device
-        self.memory_limit = memory_limit
-        self.random_state = random_state
 
-    def _layout(self) -> str:
-        return "gated"
+    _layout = "gated"
 
     def _fit(self, X: Array, Y: Array) -> None:
         check_count("n_sweeps", self.n_sweeps, 0)
         check_count("n_reached", self.n_reached)
-        trainer = self._trainer(X, Y)
-        Z = trainer.inputs.to_experts(X)
-        held, kept = _hold_out(len(X), trainer.rng)
-        expert = self._start(Z[kept], trainer.rng)
-        family, best = trainer.build(self.kernel), (expert, InputGate.of(Z[kept], expert))
-        best_family = family
+        config, rng = self._config(), random_generator(self.random_state)
+        data = TrainingData.of(X, Y, config)
+        Z = data.inputs.to_experts(X)
+        held, kept = _hold_out(len(X), rng)
+        expert = self._cluster(Z[kept], rng)
+        family = build_family(self.kernel, data, config)
+        best_expert, best_gate, best_family = expert, InputGate.of(Z[kept], expert), family
         self.path_: list[float] = []
-        self.n_iter_ = 0
+        self.n_iter_ = self.n_evaluations_ = 0
         for sweep in range(self.n_sweeps + 1):
-            some = _members(expert, kept, X.shape[1])
-            if trainer.settings.optimizer is not None:
-                learned = trainer.learn(some, family, SWEEP_ITERATIONS if sweep else None)
-                self.n_iter_ += max(one.n_iterations for one in learned)
+            members = _members(expert, kept, data.n_dims)
+            gps = set_up_leaves(members, family.leaf_kernels(data.n_dims), data, config)
+            if config.optimizer is not None:
+                max_iter = SWEEP_ITERATIONS if sweep else None
+                searches = learn_family(gps, family, FitContext(config, rng), max_iter=max_iter)
+                self.n_iter_ += max(search.n_iterations for search in searches)
+                self.n_evaluations_ += sum(search.n_evaluations for search in searches)
             gate = InputGate.of(Z[kept], expert)
-            naturals = family.naturals(X.shape[1])
-            memory = 0.5 * trainer.memory
-            seen = Conditioned(trainer.experts(some, [family]), naturals, memory, trainer.labels)
-            _, joint = self._joint(seen, trainer, gate, Z, held)
+            parameters = family.kernel_parameters(data.n_dims)
+            posterior = gps.condition(parameters, 0.5 * config.memory, data.labels).to_memory()
+            _, joint = self._joint(posterior, data, gate, Z, held)
             self.path_.append(float(np.logaddexp.reduce(joint, axis=1).mean()))
             if self.path_[-1] == max(self.path_):
-                best, best_family = (expert, gate), copy.deepcopy(family)
+                best_expert, best_gate, best_family = expert, gate, copy.deepcopy(family)
             elif sweep > 1:
-                break  # it was better before
-            moved = self._reassign(seen, trainer, gate, Z, kept, expert)
+                break  # an earlier sweep was better
+            moved = self._reassign(posterior, data, gate, Z, kept, expert)
             if np.array_equal(moved, expert):
                 break
             expert = moved
-        self._finish(trainer, Z, held, kept, *best, best_family)
+        # Held-out rows join the expert with the largest gate.
+        of_all = np.empty(len(Z), dtype=np.int64)
+        of_all[kept], of_all[held] = best_expert, best_gate.log_joint(Z[held]).argmax(axis=1)
+        self.gate_ = InputGate.of(Z, of_all)
+        members = _members(of_all, np.arange(len(Z)), data.n_dims)
+        gps = set_up_leaves(members, best_family.leaf_kernels(data.n_dims), data, config)
+        self._condition(gps, best_family, data, config)
 
-    def _finish(
-        self,
-        trainer: Trainer,
-        Z: Array,
-        held: Index,
-        kept: Index,
-        expert: Index,
-        gate: InputGate,
-        family: Family,
-    ) -> None:
-        """The sweep that was best, and the rows held out with the experts whose gate is largest there."""
-        everyone = np.empty(len(Z), dtype=np.int64)
-        everyone[kept] = expert
-        everyone[held] = gate.log_joint(Z[held]).argmax(axis=1)
-        self.gate_ = InputGate.of(Z, everyone)
-        some = _members(everyone, np.arange(len(Z)), Z.shape[1])
-        self._condition(trainer, some, family)
-
-    def _start(self, Z: Array, rng: np.random.Generator) -> Index:
+    def _cluster(self, Z: Array, rng: np.random.Generator) -> Index:
+        """Assign rows to experts by k-means."""
         n_experts = math.ceil(len(Z) / check_count("leaf_size", self.leaf_size))
         n_experts = min(n_experts, len(np.unique(Z, axis=0)))
         seed = int(rng.integers(2**31))
-        # Elkan's bounds and a single start: experts are moved afterwards in any case.
+        # A single start of few iterations: rows are reassigned afterwards in any case.
         clusters = KMeans(n_experts, n_init=1, max_iter=20, init="random", random_state=seed)
-        return _numbered(clusters.fit_predict(Z).astype(np.int64))
+        return _renumber(clusters.fit_predict(Z).astype(np.int64))
 
     def _joint(
-        self, seen: Conditioned, trainer: Trainer, gate: InputGate, Z: Array, rows: Index
+        self,
+        posterior: InMemoryLeafPosterior,
+        data: TrainingData,
+        gate: InputGate,
+        Z: Array,
+        rows: Index,
     ) -> tuple[Index, Array]:
-        """The experts that are asked at rows, and the log density of expert and outputs together, (n, n_reached)."""
+        """Return the most likely experts at rows, and the joint log density of expert and outputs, (n, n_reached)."""
         candidates, log_gate = gate.most_likely(Z[rows], self.n_reached)
         leaf, row = candidates.reshape(-1), np.repeat(rows, candidates.shape[1])
-        mean, variance = _ask(seen, leaf, row, seen.experts.X)
-        # An expert knows its own rows: what counts is what it says of them when they are left out.
+        mean, variance = _predict_pairs(posterior, leaf, row, posterior.leaf_gps.X)
+        # For rows that an expert was trained on, its leave-one-out prediction counts.
         place = np.full((len(Z),), -1)
-        place[seen.leaf_rows.flat] = np.arange(len(seen.leaf_rows.flat))
-        owner = np.append(seen.leaf_rows.owner, -1)  # the last for rows that nobody has
-        own = np.flatnonzero(leaf == owner[place[row]])
-        assert seen.left_out is not None
-        mean[own] = seen.left_out.mean[place[row[own]]]
-        variance[own] = seen.left_out.variance[place[row[own]]]
-        targets = trainer.outputs.to_experts(trainer.Y)[row]
+        place[posterior.leaf_rows.flat] = np.arange(len(posterior.leaf_rows.flat))
+        owner = np.append(posterior.leaf_rows.owner, -1)  # the last for rows of no expert
+        trained = np.flatnonzero(leaf == owner[place[row]])
+        assert posterior.loo_moments is not None
+        mean[trained] = posterior.loo_moments.mean[place[row[trained]]]
+        variance[trained] = posterior.loo_moments.variance[place[row[trained]]]
+        targets = data.outputs.to_experts(data.Y)[row]
         each = -0.5 * (np.square(targets - mean) / variance + np.log(variance)) - LOG_SQRT_2PI
         return candidates, each.sum(axis=1).reshape(candidates.shape) + log_gate
 
     def _reassign(
         self,
-        seen: Conditioned,
-        trainer: Trainer,
+        posterior: InMemoryLeafPosterior,
+        data: TrainingData,
         gate: InputGate,
         Z: Array,
         kept: Index,
         expert: Index,
     ) -> Index:
-        """Every row to the expert that explains it best, as far as there is room."""
-        candidates, joint = self._joint(seen, trainer, gate, Z, kept)
+        """Assign every row to the expert that explains it best, as far as there is room."""
+        candidates, joint = self._joint(posterior, data, gate, Z, kept)
         wanted = candidates[np.arange(len(kept)), joint.argmax(axis=1)]
-        return _numbered(_within(expert, wanted, joint.max(axis=1), MOST_SHARES * self.leaf_size))
+        return _renumber(_within(expert, wanted, joint.max(axis=1), MOST_SHARES * self.leaf_size))
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         Z = self._inputs.to_experts(X)
         expert, log_gate = self.gate_.most_likely(Z, self.n_reached)
         leaf, row = expert.reshape(-1), np.repeat(np.arange(len(X)), expert.shape[1])
-        mean, variance = _ask(self._conditioned, leaf, row, self._seen(X))
+        mean, variance = _predict_pairs(self._posterior, leaf, row, self._scaled(X))
         shape = (*expert.shape, self._outputs.n_outputs)
         return Mixture(
             np.exp(log_gate),
@@ -251,35 +248,40 @@ class MoE(Committee):
         )
 
 
-def _ask(seen: Conditioned, leaf: Index, row: Index, Z: Tensor) -> tuple[Array, Array]:
-    """Mean and variance of y by pairs of expert and row, in the order of the pairs."""
-    order = np.argsort(leaf, kind="stable")  # in which experts answer
-    mean, variance = np.empty((2, len(leaf), seen.experts.n_outputs))
-    mean[order], variance[order] = seen.predict(Routes.of(leaf, row), Z)
-    return mean, variance + seen.noise[leaf]
+def _predict_pairs(
+    posterior: LeafPosterior, leaf: Index, row: Index, Z: Tensor
+) -> tuple[Array, Array]:
+    """Predict y by pairs of expert and row: mean and variance, (n_pairs, n_outputs), in the order of the pairs."""
+    order = np.argsort(leaf, kind="stable")  # predictions come expert by expert
+    mean, variance = np.empty((2, len(leaf), posterior.leaf_gps.n_outputs))
+    mean[order], variance[order] = posterior.predict(Routes.of(leaf, row), Z)
+    return mean, variance + posterior.noise[leaf]
 
 
 def _hold_out(n_rows: int, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Rows that judge sweeps, and the others. Rows that choose their expert by their outputs cannot judge."""
+    """Draw the rows that score sweeps, and return them and the others.
+
+    Rows that choose their expert by their outputs cannot score it.
+    """
     order = rng.permutation(n_rows)
     n_held = max(1, min(n_rows // HELD_SHARE, MOST_HELD))
     return np.sort(order[:n_held]), np.sort(order[n_held:])
 
 
 def _members(expert: Index, rows: Index, n_dims: int) -> list[Leaf]:
-    """The rows of each expert, where ``expert`` says whose each of ``rows`` is."""
+    """Return the experts as leaves; ``expert`` has the number of the expert of each of ``rows``."""
     order = np.argsort(expert, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(expert))[:-1])
-    return [holder(np.sort(rows[part]), n_dims) for part in parts]
+    return [unbounded_leaf(np.sort(rows[part]), n_dims) for part in parts]
 
 
-def _numbered(expert: Index) -> Index:
-    """Experts numbered anew from 0, those without rows left out."""
+def _renumber(expert: Index) -> Index:
+    """Renumber experts from 0 without gaps."""
     return np.unique(expert, return_inverse=True)[1].astype(np.int64)
 
 
 def _within(expert: Index, wanted: Index, gain: Array, most: int) -> Index:
-    """Where rows want to go, unless an expert would grow beyond ``most``: those with the least gain then stay."""
+    """Move rows to the expert they want, unless it would grow beyond ``most`` rows: those with the least gain then stay."""
     moved = wanted.copy()
     counts = np.bincount(wanted, minlength=int(expert.max()) + 1)
     for full in np.flatnonzero(counts > most):

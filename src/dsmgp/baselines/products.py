@@ -1,33 +1,44 @@
-"""Products of experts, and the Bayesian committee machines: opinions multiplied, one way or another.
+"""Products of experts and Bayesian committee machines: predictions are multiplied, with different exponents.
 
-A product of Gaussian opinions with exponents ``beta_k``, and the prior with an exponent of its own, is Gaussian: its
-precision is the sum of ``beta_k / v_k``, and its mean the opinions' in these proportions. The rules differ in the
-exponents (Liu et al. 2020, "When Gaussian process meets big data", has all in one table). Opinions are of f, as
-published, and noise is added afterwards; the GRBCM's are of y, as published.
+A product of Gaussian predictions to the powers ``beta_k``, and of the prior to a power of its own, is Gaussian: its precision is the
+sum of ``beta_k / v_k``, and its mean is the experts' mean in these proportions. The rules differ in the exponents (Liu et al. 2020,
+"When Gaussian process meets big data", has all in one table). As published, predictions are of f and noise is added afterwards; those
+of the GRBCM are of y.
 """
 
 from __future__ import annotations
 
 import gpytorch
 import numpy as np
-from numpy.typing import NDArray
 
-from dsmgp.baselines.committee import Committee, Opinions
-from dsmgp.baselines.division import divide, holder
-from dsmgp.train import Trainer
-from dsmgp.tree import Leaf, Node
-from dsmgp.validation import check_choice
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import check_choice
+from dsmgp.baselines.committee import Committee, ExpertPredictions
+from dsmgp.baselines.division import divide, unbounded_leaf
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.training_data import TrainingData
+from dsmgp.tree.nodes import Leaf, Node
 
 __all__ = ["BCM", "GRBCM", "RBCM", "GPoE", "PoE"]
 
-Array = NDArray[np.float64]
+
+class _Product(Committee):
+    """A committee whose predictions of f are multiplied. Subclasses choose the exponents."""
+
+    def _combine(self, predictions: ExpertPredictions) -> tuple[Array, Array]:
+        mean, variance = product(predictions, *self._exponents(predictions))
+        return mean, variance + predictions.noise
+
+    def _exponents(self, predictions: ExpertPredictions) -> tuple[Array, float | Array]:
+        """Return the exponents of the experts (n_experts, n, n_outputs), and that of the prior."""
+        raise NotImplementedError
 
 
-class PoE(Committee):
+class PoE(_Product):
     """Product of experts (Hinton 2002; Ng & Deisenroth 2014): every exponent is one, and the prior has none.
 
-    Far from all data K experts are K times as sure as the prior: the rule is here as the base of the others. For parameters
-    and attributes see :class:`~dsmgp.baselines.committee.Committee`.
+    Far from all data K experts are K times as certain as the prior; the rule is the base of the others. For parameters and
+    attributes see :class:`~dsmgp.baselines.committee.Committee`.
 
     Examples
     --------
@@ -37,18 +48,17 @@ class PoE(Committee):
     (3, array([0.1]))
     """
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        mean, variance = product(opinions, np.ones_like(opinions.mean))
-        return mean, variance + opinions.noise
+    def _exponents(self, predictions: ExpertPredictions) -> tuple[Array, float | Array]:
+        return np.ones_like(predictions.mean), 0.0
 
 
-class GPoE(Committee):
-    """Generalised product of experts (Cao & Fleet 2014): exponents that add up to one, so that far away the prior is left.
+class GPoE(_Product):
+    """Generalised product of experts (Cao & Fleet 2014): exponents sum to one, so that predictions far away are the prior.
 
     Parameters
     ----------
     weighting : {"uniform", "entropy"}, default="uniform"
-        ``1 / K`` for each of K experts (Deisenroth & Ng 2015), or in proportion to how much an expert has learned at the
+        ``1 / K`` for each of K experts (Deisenroth & Ng 2015), or proportional to how much an expert has learned at the
         row: half the difference of the logarithms of prior and posterior variance.
     experts, leaf_size, kernel, ...
         See :class:`~dsmgp.baselines.committee.Committee`.
@@ -89,23 +99,21 @@ class GPoE(Committee):
         )
         self.weighting = weighting
 
-    def _trainer(self, X: Array, Y: Array) -> Trainer:
+    def _config(self) -> FitConfig:
         check_choice("weighting", self.weighting, ("uniform", "entropy"))
-        return super()._trainer(X, Y)
+        return super()._config()
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        n_experts = len(opinions.mean)
-        exponent = np.full_like(opinions.mean, 1.0 / n_experts)
+    def _exponents(self, predictions: ExpertPredictions) -> tuple[Array, float | Array]:
+        exponents = np.full_like(predictions.mean, 1.0 / len(predictions.mean))
         if self.weighting == "entropy":
-            learned = entropy_differences(opinions.variance, opinions.prior)
+            learned = entropy_differences(predictions.variance, predictions.prior)
             total = learned.sum(axis=0)
-            # Where nobody has learned anything all are alike.
-            np.divide(learned, total, out=exponent, where=total > 0)
-        mean, variance = product(opinions, exponent)
-        return mean, variance + opinions.noise
+            # Where no expert has learned anything the exponents stay uniform.
+            np.divide(learned, total, out=exponents, where=total > 0)
+        return exponents, 0.0
 
 
-class BCM(Committee):
+class BCM(_Product):
     """Bayesian committee machine (Tresp 2000): experts are independent given f, so the prior is divided out K - 1 times.
 
     For parameters and attributes see :class:`~dsmgp.baselines.committee.Committee`.
@@ -117,13 +125,11 @@ class BCM(Committee):
     array([0.1])
     """
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        ones = np.ones_like(opinions.mean)
-        mean, variance = product(opinions, ones, 1.0 - len(ones))
-        return mean, variance + opinions.noise
+    def _exponents(self, predictions: ExpertPredictions) -> tuple[Array, float | Array]:
+        return np.ones_like(predictions.mean), 1.0 - len(predictions.mean)
 
 
-class RBCM(Committee):
+class RBCM(_Product):
     """Robust Bayesian committee machine (Deisenroth & Ng 2015): exponents by how much each expert has learned at the row.
 
     For parameters and attributes see :class:`~dsmgp.baselines.committee.Committee`.
@@ -135,17 +141,16 @@ class RBCM(Committee):
     array([0.1])
     """
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        learned = entropy_differences(opinions.variance, opinions.prior)
-        mean, variance = product(opinions, learned, 1.0 - learned.sum(axis=0))
-        return mean, variance + opinions.noise
+    def _exponents(self, predictions: ExpertPredictions) -> tuple[Array, float | Array]:
+        learned = entropy_differences(predictions.variance, predictions.prior)
+        return learned, 1.0 - learned.sum(axis=0)
 
 
 class GRBCM(Committee):
-    """Generalised robust committee machine (Liu et al. 2018): one expert of random rows talks to all others.
+    """Generalised robust committee machine (Liu et al. 2018): all experts share the random rows of the first.
 
-    Every other expert also sees the rows of the first, which stands where the RBCM has the prior: its answers become
-    those of a GP on all rows as there are more of them. Opinions are of y. Theta is learned on experts that share no rows.
+    The first expert takes the place of the prior in the RBCM: predictions converge to those of a GP on all rows. Predictions are of y.
+    Hyperparameters are learned on experts that share no rows.
     For parameters and attributes see :class:`~dsmgp.baselines.committee.Committee`.
 
     Examples
@@ -156,58 +161,55 @@ class GRBCM(Committee):
     (3, array([0.1]))
     """
 
-    def _layout(self) -> str:
-        return "communicating"
+    _layout = "communicating"
 
-    def _divide(self, trainer: Trainer) -> list[Leaf]:
-        """The expert that talks to all comes first; the others share the rest of the rows."""
-        n, n_dims = trainer.X.shape
-        first = np.sort(trainer.rng.choice(n, min(self.leaf_size, n), replace=False))
-        rest = np.setdiff1d(np.arange(n), first)
-        found = [holder(first, n_dims)]
+    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+        """Draw the rows of the first expert, and divide the rest among the others."""
+        n_rows, n_dims = data.X.shape
+        first = np.sort(rng.choice(n_rows, min(self.leaf_size, n_rows), replace=False))
+        rest = np.setdiff1d(np.arange(n_rows), first)
+        experts = [unbounded_leaf(first, n_dims)]
         if len(rest):
-            others = divide(
-                self.experts,
-                trainer.X[rest],
-                self.leaf_size,
-                trainer.rng,
-                trainer.inputs.scale,
-            )
-            found += [holder(rest[leaf.rows], n_dims) for leaf in others]
-        return found
+            others = divide(self.experts, data.X[rest], self.leaf_size, rng, data.inputs.scale)
+            experts += [unbounded_leaf(rest[leaf.rows], n_dims) for leaf in others]
+        return experts
 
     def _arrange(self, disjoint: list[Leaf]) -> list[Leaf]:
         first, *others = disjoint
         assert first.rows is not None
         n_dims = first.region.n_dims
         return [first] + [
-            holder(np.concatenate([first.rows, leaf.rows]), n_dims)
+            unbounded_leaf(np.concatenate([first.rows, leaf.rows]), n_dims)
             for leaf in others
             if leaf.rows is not None
         ]
 
-    def _combine(self, opinions: Opinions) -> tuple[Array, Array]:
-        first = opinions.mean[0], opinions.variance[0] + opinions.noise
-        if len(opinions.mean) == 1:
-            return first
-        variance = opinions.variance[1:] + opinions.noise
-        exponent = entropy_differences(variance, first[1])
-        exponent[0] = 1.0  # Liu et al., section 3.1: so that the first two are combined exactly
-        own = 1.0 - exponent.sum(axis=0)
-        precision = (exponent / variance).sum(axis=0) + own / first[1]
-        pulled = (exponent * opinions.mean[1:] / variance).sum(axis=0) + own * first[0] / first[1]
-        return pulled / precision, 1.0 / precision
+    def _combine(self, predictions: ExpertPredictions) -> tuple[Array, Array]:
+        first_mean, first_variance = (
+            predictions.mean[0],
+            predictions.variance[0] + predictions.noise,
+        )
+        if len(predictions.mean) == 1:
+            return first_mean, first_variance
+        mean, variance = predictions.mean[1:], predictions.variance[1:] + predictions.noise
+        exponents = entropy_differences(variance, first_variance)
+        exponents[0] = 1.0  # Liu et al., section 3.1: so that the first two are combined exactly
+        of_first = 1.0 - exponents.sum(axis=0)
+        precision = (exponents / variance).sum(axis=0) + of_first / first_variance
+        weighted = (exponents * mean / variance).sum(axis=0)
+        weighted += of_first * first_mean / first_variance
+        return weighted / precision, 1.0 / precision
 
 
 def product(
-    opinions: Opinions, exponent: Array, prior_exponent: float | Array = 0.0
+    predictions: ExpertPredictions, exponents: Array, prior_exponent: float | Array
 ) -> tuple[Array, Array]:
-    """Mean and variance of f, (n, n_outputs): opinions and the prior, whose mean is zero, to these powers."""
-    weighted = exponent / opinions.variance
-    precision = weighted.sum(axis=0) + prior_exponent / opinions.prior
-    return (weighted * opinions.mean).sum(axis=0) / precision, 1.0 / precision
+    """Return mean and variance of f, (n, n_outputs): the product of predictions and the prior, with mean zero, to these powers."""
+    weighted = exponents / predictions.variance
+    precision = weighted.sum(axis=0) + prior_exponent / predictions.prior
+    return (weighted * predictions.mean).sum(axis=0) / precision, 1.0 / precision
 
 
 def entropy_differences(variance: Array, prior: Array) -> Array:
-    """What each expert has learned at a row, in nats; never negative, as rounding might have it."""
+    """Return how much each expert has learned at a row, in nats; not negative, whatever the rounding."""
     return np.maximum(0.5 * (np.log(prior) - np.log(variance)), 0.0)

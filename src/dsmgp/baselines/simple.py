@@ -1,23 +1,21 @@
-"""The two baselines that any regression should beat."""
+"""Two simple baselines: the training mean, and least squares."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dsmgp._util.arrays import Array
 from dsmgp.baselines.estimator import Baseline, gaussian
-from dsmgp.mixture import Mixture
-from dsmgp.units import OutputUnits
+from dsmgp.gp.scaling import OutputScaling
+from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["ConstantBaseline", "LinearBaseline"]
 
-Array = NDArray[np.float64]
-
 
 class ConstantBaseline(Baseline):
-    """The mean of the training outputs, everywhere; the spread is theirs.
+    """The mean and variance of the training outputs at every input.
 
     Examples
     --------
@@ -29,20 +27,20 @@ class ConstantBaseline(Baseline):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # it says the same everywhere
+        tags.regressor_tags.poor_score = True  # it predicts a constant
         return tags
 
     def _fit(self, X: Array, Y: Array) -> None:
-        self._units = OutputUnits(Y.mean(axis=0), np.eye(Y.shape[1]))
+        self._outputs = OutputScaling(Y.mean(axis=0), np.eye(Y.shape[1]))
         self.noise_ = _noise(Y - Y.mean(axis=0), 1)
 
-    def _law(self, X: Array) -> Mixture:
-        zeros = np.zeros((len(X), self._units.n_outputs))
-        return gaussian(zeros, zeros + self.noise_, self._units, self._squeeze)
+    def _predictive(self, X: Array) -> Mixture:
+        zeros = np.zeros((len(X), self._outputs.n_outputs))
+        return gaussian(zeros, zeros + self.noise_, self._outputs, self._squeeze)
 
 
 class LinearBaseline(Baseline):
-    """Least squares with an intercept. The law's variance is the noise that the residuals show, as in the paper.
+    """Least squares with an intercept. The predictive variance is that of the residuals, as in the paper.
 
     Attributes
     ----------
@@ -57,7 +55,7 @@ class LinearBaseline(Baseline):
     """
 
     def _fit(self, X: Array, Y: Array) -> None:
-        # Around the means, so that offsets do not spoil the solution; a column without use gets slope zero.
+        # Centred, so that large offsets cost no accuracy; constant columns get slope zero.
         centre, level = X.mean(axis=0), Y.mean(axis=0)
         spread = X.std(axis=0)
         unit = np.where(spread > 0, spread, 1.0)
@@ -66,13 +64,13 @@ class LinearBaseline(Baseline):
         self.intercept_ = level - centre @ self.coef_
         self.noise_ = _noise(Y - X @ self.coef_ - self.intercept_, int(rank) + 1)
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         mean = X @ self.coef_ + self.intercept_
-        units = OutputUnits(np.zeros(mean.shape[1]), np.eye(mean.shape[1]))
-        return gaussian(mean, np.broadcast_to(self.noise_, mean.shape), units, self._squeeze)
+        outputs = OutputScaling(np.zeros(mean.shape[1]), np.eye(mean.shape[1]))
+        return gaussian(mean, np.broadcast_to(self.noise_, mean.shape), outputs, self._squeeze)
 
 
 def _noise(residual: Array, n_parameters: int) -> Array:
-    """Variance of the residuals, less the freedom that was used up; never zero, so that there is a density."""
+    """Estimate the residual variance, by degrees of freedom; never zero, so that there is a density."""
     freedom = max(len(residual) - n_parameters, 1)
     return np.maximum(np.square(residual).sum(axis=0) / freedom, np.finfo(np.float64).tiny)

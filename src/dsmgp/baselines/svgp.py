@@ -1,4 +1,4 @@
-"""Sparse variational GP (Hensman et al. 2013), on GPyTorch: minibatches, inducing points that start at k-means centres."""
+"""Sparse variational GP (Hensman et al. 2013), on GPyTorch: minibatches, inducing points initialised by k-means."""
 
 from __future__ import annotations
 
@@ -9,41 +9,38 @@ import gpytorch
 import numpy as np
 import torch
 from gpytorch.variational import NaturalVariationalDistribution, VariationalStrategy
-from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 
-from dsmgp.baselines.estimator import Baseline, gaussian
-from dsmgp.execution import Threads
-from dsmgp.mixture import Mixture
-from dsmgp.process import build_process
-from dsmgp.units import InputUnits, OutputUnits
-from dsmgp.validation import check_count, random_generator
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import check_count, random_generator
+from dsmgp.baselines.estimator import PREDICTED_ROWS, Baseline, gaussian
+from dsmgp.gp.process import build_process
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.threads import Threads
+from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["SVGP"]
 
-Array = NDArray[np.float64]
-# Steps of the law of the inducing values, by natural gradients, and of all else, by Adam (both at the start).
+# Initial learning rates: natural gradients for the distribution of the inducing values, Adam for all else.
 NATURAL_RATE, RATE = 0.1, 0.05
-# Rows that are predicted at once.
-PREDICTED_ROWS = 8192
 
 
 class SVGP(Baseline):
-    """Sparse variational GP with Q inducing points, one for each output.
+    """Sparse variational GP with Q inducing points, one model for each output.
 
-    The law of the inducing values follows natural gradients, which need no tuning; kernel, noise and inducing points
-    follow Adam, with a rate that falls to zero so that the end does not depend on the last batches.
+    The distribution of the inducing values follows natural gradients, which need no tuning; kernel, noise and inducing points follow Adam,
+    with a rate that decays to zero so that the result does not depend on the last batches.
 
     Parameters
     ----------
     n_inducing : int, default=100
-        Q. They start at the centres of k-means.
+        Q. They are initialised at the centres of k-means.
     kernel : str or gpytorch kernel, default="rbf"
     noise_variance : float, optional
-        Where the search starts.
+        Initial value.
     max_iter : int, default=1500
-        Steps, one batch each.
+        Optimisation steps, one batch each.
     batch_size : int, default=512
     standardize : bool, default=True
     random_state : int, RandomState, Generator or None
@@ -51,8 +48,8 @@ class SVGP(Baseline):
     Attributes
     ----------
     path_ : list of list of float
-        For each output the bound per row, with the log density of theta's priors, averaged over every 100 steps; it levels
-        off where the search has converged.
+        For each output the evidence lower bound per row, with the log density of the priors, averaged over every 100 steps; it levels
+        off when the optimisation has converged.
 
     Examples
     --------
@@ -84,8 +81,8 @@ class SVGP(Baseline):
         for name in ("n_inducing", "max_iter", "batch_size"):
             check_count(name, getattr(self, name))
         rng = random_generator(self.random_state)
-        self._inputs = InputUnits.of(X, self.standardize)
-        self._outputs = OutputUnits.of(Y, self.standardize)
+        self._inputs = InputScaling.of(X, self.standardize)
+        self._outputs = OutputScaling.of(Y, self.standardize)
         Z, targets = self._inputs.to_experts(X), self._outputs.to_experts(Y)
         n_points = min(self.n_inducing, len(np.unique(Z, axis=0)))
         seed = int(rng.integers(2**31))
@@ -93,71 +90,74 @@ class SVGP(Baseline):
         points = torch.from_numpy(means.cluster_centers_.astype(np.float64))
         seeds = [int(rng.integers(2**31)) for _ in targets.T]
 
-        def learned(output: int) -> tuple[list[float], _Sparse]:
+        def fit_output(output: int) -> tuple[list[float], _Sparse]:
             target = targets[:, output]
             process = build_process(
                 self.kernel,
                 "zero",
                 self.noise_variance,
                 Z.shape[1],
-                spread=InputUnits.of(Z, True).scale,
+                spread=InputScaling.of(Z, True).scale,
                 variance=float(np.var(target)) or 1.0,
             )
             model = _Sparse(points, process.kernel, process.likelihood)
-            own = np.random.default_rng(seeds[output])
-            path = self._learn(model, torch.from_numpy(Z), target, own)
+            path = self._learn(
+                model, torch.from_numpy(Z), target, np.random.default_rng(seeds[output])
+            )
             return path, model.eval()
 
-        # Side by side, on one core each: the matrices are small, and torch's threads would wait for one another.
-        found = Threads().map(learned, range(targets.shape[1]))
+        # In parallel, on one core each: the matrices are small, and torch's threads would wait for one another.
+        fitted = Threads().map(fit_output, range(targets.shape[1]))
         self.n_iter_ = self.max_iter
-        self.path_ = [path for path, _ in found]
-        self._models = [model for _, model in found]
+        self.path_ = [path for path, _ in fitted]
+        self._models = [model for _, model in fitted]
 
     def _learn(
         self, model: _Sparse, Z: Tensor, target: Array, rng: np.random.Generator
     ) -> list[float]:
         y = torch.from_numpy(np.ascontiguousarray(target))
         bound = gpytorch.mlls.VariationalELBO(model.likelihood, model, num_data=len(y))
-        by_nature = gpytorch.optim.NGD(
+        natural = gpytorch.optim.NGD(
             model.variational_parameters(), num_data=len(y), lr=NATURAL_RATE
         )
         others = torch.optim.Adam(model.hyperparameters(), lr=RATE)
-        falling = torch.optim.lr_scheduler.CosineAnnealingLR(others, self.max_iter)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(others, self.max_iter)
         path: list[float] = []
         for step, rows in enumerate(_batches(len(y), self.batch_size, self.max_iter, rng)):
-            by_nature.zero_grad()
+            natural.zero_grad()
             others.zero_grad()
             loss = -bound(model(Z[rows]), y[rows])
             loss.backward()
-            by_nature.step()
+            natural.step()
             others.step()
-            falling.step()
+            schedule.step()
             if step % 100 == 0:
                 path.append(0.0)
             path[-1] -= float(loss.detach())
         last = self.max_iter - 100 * (len(path) - 1)
         return [total / 100 for total in path[:-1]] + [path[-1] / last]
 
-    def _law(self, X: Array) -> Mixture:
+    def _predictive(self, X: Array) -> Mixture:
         Z = torch.from_numpy(self._inputs.to_experts(X))
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
         with torch.no_grad():
             for output, model in enumerate(self._models):
                 for first in range(0, len(X), PREDICTED_ROWS):
                     rows = slice(first, first + PREDICTED_ROWS)
-                    law = model(Z[rows])
-                    mean[rows, output] = law.mean.numpy()
-                    variance[rows, output] = (law.variance + model.likelihood.noise).numpy()
+                    f = model(Z[rows])
+                    mean[rows, output] = f.mean.numpy()
+                    variance[rows, output] = (f.variance + model.likelihood.noise).numpy()
         return gaussian(mean, variance, self._outputs, self._squeeze)
 
 
 class _Sparse(gpytorch.models.ApproximateGP):  # type: ignore[misc]
-    """Inducing points and the law of the function's values there."""
+    """Inducing points and the variational distribution of the function values there."""
 
     def __init__(self, points: Tensor, kernel: Any, likelihood: Any) -> None:
-        law = NaturalVariationalDistribution(len(points), mean_init_std=0.0).double()
-        strategy = VariationalStrategy(self, points.clone(), law, learn_inducing_locations=True)
+        distribution = NaturalVariationalDistribution(len(points), mean_init_std=0.0).double()
+        strategy = VariationalStrategy(
+            self, points.clone(), distribution, learn_inducing_locations=True
+        )
         super().__init__(strategy)
         self.kernel, self.likelihood = kernel, likelihood
         self.double()
@@ -168,7 +168,7 @@ class _Sparse(gpytorch.models.ApproximateGP):  # type: ignore[misc]
 
 
 def _batches(n: int, size: int, most: int, rng: np.random.Generator) -> Any:
-    """Batches of all rows in random order, again and again."""
+    """Yield ``most`` batches of rows, in a new random order in every epoch."""
     n_batches = math.ceil(n / size)
     for step in range(most):
         if step % n_batches == 0:

@@ -1,6 +1,6 @@
-"""Where the command ``dsmgp`` begins, also as ``python -m dsmgp.cli``: Ctrl-C is answered from here on.
+"""Entry point of the command ``dsmgp``, also as ``python -m dsmgp.cli``.
 
-Nothing is imported above that takes time.
+Everything slow is imported inside, so that Ctrl-C during start-up ends with one line.
 """
 
 import os
@@ -17,7 +17,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.stderr.flush()
-        os._exit(130)  # what was being imported is half there, and would complain
+        os._exit(130)  # a half-finished import would print errors at exit
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command ``dsmgp``."""
+"""The command ``dsmgp``: its subcommands, and ``demo`` and ``reproduce``, which have no module of their own."""
 
 from __future__ import annotations
 
@@ -8,27 +8,36 @@ from typing import Annotated
 import typer
 
 from dsmgp import __version__
+from dsmgp.cli.evaluate import evaluate, report
 from dsmgp.cli.fit import fit
-from dsmgp.cli.judge import evaluate, report
-from dsmgp.cli.talk import INTERRUPTED, AsJson, Debug, OneLine, command, print_json, refuse, say
-from dsmgp.cli.use import info, predict
+from dsmgp.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    CommandGroup,
+    Debug,
+    command,
+    fail,
+    print_json,
+    print_note,
+)
+from dsmgp.cli.predict import info, predict
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="dsmgp",
-    cls=OneLine,
-    help="Gaussian-process regression that scales: fit a table, predict with honest uncertainty.",
+    cls=CommandGroup,
+    help="Gaussian-process regression that scales: fit a table, predict with calibrated uncertainty.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for each in (fit, predict, evaluate, report, info):
-    app.command()(each)
+for function in (fit, predict, evaluate, report, info):
+    app.command()(function)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"dsmgp {__version__}")
         raise typer.Exit
 
@@ -36,37 +45,40 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
-    """Gaussian-process regression that scales: fit a table, predict with honest uncertainty."""
+    """Gaussian-process regression that scales: fit a table, predict with calibrated uncertainty."""
 
 
 @app.command()
 @command
 def demo(as_json: AsJson = False, debug: Debug = False) -> None:
-    """Fit a curve that jumps, score it beside an exact GP, and draw it: out/demo.png.
+    """Fit a curve with jumps, compare with an exact GP, and plot it: out/demo.png.
 
     Example: dsmgp demo
     """
     from dsmgp import demo as script
 
-    found = script.main(say if as_json else print)
+    result = script.main(print_note if as_json else print)
     if as_json:
-        print_json(found)
+        print_json(result)
 
 
 @app.command()
 @command
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment of the paper by name; all for every one.")] = "all",
+    name: Annotated[str, typer.Argument(help="Name of an experiment of the paper, or all.")] = "all",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("out/reproduction"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and methods: minutes, not hours.")] = False,
-    seeds: Annotated[int | None, typer.Option(help="Random splits of each data set; as many as the experiment has.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of random splits of each data set; that of the experiment if left out.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:  # fmt: skip
-    """Run the paper's experiments again: results, table and figure of each in one folder.
+    """Reproduce the paper's experiments: results, table and figure of each in one folder.
 
     Example: dsmgp reproduce figure-illustration --quick
     """
@@ -74,14 +86,14 @@ def reproduce(
     from dsmgp.reproduce import reproduce as run
 
     if name not in (*NAMES, "all"):
-        refuse(f"there is no experiment {name!r}; expected all or one of {', '.join(NAMES)}")
+        fail(f"there is no experiment {name!r}; expected all or one of {', '.join(NAMES)}")
     try:
         if name == "all":
-            paths = reproduce_all(out, quick, seeds, progress=say)
+            paths = reproduce_all(out, quick, seeds, progress=print_note)
         else:
-            paths = run(name, out, quick=quick, seeds=seeds, progress=say)
+            paths = run(name, out, quick=quick, seeds=seeds, progress=print_note)
     except KeyboardInterrupt:
-        say("interrupted; what was run is kept, and the same command goes on")
+        print_note("interrupted; what was run is kept, and the same command resumes")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json({"paths": [str(path) for path in paths]})

@@ -1,4 +1,4 @@
-"""``figure-approximation``: RMSE on Kin40k against the rows of an expert."""
+"""``figure-approximation``: RMSE on Kin40k against the number of rows of an expert."""
 
 from __future__ import annotations
 
@@ -7,58 +7,57 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from dsmgp import DSMGPRegressor, scores
+from dsmgp._util.arrays import Array
 from dsmgp.baselines import RBCM, ExactGP, GPoE
 from dsmgp.reproduce import data, paper
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
-from dsmgp.tree import leaves
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, mean_of, select, table
+from dsmgp.tree.nodes import leaves
 
 __all__ = ["EXPERIMENT"]
 
-Array = NDArray[np.float64]
 DATA = "kin40k"
 SUM_CHILDREN, DEPTH = 4, 2
-# Theta of one GP of all rows is learned on so many of them.
+# The exact GP of all rows learns its hyperparameters on so many of them.
 LEARNING_ROWS, N_ROWS = 2_000, 10_000
 WEIGHTS = ("posterior", "gated")
 CURVES = ("GP", "gPoE", "rBCM", "DSMGP, posterior", "DSMGP, gated")
 
 
 def jobs(plan: Plan) -> list[Job]:
-    """Rows of an expert, up to all of them, where every method is one GP; quick runs have fewer rows."""
-    plan.chosen((DATA,), (DATA,))
+    """Jobs by rows of an expert, up to all rows, where every method is one GP; quick runs have fewer rows."""
+    plan.data_sets((DATA,), (DATA,))
     sizes = (10, 100) if plan.quick else (10, 100, 1000)
     parts = [(size, method) for size in sizes for method in ("experts", *WEIGHTS)]
     whole = data.QUICK_ROWS if plan.quick else N_ROWS
     return [
         {"rows": size, "method": method, "seed": seed, "quick": plan.quick}
-        for seed in range(plan.reruns(1))
+        for seed in range(plan.n_seeds(1))
         for size, method in [*parts, (whole, "whole")]
     ]
 
 
 def run(job: Job) -> list[Row]:
     X, Y, X_test, Y_test = data.split(DATA, job["seed"], job["quick"])
-    found = fitted(X, Y, job["rows"], job["method"], job["seed"])
+    models = fit_models(X, Y, job["rows"], job["method"], job["seed"])
     rows = []
-    for curve, model in found.items():
-        law = model.predict_dist(X_test)
-        rmse, nlpd = scores.rmse(Y_test, law.mean), scores.nlpd(Y_test, law)
+    for curve, model in models.items():
+        predicted = model.predict_dist(X_test)
+        rmse, nlpd = scores.rmse(Y_test, predicted.mean), scores.nlpd(Y_test, predicted)
         row = {**job, "curve": curve, "rmse": round(rmse, 5), "nlpd": round(nlpd, 5)}
-        rows.append(row | (_leaf_rows(model) if isinstance(model, DSMGPRegressor) else {}))
+        rows.append(row | (leaf_sizes(model) if isinstance(model, DSMGPRegressor) else {}))
     return rows
 
 
-def _leaf_rows(model: DSMGPRegressor) -> Row:
-    """Rows of the largest leaf, and of the leaf that a row is in, on average: Algorithm 1 does not keep to M."""
+def leaf_sizes(model: DSMGPRegressor) -> Row:
+    """Return the rows of the largest leaf, and of the leaf that a row is in, on average: Algorithm 1 does not keep to M."""
     sizes = np.array([leaf.n_rows for leaf in leaves(model.tree_)])
     return {"largest": int(sizes.max()), "mean_leaf": round(float(sizes @ sizes / sizes.sum()), 1)}
 
 
-def fitted(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, Any]:
-    """Models by the curve they are on."""
+def fit_models(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, Any]:
+    """Return fitted models by the curve they are on."""
     if method == "experts":
         experts = GPoE(leaf_size=size, random_state=seed).fit(X, Y)
         return {"gPoE": experts, "rBCM": RBCM().adopt(experts)}
@@ -75,21 +74,21 @@ def fitted(X: Array, Y: Array, size: int, method: str, seed: int) -> dict[str, A
         )
         return {f"DSMGP, {method}": model.fit(X, Y)}
     exact = ExactGP(LEARNING_ROWS, random_state=seed).fit(X, Y)
-    theta: dict[str, Any] = {
+    learned: dict[str, Any] = {
         "kernel": exact.kernel_[0], "noise_variance": exact.noise_[0], "optimizer": None,
         "leaf_size": len(X),
     }  # fmt: skip
-    experts = GPoE(**theta).fit(X, Y)
-    # With posterior weights and one leaf nothing is left of the mixture but the GP.
-    gated = DSMGPRegressor(structure="paper", **theta).fit(X, Y)
+    experts = GPoE(**learned).fit(X, Y)
+    # A mixture of one leaf with posterior weights is the exact GP.
+    gated = DSMGPRegressor(structure="paper", **learned).fit(X, Y)
     return {
         "GP": exact, "gPoE": experts, "rBCM": RBCM().adopt(experts), "DSMGP, posterior": exact, "DSMGP, gated": gated,
     }  # fmt: skip
 
 
 def _mean(rows: list[Row], curve: str, size: int, key: str) -> float | None:
-    values = [r[key] for r in rows if (r["curve"], r["rows"]) == (curve, size) and key in r]
-    return float(np.mean(values)) if values else None
+    chosen = [row for row in select(rows, curve=curve, rows=size) if key in row]
+    return mean_of(chosen, key) if chosen else None
 
 
 def page(rows: list[Row]) -> str:
@@ -124,8 +123,10 @@ def draw(rows: list[Row]) -> Figure:
         heights = [np.nan if value is None else value for value in values]
         axes.plot(sizes, heights, "o-", color=f"C{k}", label=curve)
     for curve, mark in (("gPoE", ":"), ("rBCM", "--"), ("DSMGP", "-.")):
-        known = paper.APPROXIMATION[curve]
-        axes.plot(list(known), list(known.values()), mark, color="0.6", label=f"paper: {curve}")
+        reported = paper.APPROXIMATION[curve]
+        axes.plot(
+            list(reported), list(reported.values()), mark, color="0.6", label=f"paper: {curve}"
+        )
     axes.set_xscale("log")
     axes.set_ylim(0.0, 1.0)
     axes.set_xlabel("rows of an expert, M")
@@ -144,12 +145,12 @@ EXPERIMENT = Experiment(
     run=run,
     page=page,
     draw=draw,
-    says=(
-        "Posterior weights collapse on one partition, with its edges; the gate lets the leaf that knows a row best speak, "
-        "which is worth more the smaller leaves are. Experts of gPoE and rBCM have M rows; two layers of Algorithm 1, "
-        "as printed, leave the DSMGP leaves that are much larger where M is small. The paper's curve is not of the "
-        "kernel of its Table 2: its GP has an RMSE of 0.13 here and an MAE of 0.79 there. One expert of all rows is the exact "
-        "GP, but for the rBCM, whose exponent is then not one."
+    remark=(
+        "Posterior weights collapse on one partition, with discontinuities at its edges; the gate favours the leaf that predicts a row best, "
+        "which matters more the smaller the leaves are. Experts of gPoE and rBCM have M rows; two layers of Algorithm 1, as printed, "
+        "make much larger leaves for the DSMGP where M is small. The paper's curve does not have the kernel of its Table 2: its GP has an RMSE of "
+        "0.13 here and an MAE of 0.79 there. One expert of all rows is the exact GP, except for the rBCM, whose exponent is "
+        "not one then."
     ),
     settings={"kernel": "rbf", "K_S": SUM_CHILDREN, "R": DEPTH, "K_P": f"(N / M)^(1/{DEPTH})"},
     quick_settings={"N": data.QUICK_ROWS},

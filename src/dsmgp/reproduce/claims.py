@@ -1,13 +1,11 @@
-"""What the results bear out, and what they do not: every claim with its figures, from the rows alone."""
+"""Claims about the results, each with whether it holds and its numbers, computed from the rows of results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from dsmgp.reproduce import paper
-from dsmgp.reproduce.experiment import Row, table
+from dsmgp.reproduce.experiment import Row, mean_of, select, table
 
 __all__ = ["claims"]
 
@@ -15,29 +13,26 @@ EXPERTS = ("PoE", "gPoE", "gPoE, entropy", "BCM", "rBCM")
 DEFAULT, POSTERIOR, GATED = "DSMGP, default", "DSMGP, posterior", "DSMGP, gated"
 
 
-def claims(found: Mapping[str, list[Row]]) -> str:
-    """Markdown, from the rows of each experiment by name; claims without rows are left out."""
+def claims(results: Mapping[str, list[Row]]) -> str:
+    """Return a Markdown table, from the rows of each experiment by name; claims without rows are left out."""
     lines = [
-        *_at_least_as_good(found.get("table-results", [])),
-        *_ahead_of_experts(found.get("table-results", [])),
-        *_approximation(found.get("figure-approximation", [])),
-        *_timings(found.get("table-timings", [])),
-        *_converged(found.get("table-results", [])),
+        *_at_least_as_good(results.get("table-results", [])),
+        *_ahead_of_experts(results.get("table-results", [])),
+        *_approximation(results.get("figure-approximation", [])),
+        *_timings(results.get("table-timings", [])),
+        *_converged(results.get("table-results", [])),
     ]
     titles = {"claim": "claim", "data": "where", "holds": "holds", "figures": "figures"}
     return table(titles, lines)
 
 
 def _means(rows: list[Row], name: str) -> dict[str, tuple[float, float]]:
-    """MAE and NLPD of every column on one data set, mean over its seeds."""
-    some = [r for r in rows if r["data"] == name]
-    return {
-        column: tuple(  # type: ignore[misc]
-            float(np.mean([r[key] for r in some if r["column"] == column]))
-            for key in ("mae", "nlpd")
-        )
-        for column in dict.fromkeys(r["column"] for r in some)
-    }
+    """Return MAE and NLPD of every column on one data set, averaged over seeds."""
+    means = {}
+    for column in dict.fromkeys(r["column"] for r in select(rows, data=name)):
+        chosen = select(rows, data=name, column=column)
+        means[column] = mean_of(chosen, "mae"), mean_of(chosen, "nlpd")
+    return means
 
 
 def _line(claim: str, data: str, holds: bool, figures: str) -> Row:
@@ -45,7 +40,7 @@ def _line(claim: str, data: str, holds: bool, figures: str) -> Row:
 
 
 def _at_least_as_good(rows: list[Row]) -> list[Row]:
-    """At the two digits that the paper prints."""
+    """Compare at the two digits that the paper prints."""
     lines = []
     for name in paper.DATASETS:
         means = _means(rows, name)
@@ -61,7 +56,7 @@ def _at_least_as_good(rows: list[Row]) -> list[Row]:
 def _ahead_of_experts(rows: list[Row]) -> list[Row]:
     lines = []
     for name in paper.DATASETS:
-        seeds = {r["seed"] for r in rows if (r["data"], r["column"]) == (name, EXPERTS[0])}
+        seeds = {r["seed"] for r in select(rows, data=name, column=EXPERTS[0])}
         means = _means([r for r in rows if r["seed"] in seeds], name)
         rivals = {
             column: nlpd
@@ -82,9 +77,9 @@ def _approximation(rows: list[Row]) -> list[Row]:
     lines = []
     for column in (GATED, POSTERIOR):
         for size, theirs in paper.APPROXIMATION["DSMGP"].items():
-            values = [r["rmse"] for r in rows if (r["curve"], r["rows"]) == (column, size)]
-            if values:
-                ours = float(np.mean(values))
+            chosen = select(rows, curve=column, rows=size)
+            if chosen:
+                ours = mean_of(chosen, "rmse")
                 claim = f"{column}: on or below the paper's curve on Kin40k"
                 figures = f"RMSE {ours:.3f} ({theirs:.3f})"
                 lines.append(
@@ -94,17 +89,17 @@ def _approximation(rows: list[Row]) -> list[Row]:
 
 
 def _timings(rows: list[Row]) -> list[Row]:
-    """Each structure on its own line: Algorithm 1 makes large leaves on skewed data."""
+    """Report each structure on a line of its own: Algorithm 1 makes large leaves on skewed data."""
     lines = []
     for columns in (("GP", "gPoE", "rBCM"), ("DSMGP",), ("DSMGP, balanced",)):
-        for name, known in paper.TIMINGS.items():
-            ours = {r["method"]: r["seconds"] for r in rows if r["data"] == name}
-            theirs = {m: known.get(m.removesuffix(", balanced")) for m in columns}
+        for name, reported in paper.TIMINGS.items():
+            ours = {r["method"]: r["seconds"] for r in select(rows, data=name)}
+            theirs = {m: reported.get(m.removesuffix(", balanced")) for m in columns}
             both = {m: t for m, t in theirs.items() if t is not None and ours.get(m) is not None}
             if both:
-                trees = {r["method"]: r.get("trees", []) for r in rows if r["data"] == name}
+                trees = {r["method"]: r.get("trees", []) for r in select(rows, data=name)}
                 figures = ", ".join(
-                    f"{m} {ours[m]:.3g} s ({t:g}){_drawn(m, trees[m])}" for m, t in both.items()
+                    f"{m} {ours[m]:.3g} s ({t:g}){_spread(m, trees[m])}" for m, t in both.items()
                 )
                 holds = all(ours[m] < t for m, t in both.items())
                 claim = f"{', '.join(columns)}: an iteration is faster than the paper's"
@@ -112,8 +107,8 @@ def _timings(rows: list[Row]) -> list[Row]:
     return lines
 
 
-def _drawn(method: str, trees: list[float]) -> str:
-    """Of how many trees a time of Algorithm 1 is: one of them says little."""
+def _spread(method: str, trees: list[float]) -> str:
+    """Return the number of trees whose median a time is, and their range; one tree of Algorithm 1 alone is not representative."""
     if trees:
         return f", of {len(trees)} trees {min(trees):.3g} to {max(trees):.3g} s"
     return ", of one tree" if method == "DSMGP" else ""
@@ -122,19 +117,17 @@ def _drawn(method: str, trees: list[float]) -> str:
 def _converged(rows: list[Row]) -> list[Row]:
     lines = []
     for name in paper.DATASETS:
-        means, known = _means(rows, name), paper.RESULTS[name]
+        means, reported = _means(rows, name), paper.RESULTS[name]
         for column in ("KISS", "SVGP", "MoE"):
             if column not in means or "LR" not in means:
                 continue
-            # Where the paper's did: of the MoE it says nothing.
-            asked = column not in known or all(
-                a < b for a, b in zip(known[column], known["LR"], strict=True)
+            # Only where it does in the paper, which has no results of the MoE.
+            is_claimed = column not in reported or all(
+                a < b for a, b in zip(reported[column], reported["LR"], strict=True)
             )
-            ours, line = means[column], means["LR"]
-            holds = all(a < b for a, b in zip(ours, line, strict=True))
-            figures = (
-                f"MAE {ours[0]:.3f} against {line[0]:.3f}, NLPD {ours[1]:.3f} against {line[1]:.3f}"
-            )
-            if asked:
+            if is_claimed:
+                (mae, nlpd), (linear_mae, linear_nlpd) = means[column], means["LR"]
+                holds = mae < linear_mae and nlpd < linear_nlpd
+                figures = f"MAE {mae:.3f} against {linear_mae:.3f}, NLPD {nlpd:.3f} against {linear_nlpd:.3f}"
                 lines.append(_line(f"{column} beats a linear model", name, holds, figures))
     return lines

@@ -1,31 +1,47 @@
-"""One experiment of the paper: what is to be run, how, and how the results are shown."""
+"""An experiment of the paper: its jobs, how one is run, and how results become a table and a figure.
+
+Every experiment is a module with an ``EXPERIMENT``. Results are rows, plain dictionaries, of which tables and figures are made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "Job", "Plan", "Row", "listed", "table"]
+__all__ = [
+    "Experiment",
+    "Job",
+    "Plan",
+    "Row",
+    "draw_band",
+    "format_settings",
+    "mean_of",
+    "present",
+    "select",
+    "table",
+]
 
-#: What tells one run from the others.
+#: Settings of one run, which tell it from the others.
 Job = dict[str, Any]
-#: One line of results: the job it came from, and figures.
+#: One line of results: the job it came from, and what was measured.
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is to be run.
+    """How much of an experiment to run.
 
     Attributes
     ----------
     quick : bool
-        Few rows and few settings, for about 30 seconds: shows that all works, and says nothing about accuracy.
+        Few rows and few settings, for about 30 seconds: shows that everything works, and says nothing about accuracy.
     seeds : int or None
-        Reruns; as many as the experiment is meant to have if None.
+        Number of repetitions; None for that of the experiment.
     data : sequence of str or None
         Only these data sets.
     """
@@ -34,12 +50,12 @@ class Plan:
     seeds: int | None = None
     data: Sequence[str] | None = None
 
-    def reruns(self, full: int, quick: int = 1) -> int:
-        """Reruns, where an experiment is meant to have ``full`` of them."""
+    def n_seeds(self, full: int, quick: int = 1) -> int:
+        """Return the number of repetitions, ``full`` or ``quick`` unless the user set it."""
         return self.seeds or (quick if self.quick else full)
 
-    def chosen(self, full: Sequence[str], quick: Sequence[str]) -> list[str]:
-        """Data sets, where an experiment is meant to have those of ``full``."""
+    def data_sets(self, full: Sequence[str], quick: Sequence[str]) -> list[str]:
+        """Return the data sets to run, ``full`` or ``quick`` unless the user chose some of ``full``."""
         if self.data is not None:
             unknown = sorted(set(self.data) - set(full))
             if unknown:
@@ -57,14 +73,22 @@ class Experiment:
     Attributes
     ----------
     name, title : str
-    keys : names of what tells jobs apart; a row of results has them too
-    jobs : from a plan to what is to be run, in order
-    run : a job, to rows of results
-    page : rows to Markdown
-    draw : rows to a figure
-    says : one sentence on why figures differ from the paper's
-    settings : what all jobs have in common, in the paper's symbols
-    quick_settings : what quick runs have instead
+    keys : tuple of str
+        Fields that identify a job; rows of results have them too.
+    jobs : callable
+        Returns the jobs of a plan, in order.
+    run : callable
+        Runs a job and returns rows of results.
+    page : callable
+        Returns a Markdown table of rows.
+    draw : callable
+        Returns a figure of rows.
+    remark : str
+        Why results differ from the paper's.
+    settings : mapping
+        Settings of all jobs, in the paper's symbols.
+    quick_settings : mapping
+        Settings that quick runs have instead.
     """
 
     name: str
@@ -74,7 +98,7 @@ class Experiment:
     run: Callable[[Job], list[Row]]
     page: Callable[[list[Row]], str]
     draw: Callable[[list[Row]], Figure]
-    says: str
+    remark: str
     settings: Mapping[str, Any]
     quick_settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,19 +106,56 @@ class Experiment:
         return {**self.settings, **(self.quick_settings if quick else {})}
 
 
-def listed(settings: Mapping[str, Any]) -> str:
-    """Settings in one line.
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Return settings as one line.
 
     Examples
     --------
-    >>> listed({"M": 100, "K_S": 4})
+    >>> format_settings({"M": 100, "K_S": 4})
     'M = 100, K_S = 4'
     """
     return ", ".join(f"{name} = {value}" for name, value in settings.items())
 
 
+def select(rows: Iterable[Row], /, **fields: Any) -> list[Row]:
+    """Return the rows with these values.
+
+    Examples
+    --------
+    >>> select([{"data": "a", "seed": 0}, {"data": "b", "seed": 0}], data="b")
+    [{'data': 'b', 'seed': 0}]
+    """
+    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
+
+
+def mean_of(rows: Iterable[Row], field: str) -> float:
+    """Return the mean of a field over rows."""
+    return float(np.mean([row[field] for row in rows]))
+
+
+def present(names: Iterable[str], rows: Sequence[Row], field: str = "data") -> list[str]:
+    """Return the names that rows have in a field, in the order of ``names``."""
+    values = {row[field] for row in rows}
+    return [name for name in names if name in values]
+
+
+def draw_band(
+    axes: Axes,
+    x: Sequence[float],
+    mean: Sequence[float],
+    std: Sequence[float],
+    colour: str,
+    alpha: float = 0.3,
+    label: str | None = None,
+) -> None:
+    """Draw a predictive mean with a band of two standard deviations."""
+    centre, width = np.array(mean), 2.0 * np.array(std)
+    axes.fill_between(x, centre - width, centre + width, color=colour, alpha=alpha)
+    axes.plot(x, mean, color=colour, label=label)
+
+
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: of each row the keys of ``columns``, under their titles.
+    """Return a Markdown table: of each row the keys of ``columns``, under their titles.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``figure-illustration``: the hypotheses of where to split that a DSMGP of depth one weighs."""
+"""``figure-illustration``: split hypotheses of a DSMGP of depth one, with their prior and posterior weights."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dsmgp import DSMGPRegressor
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
-from dsmgp.tree import Product, Sum
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, draw_band, select, table
+from dsmgp.tree.nodes import Product, Sum
 
 __all__ = ["EXPERIMENT"]
 
@@ -18,11 +18,11 @@ LEAF_SIZE, CHILDREN, PARTS = 10, 4, 3
 
 
 def jobs(plan: Plan) -> list[Job]:
-    return [{"seed": seed, "quick": plan.quick} for seed in range(plan.reruns(1))]
+    return [{"seed": seed, "quick": plan.quick} for seed in range(plan.n_seeds(1))]
 
 
 def run(job: Job) -> list[Row]:
-    """A curve that jumps once: hypotheses that cut there should win."""
+    """Fit a curve that jumps once: hypotheses that split there should win."""
     rng = np.random.default_rng(job["seed"])
     X = np.sort(rng.uniform(-1.0, 1.0, size=(N_ROWS, 1)), axis=0)
     y = np.sin(3.0 * X[:, 0]) + 1.5 * (X[:, 0] > JUMP) + 0.1 * rng.normal(size=N_ROWS)
@@ -45,7 +45,7 @@ def run(job: Job) -> list[Row]:
     rows = []
     for k, child in enumerate(root.children):
         assert isinstance(child, Product)
-        own = DSMGPRegressor(
+        alone = DSMGPRegressor(
             model.kernel_,
             noise_variance=model.noise_,  # type: ignore[arg-type]
             structure=Sum((child,)),
@@ -60,7 +60,7 @@ def run(job: Job) -> list[Row]:
                 "prior": round(float(np.exp(root.log_weights[k])), 4),
                 "posterior": float(f"{weights[k]:.4g}"),
                 "x": np.round(grid, 3).tolist(),
-                "mean": np.round(own.predict(grid[:, None]), 4).tolist(),
+                "mean": np.round(alone.predict(grid[:, None]), 4).tolist(),
                 "rows": np.round(np.column_stack([X[:, 0], y]), 3).tolist() if k == 0 else [],
                 "mixture_mean": np.round(mean, 4).tolist() if k == 0 else [],
                 "mixture_std": np.round(std, 4).tolist() if k == 0 else [],
@@ -71,22 +71,24 @@ def run(job: Job) -> list[Row]:
 
 def page(rows: list[Row]) -> str:
     lines = [
-        {**r, "cuts": ", ".join(f"{split:.2f}" for split in r["splits"])}
-        for r in rows
-        if r["seed"] == min(r["seed"] for r in rows)
+        {**r, "cuts": ", ".join(f"{split:.2f}" for split in r["splits"])} for r in _first_seed(rows)
     ]
     titles = {"hypothesis": "child", "cuts": "cuts at", "prior": "prior weight",
               "posterior": "posterior weight"}  # fmt: skip
     return f"A curve that jumps at {JUMP}.\n\n{table(titles, lines)}"
 
 
+def _first_seed(rows: list[Row]) -> list[Row]:
+    return select(rows, seed=min(r["seed"] for r in rows))
+
+
 def draw(rows: list[Row]) -> Figure:
-    some = [r for r in rows if r["seed"] == min(r["seed"] for r in rows)]
-    figure = Figure(figsize=(2.7 * (len(some) + 1), 2.9), layout="constrained")
-    panels = figure.subplots(1, len(some) + 1, sharey=True)
-    seen = np.array(some[0]["rows"])
-    for axes, row in zip(panels, some, strict=False):
-        axes.plot(seen[:, 0], seen[:, 1], ".", color="0.5", markersize=2.5)
+    shown = _first_seed(rows)
+    figure = Figure(figsize=(2.7 * (len(shown) + 1), 2.9), layout="constrained")
+    panels = figure.subplots(1, len(shown) + 1, sharey=True)
+    data = np.array(shown[0]["rows"])
+    for axes, row in zip(panels, shown, strict=False):
+        axes.plot(data[:, 0], data[:, 1], ".", color="0.5", markersize=2.5)
         edges = [-np.inf, *row["splits"], np.inf]
         x, mean = np.array(row["x"]), np.array(row["mean"])
         for low, high in pairwise(edges):
@@ -96,10 +98,9 @@ def draw(rows: list[Row]) -> Figure:
             axes.axvline(split, color="C3", linestyle="--", linewidth=1.0)
         axes.set_title(f"weight {row['prior']:.2f} → {row['posterior']:.2g}", fontsize=9)
         axes.set_xlabel("x")
-    x, mean, std = (np.array(some[0][key]) for key in ("x", "mixture_mean", "mixture_std"))
-    panels[-1].plot(seen[:, 0], seen[:, 1], ".", color="0.5", markersize=2.5)
-    panels[-1].fill_between(x, mean - 2 * std, mean + 2 * std, color="C1", alpha=0.3)
-    panels[-1].plot(x, mean, color="C1")
+    panels[-1].plot(data[:, 0], data[:, 1], ".", color="0.5", markersize=2.5)
+    first = shown[0]
+    draw_band(panels[-1], first["x"], first["mixture_mean"], first["mixture_std"], "C1")
     panels[-1].set_title("their mixture, two sd", fontsize=9)
     panels[-1].set_xlabel("x")
     panels[0].set_ylabel("y")
@@ -115,6 +116,6 @@ EXPERIMENT = Experiment(
     run=run,
     page=page,
     draw=draw,
-    says="The paper draws a sketch; these are the hypotheses of a fitted model, with their posterior weights.",
+    remark="The paper draws a sketch; these are the hypotheses of a fitted model, with their posterior weights.",
     settings={"kernel": "rbf", "N": N_ROWS, "M": LEAF_SIZE, "K_S": CHILDREN, "K_P": PARTS, "R": 1},
 )

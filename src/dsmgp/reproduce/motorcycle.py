@@ -1,4 +1,4 @@
-"""``figure-motorcycle``: gPoE, rBCM and DSMGP beside an exact GP of the same kernel, on the motorcycle data."""
+"""``figure-motorcycle``: gPoE, rBCM and DSMGP beside an exact GP with the same kernel, on the motorcycle data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from dsmgp import DSMGPRegressor
 from dsmgp.baselines import RBCM, ExactGP, GPoE
 from dsmgp.reproduce.data import loaded
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, draw_band, mean_of, select, table
 
 __all__ = ["EXPERIMENT"]
 
@@ -20,43 +20,43 @@ MODELS = ("GP", *PANELS, "DSMGP, gated")
 
 
 def jobs(plan: Plan) -> list[Job]:
-    return [{"seed": seed, "quick": plan.quick} for seed in range(plan.reruns(1))]
+    return [{"seed": seed, "quick": plan.quick} for seed in range(plan.n_seeds(1))]
 
 
 def run(job: Job) -> list[Row]:
-    """All models have theta of the exact GP, as in the paper: what differs is how experts are put together."""
+    """Fit all models with the hyperparameters of the exact GP, as in the paper: they differ in how they combine experts."""
     data, seed = loaded("motorcycle"), job["seed"]
     X, y = data.X, data.Y[:, 0]
     exact = ExactGP(random_state=seed).fit(X, y)
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "kernel": exact.kernel_[0], "noise_variance": exact.noise_[0], "optimizer": None,
         "leaf_size": LEAF_SIZE, "random_state": seed,
     }  # fmt: skip
     tree: dict[str, Any] = {"structure": "paper", "sum_children": SUM_CHILDREN}
-    experts = GPoE(**given).fit(X, y)
+    experts = GPoE(**settings).fit(X, y)
     models: dict[str, Any] = {
         "GP": exact,
         "gPoE": experts,
         "rBCM": RBCM().adopt(experts),
-        "DSMGP, posterior": DSMGPRegressor(weights="posterior", **tree, **given).fit(X, y),
-        "DSMGP, gated": DSMGPRegressor(weights="gated", **tree, **given).fit(X, y),
+        "DSMGP, posterior": DSMGPRegressor(weights="posterior", **tree, **settings).fit(X, y),
+        "DSMGP, gated": DSMGPRegressor(weights="gated", **tree, **settings).fit(X, y),
     }
     grid = np.linspace(X.min() - 3.0, X.max() + 3.0, 100 if job["quick"] else 200)
-    found = {name: model.predict(grid[:, None], return_std=True) for name, model in models.items()}
-    mean, std = found["GP"]
+    curves = {name: model.predict(grid[:, None], return_std=True) for name, model in models.items()}
+    mean, std = curves["GP"]
     spread = float(np.std(y))
     rows = []
-    for name, (m, s) in found.items():
+    for name, (m, s) in curves.items():
         away = np.sqrt(np.mean((m - mean) ** 2)) / spread
         wider = np.mean(s / std)
-        law = models[name].predict_dist(X)
+        fitted = models[name].predict_dist(X)
         rows.append(
             {
                 **job,
                 "model": name,
                 "away": round(float(away), 4),
                 "wider": round(float(wider), 4),
-                "fit_nlpd": round(float(-law.logpdf(y).mean()), 4),
+                "fit_nlpd": round(float(-fitted.logpdf(y).mean()), 4),
                 "x": np.round(grid, 3).tolist(),
                 "mean": np.round(m, 2).tolist(),
                 "std": np.round(s, 2).tolist(),
@@ -73,8 +73,8 @@ def page(rows: list[Row]) -> str:
     }  # fmt: skip
     lines = []
     for model in MODELS:
-        some = [r for r in rows if r["model"] == model]
-        means = {key: float(np.mean([r[key] for r in some])) for key in ("away", "wider")}
+        chosen = select(rows, model=model)
+        means = {key: mean_of(chosen, key) for key in ("away", "wider")}
         lines.append({"model": model, **means})
     return table(titles, lines)
 
@@ -83,13 +83,11 @@ def draw(rows: list[Row]) -> Figure:
     figure = Figure(figsize=(11.0, 3.6), layout="constrained")
     panels = figure.subplots(1, len(PANELS), sharey=True)
     first = {r["model"]: r for r in reversed(rows)}
-    exact, seen = first["GP"], np.array(first["GP"]["rows"])
+    exact, data = first["GP"], np.array(first["GP"]["rows"])
     for axes, name in zip(panels, PANELS, strict=True):
         for row, colour, label in ((exact, "C0", "exact GP"), (first[name], "C1", name)):
-            x, mean, std = (np.array(row[key]) for key in ("x", "mean", "std"))
-            axes.fill_between(x, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.25)
-            axes.plot(x, mean, color=colour, label=label)
-        axes.plot(seen[:, 0], seen[:, 1], ".", color="0.3", markersize=3)
+            draw_band(axes, row["x"], row["mean"], row["std"], colour, 0.25, label)
+        axes.plot(data[:, 0], data[:, 1], ".", color="0.3", markersize=3)
         axes.set_title(name)
         axes.set_xlabel("milliseconds after impact")
         axes.legend(fontsize=8, loc="lower right")
@@ -105,9 +103,9 @@ EXPERIMENT = Experiment(
     run=run,
     page=page,
     draw=draw,
-    says=(
-        "The paper shows three panels and no numbers; distances from the exact GP, whose theta all models have, "
-        "are added here. It says of gPoE and rBCM that they are too wide, with wrong means: that holds for the gPoE; the "
+    remark=(
+        "The paper shows three panels and no numbers; distances from the exact GP, whose hyperparameters all models share, "
+        "are added here. The paper says that gPoE and rBCM are too wide, with wrong means: this holds for the gPoE; the "
         "rBCM is close to the exact GP."
     ),
     settings={"kernel": "rbf", "M": LEAF_SIZE, "K_S": SUM_CHILDREN},

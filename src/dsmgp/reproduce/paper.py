@@ -1,4 +1,4 @@
-"""What the paper reports (Trapp et al., AISTATS 2020), to be put beside what is measured here."""
+"""Results reported in the paper (Trapp et al., AISTATS 2020), for comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``table-results``: Table 2 of the paper, all data sets and columns, and the rivals it leaves out."""
+"""``table-results``: Table 2 of the paper, all data sets and methods, and baselines that it leaves out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from dsmgp import DSMGPRegressor, Mixture
+from dsmgp._util.arrays import Array
 from dsmgp.baselines import (
     BCM,
     GRBCM,
@@ -28,25 +28,25 @@ from dsmgp.baselines import (
 )
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.data import QUICK_ROWS, score, split
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, mean_of, present, select, table
 
 __all__ = ["EXPERIMENT"]
 
-Array = NDArray[np.float64]
-Laws = dict[str, Mixture]
+#: Predictive distributions at the test rows, by column of the table.
+Predictions = dict[str, Mixture]
 # The paper's settings: rows of an expert, inducing points, children of a sum node.
 LEAF_SIZE, INDUCING, SUM_CHILDREN = 100, 100, 4
-# An exact GP is conditioned on so many rows at most, and learns theta on fewer: the paper has none beyond Kin40k.
+# An exact GP is conditioned on at most so many rows, and learns on fewer: the paper has none beyond Kin40k.
 EXACT_ROWS, LEARNING_ROWS = 10_000, 2_000
-# Above so many training rows rivals are run once, and theta of the paper's structure is learned for few iterations:
-# Algorithm 1 leaves leaves of thousands of rows there.
+# Above so many training rows baselines are run once, and the paper's structure learns for few iterations, as Algorithm 1
+# makes leaves of thousands of rows there.
 LARGE, FEW_ITERATIONS = 10_000, 20
 
 
-def committee(experts: str, suffix: str) -> Callable[..., Laws]:
-    """One set of experts, one theta, five rules."""
+def committee(experts: str, suffix: str) -> Callable[..., Predictions]:
+    """Return a method with one set of experts, one set of hyperparameters and five rules to combine them."""
 
-    def run(X: Array, Y: Array, X_test: Array, seed: int) -> Laws:
+    def run(X: Array, Y: Array, X_test: Array, seed: int) -> Predictions:
         fitted = PoE(experts, LEAF_SIZE, random_state=seed).fit(X, Y)
         rules = {
             "PoE": fitted,
@@ -60,8 +60,8 @@ def committee(experts: str, suffix: str) -> Callable[..., Laws]:
     return run
 
 
-def mixtures(X: Array, Y: Array, X_test: Array, seed: int) -> Laws:
-    """The paper's model at its settings: exact posterior weights, and the gate on the same tree and theta."""
+def mixtures(X: Array, Y: Array, X_test: Array, seed: int) -> Predictions:
+    """Predict with the paper's model at its settings: posterior weights, and the gate with the same tree and hyperparameters."""
     model = DSMGPRegressor(
         "rbf",
         structure="paper",
@@ -71,23 +71,25 @@ def mixtures(X: Array, Y: Array, X_test: Array, seed: int) -> Laws:
         max_iter=FEW_ITERATIONS if len(X) > LARGE else None,
         random_state=seed,
     )
-    found = {"DSMGP, posterior": model.fit(X, Y).predict_dist(X_test)}
+    predictions = {"DSMGP, posterior": model.fit(X, Y).predict_dist(X_test)}
     gated = clone(model).set_params(weights="gated")
-    if Y.shape[1] == 1:  # several outputs have a theta each, and learn it again
+    if Y.shape[1] == 1:  # several outputs have hyperparameters of their own, and learn them again
         gated.set_params(
             kernel=model.kernel_, noise_variance=model.noise_, structure=model.tree_, optimizer=None
         )
-    return found | {"DSMGP, gated": gated.fit(X, Y).predict_dist(X_test)}
+    return predictions | {"DSMGP, gated": gated.fit(X, Y).predict_dist(X_test)}
 
 
-def single(name: str, make: Callable[[int], Any]) -> Callable[..., Laws]:
-    def run(X: Array, Y: Array, X_test: Array, seed: int) -> Laws:
+def single(name: str, make: Callable[[int], Any]) -> Callable[..., Predictions]:
+    """Return a method with one column, from a function of the seed that makes an estimator."""
+
+    def run(X: Array, Y: Array, X_test: Array, seed: int) -> Predictions:
         return {name: make(seed).fit(X, Y).predict_dist(X_test)}
 
     return run
 
 
-METHODS: dict[str, Callable[..., Laws]] = {
+METHODS: dict[str, Callable[..., Predictions]] = {
     "mixtures": mixtures,
     "Const": single("Const", lambda seed: ConstantBaseline()),
     "LR": single("LR", lambda seed: LinearBaseline()),
@@ -103,8 +105,8 @@ METHODS: dict[str, Callable[..., Laws]] = {
 }
 OURS = ("mixtures", "default")
 QUICK_INDUCING = 30
-# Quick runs have all methods but the defaults, and stand-ins for those that take long.
-QUICK_METHODS: dict[str, Callable[..., Laws]] = {
+# Quick runs have all methods but the defaults, with cheaper settings for those that take long.
+QUICK_METHODS: dict[str, Callable[..., Predictions]] = {
     "SVGP": single("SVGP", lambda seed: SVGP(QUICK_INDUCING, max_iter=200, random_state=seed)),
     "KISS": single("KISS", lambda seed: KISSGP(16, max_iter=30)),
     "GP": single("GP", lambda seed: ExactGP(300, random_state=seed)),
@@ -115,7 +117,7 @@ COLUMNS = (
     "PoE", "gPoE, entropy", "BCM", "GRBCM", "NLE", "MoE", "PoE, same partition", "gPoE, same partition",
     "gPoE, entropy, same partition", "BCM, same partition", "rBCM, same partition",
 )  # fmt: skip
-# Training rows, which say before data are read how often rivals are run and whether there is an exact GP.
+# Training rows, which decide before data are read how often baselines are run and whether there is an exact GP.
 TRAIN_ROWS = {
     "airfoil": 1052, "parkinsons": 4112, "kin40k": 10_000, "house": 15_949, "protein": 32_011, "year": 360_742,
     "flight": 500_000,
@@ -123,10 +125,10 @@ TRAIN_ROWS = {
 
 
 def jobs(plan: Plan) -> list[Job]:
-    names = plan.chosen(paper.DATASETS, ("airfoil", "kin40k"))
+    names = plan.data_sets(paper.DATASETS, ("airfoil", "kin40k"))
     return [
         {"data": name, "method": method, "seed": seed, "quick": plan.quick}
-        for seed in range(plan.reruns(5))
+        for seed in range(plan.n_seeds(5))
         for name in names
         for method in METHODS
         if _wanted(name, method, seed, plan.quick)
@@ -148,7 +150,7 @@ def run(job: Job) -> list[Row]:
     X, Y, X_test, Y_test = split(job["data"], job["seed"], job["quick"])
     start = time.perf_counter()
     method = QUICK_METHODS.get(job["method"]) if job["quick"] else None
-    laws = (method or METHODS[job["method"]])(X, Y, X_test, job["seed"])
+    predictions = (method or METHODS[job["method"]])(X, Y, X_test, job["seed"])
     seconds = round(time.perf_counter() - start, 2)
     return [
         {
@@ -156,20 +158,20 @@ def run(job: Job) -> list[Row]:
             "column": column,
             "n_train": len(X),
             "n_test": len(X_test),
-            **score(law, Y_test),
+            **score(predicted, Y_test),
             "seconds_of_method": seconds,
         }
-        for column, law in laws.items()
+        for column, predicted in predictions.items()
     ]
 
 
 def page(rows: list[Row]) -> str:
-    """Mean over seeds, the spread behind it where there are several, and the paper's beside it."""
+    """Return the mean over seeds, its spread where there are several, and the paper's results."""
     lines = []
     for name in paper.DATASETS:
         for column in COLUMNS:
-            some = [r for r in rows if (r["data"], r["column"]) == (name, column)]
-            if not some:
+            chosen = select(rows, data=name, column=column)
+            if not chosen:
                 continue
             key = "DSMGP" if column == "DSMGP, posterior" else column
             mae, nlpd = paper.RESULTS[name].get(key, (None, None))
@@ -177,9 +179,9 @@ def page(rows: list[Row]) -> str:
                 {
                     "data": name,
                     "method": column,
-                    "seeds": len(some),
-                    **{k: _spread([r[k] for r in some]) for k in ("mae", "rmse", "nlpd")},
-                    "coverage90": f"{np.mean([r['coverage90'] for r in some]):.3f}",
+                    "seeds": len(chosen),
+                    **{k: _spread([r[k] for r in chosen]) for k in ("mae", "rmse", "nlpd")},
+                    "coverage90": f"{mean_of(chosen, 'coverage90'):.3f}",
                     "paper_mae": None if mae is None else f"{mae:.2f}",
                     "paper_nlpd": None if nlpd is None else f"{nlpd:.2f}",
                 }
@@ -198,16 +200,17 @@ def _spread(values: list[float]) -> str:
 
 
 def draw(rows: list[Row]) -> Figure:
-    """NLPD of every method on every data set; an arrow for those that are off the scale."""
-    names = [name for name in paper.DATASETS if any(r["data"] == name for r in rows)]
-    columns = [c for c in COLUMNS if "partition" not in c and any(r["column"] == c for r in rows)]
+    """Draw the NLPD of every method on every data set, with an arrow for those that are off the scale."""
+    names = present(paper.DATASETS, rows)
+    columns = [c for c in present(COLUMNS, rows, "column") if "partition" not in c]
     figure = Figure(figsize=(2.3 * len(names) + 2.0, 4.6), layout="constrained")
     all_axes = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(all_axes, names, strict=True):
-        found = {
-            c: [r["nlpd"] for r in rows if (r["data"], r["column"]) == (name, c)] for c in columns
+        of_data = select(rows, data=name)
+        means = {
+            c: mean_of(select(of_data, column=c), "nlpd")
+            for c in present(columns, of_data, "column")
         }
-        means = {c: float(np.mean(values)) for c, values in found.items() if values}
         most = means.get("Const", max(means.values()))
         right = most + 0.1 * (most - min(means.values())) + 1e-9
         for place, column in enumerate(reversed(columns)):
@@ -216,9 +219,9 @@ def draw(rows: list[Row]) -> Figure:
             ours = column.startswith("DSMGP")
             mark = "o" if means[column] <= right else ">"
             axes.plot(min(means[column], right), place, mark, color="C1" if ours else "C0")
-            known = paper.RESULTS[name].get("DSMGP" if column == "DSMGP, posterior" else column)
-            if known is not None and known[1] <= right:
-                axes.plot(known[1], place, "x", color="0.5")
+            reported = paper.RESULTS[name].get("DSMGP" if column == "DSMGP, posterior" else column)
+            if reported is not None and reported[1] <= right:
+                axes.plot(reported[1], place, "x", color="0.5")
         axes.set_title(name)
         axes.set_xlabel("NLPD")
         axes.grid(axis="x", alpha=0.4)
@@ -235,11 +238,11 @@ EXPERIMENT = Experiment(
     run=run,
     page=page,
     draw=draw,
-    says=(
-        "The paper's kernel adds one-dimensional kernels where a product was meant, and its length-scales have no "
-        "gradient (DESIGN, section 2): with both put right the exact GP gains most, then the DSMGP. KISS, additive by "
-        "intent, and SVGP come out as in the paper or better. Opinions of experts are of f, and noise is added; "
-        "the paper's large NLPDs of gPoE suggest that there it was not. On Kin40k the rBCM is as much too sure as in the paper."
+    remark=(
+        "The paper's kernel adds one-dimensional kernels where a product was meant, and its length scales have no "
+        "gradient; with both corrected the exact GP gains most, then the DSMGP. KISS, additive by "
+        "design, and SVGP score as in the paper or better. Our experts predict f, and noise is added; "
+        "the paper's large NLPDs of gPoE suggest that there it was not. On Kin40k the rBCM is as overconfident as in the paper."
     ),
     settings={"kernel": "rbf", "M": LEAF_SIZE, "K_S": SUM_CHILDREN, "R": 2, "Q": INDUCING},
     quick_settings={"N": QUICK_ROWS, "Q": QUICK_INDUCING},

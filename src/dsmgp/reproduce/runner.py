@@ -1,4 +1,4 @@
-"""Running experiments: job by job, from where it was left, with figure, table and results in one folder."""
+"""Run experiments job by job, continue interrupted ones, and write results, table and figure to a folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dsmgp._util.validation import check_choice, check_count
 from dsmgp.reproduce import (
     approximation,
     contour,
@@ -20,15 +21,14 @@ from dsmgp.reproduce import (
     timings,
 )
 from dsmgp.reproduce.data import available
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, listed
-from dsmgp.reproduce.runs import Runs, origin, setting
-from dsmgp.validation import check_choice, check_count
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, format_settings
+from dsmgp.reproduce.runs import Runs, describe_origin, provenance
 
-__all__ = ["EXPERIMENTS", "NAMES", "reproduce", "reproduce_all", "written"]
+__all__ = ["EXPERIMENTS", "NAMES", "reproduce", "reproduce_all", "write_report"]
 
 logger = logging.getLogger("dsmgp")
 Progress = Callable[[str], None]
-#: By name, the quickest to run first; what needs another part of the library that may be missing comes last.
+#: By name, roughly the quickest first.
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
@@ -36,7 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     )
 }  # fmt: skip
 NAMES = tuple(EXPERIMENTS)
-# Under what quick runs write, beside the paper's figures of the real thing.
+# Shown with the results of quick runs.
 QUICK = "Quick form: shows that all works, says nothing about accuracy or speed."
 
 
@@ -49,29 +49,30 @@ def reproduce(
     again: bool = False,
     progress: Progress = logger.info,
 ) -> list[Path]:
-    """Run one of the paper's experiments, and write what it shows.
+    """Run one of the paper's experiments, and write results, a table and a figure.
 
     Parameters
     ----------
     name : str
         One of :data:`NAMES`.
     out : path
-        Folder for NAME.json (results, row by row), NAME.md, NAME.png and NAME.svg. Jobs whose rows are there
-        already are not run again. Quick runs have a folder of their own inside.
+        Folder for NAME.json (results, row by row), NAME.md, NAME.png and NAME.svg. Jobs that have results there
+        are not run again. Quick runs have a folder of their own inside.
     quick : bool
         A small form of the experiment, for about 30 seconds.
     seeds : int, optional
-        Reruns, if not as many as the experiment is meant to have.
+        Number of repetitions; by default that of the experiment.
     data : sequence of str, optional
         Only these data sets, where an experiment has several.
     again : bool
-        Run again what is there already.
+        Run jobs again that have results.
     progress : callable
-        Told in a line what was run; logs if left out.
+        Called with a line of text after every job; by default the text is logged.
 
     Returns
     -------
-    paths of what was written
+    list of Path
+        The files written.
 
     Examples
     --------
@@ -85,26 +86,24 @@ def reproduce(
     plan = Plan(quick, check_count("seeds", seeds, 1, True), data)
     experiment, folder = EXPERIMENTS[name], Path(out) / "quick" if quick else Path(out)
     runs = Runs(folder / f"{name}.json", experiment.keys)
-    jobs = _possible(experiment, experiment.jobs(plan), progress)
+    jobs = _with_data(experiment, experiment.jobs(plan), progress)
     if again:
         runs.forget(jobs)
     due = [job for job in jobs if runs.is_due(job)]
     progress(f"{name}: {len(due)} of {len(jobs)} to run")
-    folder.mkdir(parents=True, exist_ok=True)  # now, not when the first job is done
-    described = {"settings": experiment.settings_of(quick), **setting()}
+    folder.mkdir(parents=True, exist_ok=True)  # fail before the first job, not after it
+    origin = {"settings": experiment.settings_of(quick), **provenance()}
     for number, job in enumerate(due, 1):
         start = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of rivals at small noise; what matters is in the scores
+            warnings.simplefilter("ignore")  # baselines warn of small noise; the scores show it
             rows = experiment.run(job)
-        runs.add([{**row, **described} for row in rows])
+        runs.add([{**row, **origin} for row in rows])
         seconds = time.perf_counter() - start
-        progress(f"{name} {number}/{len(due)}: {_said(job)} in {seconds:.1f} s")
+        progress(f"{name} {number}/{len(due)}: {_describe(job)} in {seconds:.1f} s")
     if not runs.rows:
         raise ValueError(f"{name} has no results; set DSMGP_DATA to the folder of the data")
-    return written(experiment, runs.rows, folder)
+    return write_report(experiment, runs.rows, folder)
 
 
 def reproduce_all(
@@ -114,19 +113,19 @@ def reproduce_all(
     again: bool = False,
     progress: Progress = logger.info,
 ) -> list[Path]:
-    """Run all experiments. One that cannot be run, for want of data or of a method, is named and left out."""
+    """Run all experiments; those without data are reported and left out."""
     paths: list[Path] = []
     Path(out).mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         try:
             paths += reproduce(name, out, quick, seeds, again=again, progress=progress)
-        except (FileNotFoundError, NotImplementedError) as error:
+        except FileNotFoundError as error:
             progress(f"{name} is left out: {error}")
     return paths
 
 
-def _possible(experiment: Experiment, jobs: list[Job], progress: Progress) -> list[Job]:
-    """Without jobs whose data are not there, unless none is left: then the first one says what is missing."""
+def _with_data(experiment: Experiment, jobs: list[Job], progress: Progress) -> list[Job]:
+    """Leave out jobs without data, unless none is left: the first one then raises an error that says what is missing."""
     missing = {
         job["data"]
         for job in jobs
@@ -137,15 +136,15 @@ def _possible(experiment: Experiment, jobs: list[Job], progress: Progress) -> li
     return [job for job in jobs if job.get("data") not in missing] or jobs
 
 
-def _said(job: Job) -> str:
+def _describe(job: Job) -> str:
     return ", ".join(f"{key} {value}" for key, value in job.items() if key != "quick")
 
 
-def written(experiment: Experiment, rows: list[Row], folder: Path) -> list[Path]:
-    """Table and figure of results that are there."""
+def write_report(experiment: Experiment, rows: list[Row], folder: Path) -> list[Path]:
+    """Write the table and the figure of results; return the paths of all files."""
     name, quick = experiment.name, any(row.get("quick") for row in rows)
-    used = f"{listed(experiment.settings_of(quick))}; {origin(rows)}"
-    parts = [f"# {experiment.title}", f"*{used}*", experiment.page(rows), experiment.says]
+    used = f"{format_settings(experiment.settings_of(quick))}; {describe_origin(rows)}"
+    parts = [f"# {experiment.title}", f"*{used}*", experiment.page(rows), experiment.remark]
     if quick:
         parts.insert(1, QUICK)
     paths = [folder / f"{name}.{kind}" for kind in ("json", "md", "png", "svg")]

@@ -1,4 +1,4 @@
-"""Results on disk, row by row, so that what was run need not be run again; and where they came from."""
+"""Results on disk, row by row, so that jobs need not be run twice, with the version and machine they come from."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ import torch
 
 import dsmgp
 
-__all__ = ["Runs", "load", "origin", "setting"]
+__all__ = ["Runs", "describe_origin", "load_average", "provenance"]
 
 
 class Runs:
-    """Rows in a JSON file; those of one job have the same ``keys``.
+    """Rows of results in a JSON file.
 
-    The file is written after every job, by way of another name, so that a run that is stopped leaves it whole.
+    The file is replaced as a whole after every job, so that an interrupted run leaves it complete.
+
+    Parameters
+    ----------
+    path : Path
+    keys : sequence of str
+        Fields that identify a job; all rows of one job have the same.
     """
 
     def __init__(self, path: Path, keys: Sequence[str]) -> None:
@@ -31,36 +37,37 @@ class Runs:
                 self.rows = json.loads(path.read_text())
             except json.JSONDecodeError as error:
                 raise ValueError(
-                    f"{path} holds no results ({error}); remove it, and it is made again"
+                    f"{path} holds no results ({error}); remove it to run the experiment again"
                 ) from None
             if not isinstance(self.rows, list) or not all(isinstance(r, dict) for r in self.rows):
                 raise ValueError(
-                    f"{path} holds no rows of results; remove it, and it is made again"
+                    f"{path} holds no rows of results; remove it to run the experiment again"
                 )
 
     def is_due(self, job: Mapping[str, Any]) -> bool:
-        """Whether a job is yet to be run."""
+        """Whether the file has no results of a job."""
         wanted = self._key(job)
         return all(self._key(row) != wanted for row in self.rows)
 
     def add(self, new: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows, and write the file."""
         self.rows += [dict(row) for row in new]
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".part")
-        beside.write_text("[\n" + ",\n".join(map(json.dumps, self.rows)) + "\n]\n")
-        beside.replace(self.path)
+        partial = self.path.with_suffix(".part")
+        partial.write_text("[\n" + ",\n".join(map(json.dumps, self.rows)) + "\n]\n")
+        partial.replace(self.path)
 
     def forget(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Drop the rows of some jobs, to run them again."""
-        gone = {self._key(job) for job in jobs}
-        self.rows = [row for row in self.rows if self._key(row) not in gone]
+        """Drop the rows of jobs, to run them again."""
+        forgotten = {self._key(job) for job in jobs}
+        self.rows = [row for row in self.rows if self._key(row) not in forgotten]
 
     def _key(self, row: Mapping[str, Any]) -> str:
         return json.dumps([row.get(name) for name in self.keys])
 
 
-def setting() -> dict[str, str]:
-    """Version, commit and machine that figures come from."""
+def provenance() -> dict[str, str]:
+    """Return the version, the commit and the machine, which are stored with every row."""
     where = Path(__file__).parent
     commit = os.environ.get("DSMGP_COMMIT", "")
     if not commit:
@@ -73,13 +80,13 @@ def setting() -> dict[str, str]:
     return {"version": dsmgp.__version__, "commit": commit, "machine": machine}
 
 
-def load() -> float:
-    """Work that waits for the machine's cores, the mean of the last minute: above their number times are of little worth."""
+def load_average() -> float:
+    """Return the machine's load in the last minute: above the number of cores, times mean little."""
     return round(os.getloadavg()[0], 1)
 
 
-def origin(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Commits and machines of some rows, in words."""
+def describe_origin(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the commits, machines and loads of rows, as one line."""
     commits = dict.fromkeys(str(row["commit"]) for row in rows if "commit" in row)
     machines = dict.fromkeys(str(row["machine"]) for row in rows if "machine" in row)
     busy = [float(row["load"]) for row in rows if "load" in row]

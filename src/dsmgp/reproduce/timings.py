@@ -6,22 +6,21 @@ import time
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from dsmgp.baselines.division import divide, holder
-from dsmgp.learn import evidence_objective
-from dsmgp.parameters import checked
+from dsmgp._util.arrays import Array
+from dsmgp.baselines.division import divide, unbounded_leaf
+from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.optimize import evidence_objective
+from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.data import QUICK_ROWS, split
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, table
-from dsmgp.reproduce.runs import load
-from dsmgp.train import Trainer
-from dsmgp.tree import Leaf
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, present, select, table
+from dsmgp.reproduce.runs import load_average
+from dsmgp.tree.nodes import Leaf
 
 __all__ = ["EXPERIMENT"]
 
-Array = NDArray[np.float64]
 LEAF_SIZE = 100
 METHODS = ("GP", "gPoE", "rBCM", "DSMGP", "DSMGP, balanced")
 # Seconds to measure for, and at least so many iterations.
@@ -32,7 +31,7 @@ TREES, QUICK_TREES = 5, 2
 
 
 def jobs(plan: Plan) -> list[Job]:
-    names = plan.chosen(tuple(paper.TIMINGS), ("airfoil", "kin40k"))
+    names = plan.data_sets(tuple(paper.TIMINGS), ("airfoil", "kin40k"))
     return [
         {"data": name, "method": method, "quick": plan.quick}
         for name in names
@@ -41,29 +40,29 @@ def jobs(plan: Plan) -> list[Job]:
 
 
 def run(job: Job) -> list[Row]:
-    """Evidence and gradient of all leaves and outputs: what every iteration consists of.
+    """Time the evidence and gradient of all leaves and outputs, which is what an iteration consists of.
 
-    The rules of gPoE and rBCM come in when they predict: their iterations are of the same experts, drawn at random.
-    Of Algorithm 1 the tree with the median time is told, and the times of all.
+    gPoE and rBCM differ only in prediction: their iterations are of the same experts, drawn at random. For Algorithm 1
+    the result is of the tree with the median time, with the times of all trees.
     """
     X, Y, _, _ = split(job["data"], 0, job["quick"])
     if job["method"] == "GP" and len(X) > EXACT_ROWS:
         return [{**job, "seconds": None, "n_train": len(X), "largest": len(X)}]
     n_trees = (QUICK_TREES if job["quick"] else TREES) if job["method"] == "DSMGP" else 1
-    found = [_timed(X, Y, job, seed) for seed in range(n_trees)]
-    found.sort(key=lambda row: row["seconds"])
-    trees = {"trees": [row["seconds"] for row in found]} if n_trees > 1 else {}
-    return [{**job, **found[(n_trees - 1) // 2], **trees, "load": load()}]
+    timed = [_timed(X, Y, job, seed) for seed in range(n_trees)]
+    timed.sort(key=lambda row: row["seconds"])
+    trees = {"trees": [row["seconds"] for row in timed]} if n_trees > 1 else {}
+    return [{**job, **timed[(n_trees - 1) // 2], **trees, "load": load_average()}]
 
 
 def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
-    settings = checked(DSMGPRegressor("rbf", leaf_size=LEAF_SIZE, weights="posterior"))
-    trainer = Trainer(X, Y, settings, np.random.default_rng(seed))
-    some = _leaves(job["method"], trainer)
-    family = trainer.build("rbf")
-    experts = trainer.experts(some, [family])
+    settings = check_parameters(DSMGPRegressor("rbf", leaf_size=LEAF_SIZE, weights="posterior"))
+    data = TrainingData.of(X, Y, settings)
+    expert_leaves = _leaves(job["method"], data, np.random.default_rng(seed))
+    family = build_family("rbf", data, settings)
+    leaf_gps = set_up_leaves(expert_leaves, family.leaf_kernels(data.n_dims), data, settings)
     objectives = [
-        evidence_objective(None, experts, family.processes, [output])
+        evidence_objective(None, leaf_gps, family.processes, [output])
         for output in range(Y.shape[1])
     ]
     thetas = [process.theta.numpy() for process in family.processes]
@@ -72,9 +71,9 @@ def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
         for objective, theta in zip(objectives, thetas, strict=True):
             objective(theta)
 
-    large = experts.has_large
+    large = leaf_gps.has_large
     if not large:
-        iterate()  # warms up
+        iterate()  # warm-up
     spent: list[float] = []
     while sum(spent) < (0.5 if job["quick"] else SECONDS) or len(spent) < (1 if large else LEAST):
         start = time.perf_counter()
@@ -83,20 +82,20 @@ def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
     return {
         "n_train": len(X),
         "n_outputs": Y.shape[1],
-        "leaves": len(some),
-        "largest": max(leaf.n_rows for leaf in some),
+        "leaves": len(expert_leaves),
+        "largest": max(leaf.n_rows for leaf in expert_leaves),
         "seconds": float(f"{np.median(spent):.4g}"),
         "least": float(f"{min(spent):.4g}"),
         "iterations": len(spent),
     }
 
 
-def _leaves(method: str, trainer: Trainer) -> list[Leaf]:
+def _leaves(method: str, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
     if method == "GP":
-        return [holder(np.arange(len(trainer.X)), trainer.X.shape[1])]
-    # K_S = 1, the paper's surrogate: by Algorithm 1, and with leaves that all have M rows at most.
+        return [unbounded_leaf(np.arange(len(data.X)), data.n_dims)]
+    # K_S = 1, the paper's surrogate: by Algorithm 1, and with leaves of at most M rows.
     experts = {"DSMGP": "paper", "DSMGP, balanced": "balanced"}.get(method, "random")
-    return divide(experts, trainer.X, LEAF_SIZE, trainer.rng, trainer.inputs.scale)
+    return divide(experts, data.X, LEAF_SIZE, rng, data.inputs.scale)
 
 
 def page(rows: list[Row]) -> str:
@@ -104,14 +103,13 @@ def page(rows: list[Row]) -> str:
     for name in paper.TIMINGS:
         line: Row = {"data": name}
         for method in METHODS:
-            some = [r for r in rows if (r["data"], r["method"]) == (name, method)]
-            if some:
-                line[method] = "NA" if some[0]["seconds"] is None else some[0]["seconds"]
-                known = paper.TIMINGS[name].get(method.removesuffix(", balanced"))
-                line[f"paper {method}"] = "NA" if known is None else known
+            for row in select(rows, data=name, method=method)[:1]:
+                line[method] = "NA" if row["seconds"] is None else row["seconds"]
+                reported = paper.TIMINGS[name].get(method.removesuffix(", balanced"))
+                line[f"paper {method}"] = "NA" if reported is None else reported
                 if method == "DSMGP":
-                    line["largest"] = some[0]["largest"]
-                    trees = some[0].get("trees", [some[0]["seconds"]])
+                    line["largest"] = row["largest"]
+                    trees = row.get("trees", [row["seconds"]])
                     line["trees"] = ", ".join(f"{seconds:.3g}" for seconds in trees)
         if len(line) > 1:
             lines.append(line)
@@ -127,14 +125,14 @@ def page(rows: list[Row]) -> str:
 def draw(rows: list[Row]) -> Figure:
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    names = [name for name in paper.TIMINGS if any(r["data"] == name for r in rows)]
+    names = present(paper.TIMINGS, rows)
     for k, method in enumerate(METHODS):
-        found = {r["data"]: r["seconds"] for r in rows if r["method"] == method}
+        measured = {r["data"]: r["seconds"] for r in select(rows, method=method)}
         place = np.arange(len(names)) + 0.15 * (k - 2.0)
-        ours = [found.get(name) or np.nan for name in names]
-        theirs = [paper.TIMINGS[name].get(method, np.nan) for name in names]
+        ours = [measured.get(name) or np.nan for name in names]
+        reported = [paper.TIMINGS[name].get(method, np.nan) for name in names]
         axes.plot(place, ours, "o", color=f"C{k}", label=method)
-        axes.plot(place, theirs, "x", color=f"C{k}")
+        axes.plot(place, reported, "x", color=f"C{k}")
     axes.set_xticks(range(len(names)), names)
     axes.set_yscale("log")
     axes.set_ylabel("seconds of an iteration")
@@ -151,11 +149,11 @@ EXPERIMENT = Experiment(
     run=run,
     page=page,
     draw=draw,
-    says=(
+    remark=(
         "Closed-form gradients in compiled code against a Julia program of 2020 on eight cores (i7-6900k). On skewed data "
-        "Algorithm 1, as printed, leaves leaves of thousands of rows, whose cubes are the cost, tenfold from one draw to "
-        "another; the paper's program cut otherwise, and its DSMGP took as long as experts of M rows: balanced partitions "
-        "are the nearest to that."
+        "Algorithm 1, as printed, makes leaves of thousands of rows, whose cubic cost varies tenfold between draws. "
+        "The paper's program must have split differently, as its DSMGP took as long as experts of M rows: balanced partitions "
+        "come closest to that."
     ),
     settings={"kernel": "rbf", "M": LEAF_SIZE, "K_S": 1},
     quick_settings={"N": QUICK_ROWS},

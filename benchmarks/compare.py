@@ -1,0 +1,212 @@
+"""Seconds of the main operations at this commit and at another, side by side.
+
+    python benchmarks/compare.py --against COMMIT|FOLDER [--jobs fit-300,predict-3000,...] [--rounds 7] [--quick] [--results FILE]
+
+Two processes, one for each commit, run every operation in turn, so that a busy moment of the machine hits both alike; the
+first round warms up. Only the public interface is used, on generated rows. The ratio is the median over rounds of this
+commit's seconds over the other's. Results are kept in benchmarks/results/compare.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import dsmgp
+from dsmgp import DSMGPRegressor
+from harness import (
+    HERE,
+    generated,
+    peak_memory,
+    results_path,
+    setting,
+    synchronise,
+    table,
+    write_report,
+)
+
+COLUMNS = {
+    "job": "operation", "ratio": "new over old", "low": "lowest", "high": "highest", "old": "old (s)", "new": "new (s)",
+}  # fmt: skip
+
+
+def fit(n_rows: int, **settings: object) -> Callable[[], object]:
+    X, Y, _, _ = generated(n_rows, 0)
+    return lambda: DSMGPRegressor(random_state=0, **settings).fit(X, Y[:, 0])
+
+
+def predict(n_rows: int, n_test: int, return_std: bool = True) -> Callable[[], object]:
+    X, Y, X_test, _ = generated(n_rows, n_test)
+    model = DSMGPRegressor(random_state=0).fit(X, Y[:, 0])
+    return lambda: model.predict(X_test, return_std=return_std)
+
+
+def update(n_rows: int, n_new: int) -> Callable[[], object]:
+    X, Y, X_new, Y_new = generated(n_rows, n_new)
+    model = DSMGPRegressor(random_state=0).fit(X, Y[:, 0])
+
+    def run() -> object:
+        model.partial_fit(X_new, Y_new[:, 0], adapt=False)
+        return model.forget(model.row_ids_[-n_new:], adapt=False)
+
+    return run
+
+
+def save_and_load(n_rows: int) -> Callable[[], object]:
+    X, Y, _, _ = generated(n_rows, 0)
+    model = DSMGPRegressor(random_state=0).fit(X, Y[:, 0])
+    path = Path(tempfile.mkdtemp()) / "model.dsmgp"
+
+    def run() -> object:
+        model.save(path)
+        return dsmgp.load(path)
+
+    return run
+
+
+def finetune(n_rows: int) -> Callable[[], object]:
+    X, Y, _, _ = generated(n_rows, 0)
+    model = DSMGPRegressor("rbf", leaf_size=100, random_state=0).fit(X, Y[:, 0])
+    return lambda: model.finetune(max_iter=5)
+
+
+def changepoints(n_rows: int) -> Callable[[], object]:
+    X, Y, _, _ = generated(n_rows, 0)
+    return lambda: DSMGPRegressor("rbf", structure="changepoint").fit(X[:, :1], Y[:, 0])
+
+
+# Each makes what it needs once, and returns what is timed.
+JOBS: dict[str, Callable[[], Callable[[], object]]] = {
+    "fit-300": lambda: fit(300),
+    "fit-3000": lambda: fit(3000),
+    "fit-20000": lambda: fit(20_000),
+    "fit-posterior-3000": lambda: fit(3000, kernel="rbf", weights="posterior"),
+    "fit-paper-1000": lambda: fit(1000, kernel="rbf", structure="paper"),
+    "predict-1": lambda: predict(3000, 1),
+    "predict-mean-3000": lambda: predict(3000, 3000, return_std=False),
+    "predict-3000": lambda: predict(3000, 3000),
+    "predict-20000": lambda: predict(20_000, 5000),
+    "update-3000": lambda: update(3000, 50),
+    "save-load-3000": lambda: save_and_load(3000),
+    "save-load-20000": lambda: save_and_load(20_000),
+    "finetune-1000": lambda: finetune(1000),
+    "changepoint-300": lambda: changepoints(300),
+}
+QUICK = ("fit-300", "predict-1")
+
+
+def serve() -> None:
+    """Run jobs by name as they are asked for on standard input; seconds and peak memory go to standard output."""
+    warnings.simplefilter("ignore")
+    ready: dict[str, Callable[[], object]] = {}
+    for line in sys.stdin:
+        name = line.strip()
+        if name not in ready:
+            ready = {name: JOBS[name]()}  # one at a time: what others keep would take memory
+        repeat = 20 if name == "predict-1" else 1
+        synchronise()
+        start = time.perf_counter()
+        for _ in range(repeat):
+            ready[name]()
+        synchronise()
+        seconds = (time.perf_counter() - start) / repeat
+        print(json.dumps({"seconds": seconds, "peak_gb": peak_memory()}), flush=True)
+
+
+@contextmanager
+def server(source: Path) -> Iterator[Callable[[str], dict]]:
+    """A process with the package from ``source``, and a function that has it run a job."""
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--serve"],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def run(name: str) -> dict:
+        process.stdin.write(name + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{source}: the process ended during {name}")
+        return json.loads(answer)
+
+    try:
+        yield run
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """The sources of another commit, in a temporary folder; or a folder of sources as it is."""
+    if Path(commit).is_dir():
+        yield Path(commit)
+        return
+    git = ["git", "-C", str(HERE)]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
+        try:
+            yield tree / "src"
+        finally:
+            subprocess.run([*git, "worktree", "remove", "--force", tree], check=True)
+
+
+def compare(old: Callable[[str], dict], new: Callable[[str], dict], job: str, rounds: int) -> dict:
+    pairs = [(old(job)["seconds"], new(job)["seconds"]) for _ in range(rounds + 1)][1:]
+    ratios = sorted(b / a for a, b in pairs)
+    return {
+        "job": job,
+        "ratio": round(statistics.median(ratios), 3),
+        "low": round(ratios[0], 3),
+        "high": round(ratios[-1], 3),
+        "old": round(statistics.median(a for a, _ in pairs), 4),
+        "new": round(statistics.median(b for _, b in pairs), 4),
+    }
+
+
+def page(report: dict) -> str:
+    return f"Old: {report['against']}.\n\n{table(COLUMNS, report['rows'])}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--against", metavar="COMMIT|FOLDER", default="HEAD")
+    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve()
+        return
+    jobs = QUICK if arguments.quick else arguments.jobs.split(",")
+    rounds = 1 if arguments.quick else arguments.rounds
+    rows = []
+    with ExitStack() as stack:
+        old = stack.enter_context(server(stack.enter_context(checked_out(arguments.against))))
+        new = stack.enter_context(server(HERE.parent / "src"))
+        for job in jobs:
+            rows.append(compare(old, new, job, rounds))
+            print(json.dumps(rows[-1]), flush=True)
+    report = {"setting": setting(), "against": Path(arguments.against).name, "rows": rows}
+    print(page(report))
+    write_report(arguments.results or results_path("compare", arguments.quick), report)
+
+
+if __name__ == "__main__":
+    main()

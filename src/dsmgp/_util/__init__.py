@@ -1,0 +1,1 @@
+"""What has nothing to do with Gaussian processes: arrays, checks of input, dates, files, warnings."""

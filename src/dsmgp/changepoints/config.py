@@ -1,0 +1,47 @@
+"""The configuration of a fit with change points: what it supports, and which input orders the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dsmgp._util.validation import input_number
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.distributed.executor import LocalExecutor
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.state import TrainingRows
+from dsmgp.tree.changepoint_leaf import ChangePoints, map_changes
+
+__all__ = ["changepoint_config"]
+
+
+def changepoint_config(
+    config: FitConfig, rows: TrainingRows, schema: InputSchema, checkpoint: str | Path | None
+) -> FitConfig:
+    """Replace the name of the input that orders the rows by its number; refuse what such a fit does not support."""
+
+    def numbered(changes: ChangePoints) -> ChangePoints:
+        number = input_number(changes.dimension, schema.n_features, schema.feature_names)
+        return replace(changes, dimension=number)
+
+    structure = config.structure
+    if isinstance(structure, ChangePoints):
+        structure = numbered(structure)
+    elif not isinstance(structure, str):
+        structure = map_changes(structure, numbered)
+    if checkpoint is not None or not isinstance(config.executor, LocalExecutor):
+        raise ValueError(
+            "executor and checkpoint cannot be given with structure='changepoint', whose fits run in this process; "
+            "leave them out"
+        )
+    if config.weights == "uniform":
+        raise ValueError(
+            "weights='uniform' cannot be used with structure='changepoint': segmentations are weighted by their "
+            "posterior probability; leave weights out"
+        )
+    if rows.noise is not None:
+        raise ValueError(
+            "noise cannot be given with structure='changepoint'; leave it out, or allow for outliers with "
+            "ChangePoints(outliers=True)"
+        )
+    return replace(config, structure=structure)

@@ -1,0 +1,176 @@
+"""The GPs of all prefixes of ordered rows, from one Cholesky factor.
+
+The factor of the first m rows is the leading block of the factor L of all, and so is ``beta = L^-1 (y - mean)``. With
+``v = L^-1 k(X, x)``, the log evidence of every prefix is a partial sum of ``-beta^2 / 2 - log diag L - log(2 pi) / 2``,
+and the mean and variance of f at x are ``sum v beta`` and ``k(x, x) - sum v^2``, partial sums too.
+
+The same holds for gradients. With ``M = L^-1``, the inverse of a prefix's matrix is the sum of ``M_k' M_k`` over its
+rows, and its ``alpha`` the sum of ``M_k' beta_k``: any weighted sum over prefixes of ``alpha alpha' - K^-1`` (R&W eq. 5.9) takes two
+matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+from scipy.linalg import lapack as scipy_lapack
+from scipy.linalg import solve_triangular
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp.gp.autograd import BoundAutogradKernel
+from dsmgp.gp.stationary import BoundStationaryKernel
+from dsmgp.linalg.jitter import jitter_ladder
+from dsmgp.linalg.tensors import as_numpy
+
+__all__ = ["BoundKernel", "PrefixGPs", "covariance_of", "prior_mean"]
+
+#: A kernel, with mean and noise, at its hyperparameters.
+BoundKernel = BoundStationaryKernel | BoundAutogradKernel
+
+
+def prior_mean(kernel: BoundKernel, X: Tensor) -> Array:
+    """Return the prior mean at rows of X, (n,)."""
+    return as_numpy(kernel.mean(X[None])).reshape(-1)
+
+
+def covariance_of(kernel: BoundKernel, X: Tensor, noise: Array) -> Array:
+    """Return the prior covariance of observations at rows of X with noise variances (n,), as (n, n)."""
+    K = as_numpy(kernel.cross(X[None], X[None])[0]).copy()
+    np.fill_diagonal(K, as_numpy(kernel.variance(X[None])).reshape(-1) + noise)
+    return K
+
+
+class PrefixGPs:
+    """GPs conditioned on the first 1, 2, ..., n of n rows.
+
+    Parameters
+    ----------
+    kernel : BoundStationaryKernel or BoundAutogradKernel
+    X : tensor of shape (n, n_dims)
+    y, noise : ndarray of shape (n,)
+        Observations and their noise variances.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the covariance cannot be factorised with any jitter.
+    """
+
+    def __init__(self, kernel: BoundKernel, X: Tensor, y: Array, noise: Array) -> None:
+        self.kernel, self.X = kernel, X
+        if not len(X):  # a leaf without rows
+            self.L, self.beta = np.empty((0, 0)), np.empty(0)
+            return
+        self.L = _factor(covariance_of(kernel, X, noise))
+        self.beta = _solve(self.L, y - prior_mean(kernel, X))
+
+    @property
+    def log_evidence(self) -> Array:
+        """Log evidence of each prefix, (n,)."""
+        terms = -0.5 * np.square(self.beta) - np.log(np.diagonal(self.L)) - 0.5 * LOG_2PI
+        return np.cumsum(terms)
+
+    def moments(self, X: Tensor, lengths: Index) -> tuple[Array, Array]:
+        """Return mean and variance of f at rows of X given prefixes, (n_lengths, n_rows) each; lengths ascend."""
+        prior = prior_mean(self.kernel, X)
+        variance = as_numpy(self.kernel.variance(X[None])).reshape(-1)
+        V = self._whitened(X, int(lengths[-1]))
+        if not len(V):
+            shape = (len(lengths), len(X))
+            return np.broadcast_to(prior, shape), np.broadcast_to(variance, shape)
+        starts = np.concatenate([[0], lengths[:-1]])
+        mean = np.add.reduceat(V * self.beta[: len(V), None], starts, axis=0).cumsum(axis=0)
+        explained = np.add.reduceat(V * V, starts, axis=0).cumsum(axis=0)
+        return prior + mean, np.maximum(variance - explained, 0.0)
+
+    def joint_moments(self, X: Tensor, lengths: Index) -> Iterator[tuple[Array, Array]]:
+        """Yield mean (n_rows,) and covariance (n_rows, n_rows) of f at rows of X given each prefix; lengths ascend."""
+        V = self._whitened(X, int(lengths[-1]))
+        mean = prior_mean(self.kernel, X)
+        covariance = covariance_of(self.kernel, X, np.zeros(len(X)))
+        for first, after in pairwise([0, *lengths]):
+            part = V[first:after]
+            mean = mean + self.beta[first:after] @ part
+            covariance = covariance - part.T @ part
+            yield mean, covariance
+
+    def gradient(self, weights: Array, noise_factor: Array) -> Array:
+        """Return the gradient of a weighted sum of the prefixes' log evidences.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (n,)
+            Weight of each prefix.
+        noise_factor : ndarray of shape (n,)
+            Each row's noise variance in units of the kernel's.
+
+        Returns
+        -------
+        ndarray of shape (n_parameters,)
+            By the kernel parameters.
+        """
+        used = np.flatnonzero(weights)
+        n = int(used[-1]) + 1
+        M = _inverse(self.L[:n, :n])
+        # Alphas of the prefixes in use, one a row: partial sums between them, summed up.
+        starts = np.concatenate([[0], used[:-1] + 1])
+        alphas = np.add.reduceat(M * self.beta[:n, None], starts, axis=0).cumsum(axis=0)
+        row_weights = np.cumsum(weights[:n][::-1])[::-1]  # of all prefixes that a row is in
+        M *= np.sqrt(row_weights)[:, None]
+        used_weights = weights[used, None]
+        W = alphas.T @ (used_weights * alphas) - _gram(M)
+        mask = torch.ones(1, n, dtype=torch.bool)
+        K, pull_back = self.kernel.covariance(self.X[None, :n], mask)
+        share = float(np.sum(W * as_numpy(K[0])))
+        trace = float(np.diagonal(W) @ noise_factor[:n])
+        gradient = pull_back(
+            torch.from_numpy(W[None]),
+            torch.from_numpy((used_weights * alphas).sum(axis=0)[None]),
+            torch.tensor([share], dtype=torch.float64),
+            torch.tensor([trace], dtype=torch.float64),
+        )
+        return as_numpy(gradient).reshape(-1)
+
+    def _whitened(self, X: Tensor, length: int) -> Array:
+        """Return ``L^-1 k(X_train, X)`` of the first ``length`` training rows, (length, n_rows)."""
+        if not length:
+            return np.empty((0, len(X)))
+        k = as_numpy(self.kernel.cross(self.X[None, :length], X[None])[0])
+        return _solve(self.L[:length, :length], k)
+
+
+def _factor(K: Array) -> Array:
+    """Return the lower Cholesky factor, with as little jitter as possible; K is overwritten."""
+    diagonal = np.diagonal(K).copy()
+    for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
+        np.fill_diagonal(K, diagonal + jitter)
+        L, info = scipy_lapack.dpotrf(K.T, lower=1, clean=1)
+        if info == 0:
+            return np.asarray(L)
+    raise np.linalg.LinAlgError(
+        "the covariance of a segment cannot be factorised: the noise is too small for rows this close; raise "
+        "noise_variance"
+    )
+
+
+def _solve(L: Array, B: Array) -> Array:
+    return np.asarray(solve_triangular(L, B, lower=True, check_finite=False)) if len(L) else B
+
+
+def _inverse(L: Array) -> Array:
+    inverse, info = scipy_lapack.dtrtri(L, lower=1)
+    assert info == 0
+    return np.tril(inverse)
+
+
+def _gram(M: Array) -> Array:
+    """Return ``M' M`` of a lower triangular matrix."""
+    product, info = scipy_lapack.dlauum(M, lower=1)
+    assert info == 0
+    lower = np.tril(product)
+    return np.asarray(lower + np.tril(lower, -1).T)

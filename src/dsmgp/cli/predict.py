@@ -1,0 +1,188 @@
+"""``dsmgp predict`` and ``dsmgp info``: predictions of a model file for a table, and the contents of a model file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dsmgp.cli.inputs import Data, Model, load_model, table_inputs
+from dsmgp.cli.output import (
+    AsJson,
+    Debug,
+    check_not_an_input,
+    command,
+    fail,
+    print_json,
+    print_note,
+    print_table,
+)
+
+__all__ = ["info", "predict"]
+
+
+@command
+def predict(
+    model: Model,
+    data: Data,
+    out: Annotated[str, typer.Option("--out", "-o", help="Table to write; standard output, as CSV, if left out.")] = "-",
+    interval: Annotated[list[float], typer.Option(help="Probability of a central interval; may be repeated.")] = [0.9],  # noqa: B006
+    quantiles: Annotated[list[str], typer.Option(help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
+    keep: Annotated[list[str], typer.Option(help="Column of the data to copy to the predictions; may be repeated.")] = [],  # noqa: B006
+    function: Annotated[bool, typer.Option("--function", help="Uncertainty of the function, without observation noise.")] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:  # fmt: skip
+    """Predict the rows of a table: mean, standard deviation, intervals and quantiles.
+
+    Example: dsmgp predict price.dsmgp new.csv --out predictions.csv --interval 0.9
+    """
+    from dsmgp.data.tables import check_target, is_dataset
+
+    levels = _levels(",".join(quantiles))
+    for level in interval:
+        if not 0 < level < 1:
+            fail(f"expected --interval between 0 and 1, such as 0.9, got {level}")
+    if as_json and out == "-":
+        fail("with --json predictions are written to a file; give --out predictions.csv")
+    from_files, file_format = is_dataset(data), check_target(out)
+    if from_files and (out == "-" or file_format != "parquet"):
+        fail("predictions of a folder of files are Parquet; give --out predictions.parquet")
+    check_not_an_input(out, model, data)
+    fitted, schema = load_model(model)
+    if from_files:
+        from dsmgp.data.predictions import predict_files
+
+        state = fitted.state_
+        n_rows, remarks = predict_files(
+            state.model, state.schema, data, out, interval, levels, keep, not function
+        )
+        print_note(*remarks)
+    else:
+        columns = (interval, levels, not function)
+        n_rows, remarks = _predict_table(fitted, schema, data, out, keep, columns)
+    if as_json:
+        print_json({"model": str(model), "rows": n_rows, "file": out, "remarks": remarks})
+    elif out != "-":
+        print_note(f"{n_rows} rows predicted: {out}")
+
+
+def _predict_table(
+    model: Any, schema: Any, data: str, out: str, keep: list[str], columns: tuple[Any, ...]
+) -> tuple[int, list[str]]:
+    """Predict a table in one file; return the number of rows, and remarks on imputed values."""
+    import pyarrow as pa
+
+    from dsmgp.data.predictions import check_kept_columns, prediction_columns
+    from dsmgp.data.tables import check_columns, read_table, write_table
+
+    check_kept_columns(keep, schema.targets, *columns[:2])
+    table = read_table(data, text=schema.categorical)
+    check_columns(table.column_names, keep)
+    X, remarks = table_inputs(model, schema, table)
+    rows = model.state_.schema.to_numbers(X)
+    predictions = prediction_columns(model.state_.model, rows, schema.targets, *columns)
+    kept = {name: table[name] for name in keep}
+    arrays = {name: pa.array(values) for name, values in predictions.items()}
+    write_table(pa.table(kept | arrays), out)
+    return len(X), remarks
+
+
+def _levels(text: str) -> list[float]:
+    """Return the levels of quantiles that are written in a text."""
+    try:
+        levels = [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        fail(f"expected --quantiles as numbers, such as 0.05,0.5,0.95, got {text!r}")
+    if not all(0 < level < 1 for level in levels):
+        fail(f"expected --quantiles between 0 and 1, such as 0.05,0.5,0.95, got {text!r}")
+    return levels
+
+
+@command
+def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show the contents of a model file, without loading the model.
+
+    Example: dsmgp info price.dsmgp
+    """
+    contents = _contents(model)
+    if as_json:
+        print_json(contents)
+        return
+    only_in_json = ("settings", "units")
+    rows = [
+        (name, _as_text(value))
+        for name, value in contents.items()
+        if name not in only_in_json and value is not None
+    ]
+    rows += [(f"  {name}", _as_text(value)) for name, value in contents["settings"].items()]
+    print_table(str(model), rows)
+
+
+def _contents(model: Model) -> dict[str, Any]:
+    """Return the contents of a model file, by the names that ``info`` prints."""
+    from dsmgp._util.archive import read_archive
+    from dsmgp.data.input_schema import InputSchema
+    from dsmgp.persistence.estimator import model_file
+
+    file = model_file(model)
+    archive = read_archive(file)
+    header = archive.header
+    files = [path for path in model.rglob("*") if path.is_file()] if model.is_dir() else [file]
+    n_rows, n_inputs = archive.arrays["X"].shape
+    schema = InputSchema(
+        n_features=n_inputs,
+        n_outputs=archive.arrays["Y"].shape[1],
+        feature_names=header.get("feature_names"),
+        target_names=header["target_names"],
+        single_output=header["squeeze"],
+    )
+    return {
+        "format": header["format"],
+        "dsmgp": header["dsmgp"],
+        "torch": header["torch"],
+        "rows": header.get("store", {}).get("n_rows", n_rows),
+        "inputs": schema.input_names,
+        "targets": schema.output_names,
+        "kernels": [family["kernel"] for family in header["families"]],
+        "leaves": len(archive.arrays["leaf.most_rows"]),
+        "changes_along": _changes_along(header, schema.input_names),
+        "loo_nlpd": header["scores"]["loo"],
+        "loo_nlpd_new_inputs": header["scores"]["loo_new_inputs"],
+        "factors": "factor.alpha" in archive,
+        "bytes": sum(path.stat().st_size for path in files),
+        "units": header.get("units"),
+        "settings": {name: _setting(value) for name, value in header["parameters"].items()},
+    }
+
+
+def _setting(value: Any) -> Any:
+    """Return a parameter of the estimator; of an object, what kind of object it was."""
+    match value:
+        case {"module": description}:
+            return description.get("class", "your own module")
+        case {"tree": _}:
+            return "your own tree"
+        case {"changes": change_points}:
+            return change_points
+    return value
+
+
+def _changes_along(header: dict[str, Any], names: list[str]) -> str | None:
+    """Return the input along which the function may change, or None."""
+    all_changes = header.get("breaks", {}).get("changes", [])
+    changes = next((changes for changes in all_changes if changes), None)
+    return None if changes is None else names[changes["dimension"]]
+
+
+def _as_text(value: Any) -> str:
+    match value:
+        case list():
+            return ", ".join(map(str, value))
+        case dict():
+            return ", ".join(f"{name} {_as_text(entry)}" for name, entry in value.items())
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+    return str(value)

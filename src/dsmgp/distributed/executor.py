@@ -1,0 +1,130 @@
+"""Executors: where the leaves of a model are computed, in this process or on a cluster.
+
+Fitting creates and conditions leaf GPs through its executor only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Index
+from dsmgp.distributed.workers import LocalWorkers, WorkerPool
+from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.interface import LeafGPs
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.tree.nodes import Leaf
+
+__all__ = ["Executor", "LocalExecutor", "check_executor"]
+
+# Methods that executors must have, and their names up to version 0.1.
+FORMER_NAMES = {
+    "driver_device": "home",
+    "leaf_device": "works_on",
+    "worker_pool": "hosts",
+    "leaf_gps": "experts",
+}
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Interface of executors: ``DSMGPRegressor(executor=...)`` takes any object with these methods.
+
+    Examples
+    --------
+    >>> from dsmgp.ray import RayExecutor
+    >>> isinstance(LocalExecutor(), Executor), issubclass(RayExecutor, Executor)
+    (True, True)
+    """
+
+    def driver_device(self, device: torch.device) -> torch.device:
+        """Return where this process keeps the rows, if leaves are computed on a device."""
+
+    def leaf_device(self, device: torch.device) -> torch.device:
+        """Return where leaves are computed if the user asked for a device; costs are estimated for it."""
+
+    def worker_pool(self, memory: float, device: torch.device) -> WorkerPool:
+        """Return workers for shards of leaves whose rows are in files; shards on a machine may use ``memory`` bytes."""
+
+    def leaf_gps(
+        self,
+        leaves: Sequence[Leaf],
+        X: Tensor,
+        Y: Tensor,
+        kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
+        memory: float,
+        known_noise: Tensor | None = None,
+        labels: Index | None = None,
+    ) -> LeafGPs:
+        """Set up the GPs of leaves.
+
+        Parameters
+        ----------
+        leaves : sequence of Leaf
+            With their rows.
+        X, Y : Tensor of shape (n_rows, n_dims) and (n_rows, n_outputs)
+            Training set.
+        kernels : sequence
+            For each output a kernel for all leaves, or one for each leaf.
+        memory : float
+            Bytes for matrices that are worked on.
+        known_noise : Tensor of shape (n_rows, n_outputs), optional
+            Known noise variances.
+        labels : ndarray of shape (n_rows,), optional
+            Equal for duplicate inputs.
+        """
+
+
+class LocalExecutor:
+    """Computes leaves in this process: on threads, or on its GPU.
+
+    Examples
+    --------
+    The same as ``executor="local"``, the default:
+
+    >>> from dsmgp import DSMGPRegressor
+    >>> model = DSMGPRegressor("rbf", executor=LocalExecutor(), random_state=0)
+    >>> model.fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0]).predict([[1.0]]).round(1)
+    array([1.])
+    """
+
+    def driver_device(self, device: torch.device) -> torch.device:
+        return device
+
+    def leaf_device(self, device: torch.device) -> torch.device:
+        return device
+
+    def worker_pool(self, memory: float, device: torch.device) -> WorkerPool:
+        return LocalWorkers(memory, device)
+
+    def leaf_gps(
+        self,
+        leaves: Sequence[Leaf],
+        X: Tensor,
+        Y: Tensor,
+        kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
+        memory: float,
+        known_noise: Tensor | None = None,
+        labels: Index | None = None,
+    ) -> LeafGPs:
+        return InMemoryLeafGPs(leaves, X, Y, kernels, memory=memory, known_noise=known_noise)
+
+
+def check_executor(executor: Any) -> Executor:
+    """Return an object that has the methods of an executor; for any other, raise with the methods that it lacks."""
+    missing = [name for name in FORMER_NAMES if not hasattr(executor, name)]
+    if missing:
+        renamed = [
+            f"{FORMER_NAMES[name]} to {name}"
+            for name in missing
+            if hasattr(executor, FORMER_NAMES[name])
+        ]
+        raise ValueError(
+            f"expected executor to be 'local', 'ray', a RayExecutor or an object with the methods of dsmgp.distributed.Executor, "
+            f"got {executor!r}, which lacks {', '.join(missing)}"
+            + (f"; methods were renamed: rename {', '.join(renamed)}" if renamed else "")
+        )
+    return executor

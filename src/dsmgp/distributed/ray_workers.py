@@ -1,0 +1,374 @@
+"""Ray actors that hold shards of leaves: a :class:`~dsmgp.distributed.workers.WorkerPool` on a cluster.
+
+Ray restarts an actor that died and runs its unfinished calls again (``max_restarts``, ``max_task_retries``). A restarted
+actor has no shards, but every call carries references to all that is needed to rebuild one: its plan, with the rows in
+Ray's object store, and the parameters it was conditioned with. So no call depends on another, and since the numbers of a
+leaf do not depend on where they are computed, results are the same whichever worker dies. The plan cannot be given to the
+actor's constructor instead: a fit makes many sets of leaves, and starting an actor takes seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Index
+from dsmgp._util.ragged import Ragged
+from dsmgp.distributed.ray_cluster import capacity, import_ray, wait_for_room
+from dsmgp.distributed.shard import ShardData, ShardPlan, ShardState, ShardWorker, TaskResult
+from dsmgp.distributed.workers import LoadRows, RowTables
+from dsmgp.linalg.tensors import as_numpy
+from dsmgp.progress import tick
+
+__all__ = ["RayWorkers", "Traffic"]
+
+logger = logging.getLogger("dsmgp")
+# A call fails after it has killed so many workers.
+MAX_ATTEMPTS = 3
+
+
+@dataclass
+class Traffic:
+    """Number of calls, and bytes of arrays sent to workers and received from them, by method."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+
+    def count(self, method: str, sent: Any, received: Any) -> None:
+        self.calls[method] = self.calls.get(method, 0) + 1
+        self.sent[method] = self.sent.get(method, 0) + _n_bytes(sent)
+        self.received[method] = self.received.get(method, 0) + _n_bytes(received)
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The process of an actor; another one after a restart."""
+
+    machine: str
+    pid: int
+
+
+class _Actor:
+    """A :class:`~dsmgp.distributed.shard.ShardWorker` in a process of its own."""
+
+    def __init__(self, n_threads: int, gpu: bool) -> None:
+        ray = import_ray()
+        if gpu and not torch.cuda.is_available():
+            raise RuntimeError("no GPU was found by torch on this machine")
+        torch.set_num_threads(n_threads)
+        self.worker = ShardWorker(fetch=ray.get)
+        self.process = _Process(ray.get_runtime_context().get_node_id(), os.getpid())
+
+    def ready(self) -> _Process:
+        return self.process
+
+    def call(
+        self, number: int, state: ShardState, memory: float, method: str, *arguments: Any
+    ) -> tuple[_Process, TaskResult]:
+        self.worker.memory = memory
+        return self.process, self.worker.call(number, state, method, *arguments)
+
+    def drop(self, number: int, key: int) -> None:
+        self.worker.drop(number, key)
+
+    def remove(self, number: int) -> None:
+        self.worker.remove(number)
+
+
+@dataclass(frozen=True)
+class _RowsInObjectStore:
+    """Loads the rows of one shard out of tables in Ray's object store; all attributes are references or None."""
+
+    leaf_rows: Any
+    X: Any
+    Y: Any
+    known_noise: Any
+    labels: Any
+
+    def __call__(self) -> ShardData:
+        ray = import_ray()
+        leaf_rows: Ragged = ray.get(self.leaf_rows)
+        ids, local = np.unique(leaf_rows.flat, return_inverse=True)
+
+        # Copies: arrays in the store are read-only, which neither torch nor numba takes.
+        def rows(table: Any) -> Any:
+            return None if table is None else np.array(ray.get(table)[ids])
+
+        labels = rows(self.labels)
+        return ShardData(
+            ids,
+            rows(self.X),
+            rows(self.Y),
+            rows(self.known_noise),
+            Ragged(local.reshape(-1).astype(np.int64), np.array(leaf_rows.ends)),
+            np.arange(len(ids))
+            if labels is None
+            else np.unique(labels, return_inverse=True)[1].reshape(-1),
+        )
+
+
+class RayWorkers:
+    """Actors that hold shards: a :class:`~dsmgp.distributed.workers.WorkerPool`.
+
+    Parameters
+    ----------
+    n_workers : int
+        Number of actors.
+    resources : dict of str to float
+        What Ray reserves for each.
+    wait_seconds : float
+        How long to wait for a cluster that has no room for them.
+    """
+
+    def __init__(self, n_workers: int, resources: dict[str, float], wait_seconds: float) -> None:
+        self.resources, self.wait_seconds = resources, wait_seconds
+        self.traffic = Traffic()
+        self._numbers = itertools.count()
+        self._worker_of: dict[int, int] = {}  # by shard
+        self._states: dict[int, ShardState] = {}  # by shard
+        self._tables: dict[int, tuple[Any, Any]] = {}  # in the object store, by id
+        self._memory = float("inf")
+        self._actors: list[Any] = []
+        self._processes: list[_Process] = []
+        try:
+            wait_for_room(n_workers, resources, wait_seconds)
+            self._actors = [self._new_actor() for _ in range(n_workers)]
+            self._processes = self._all_ready()
+        except BaseException:
+            self.stop()
+            raise
+        self._session = import_ray().get_runtime_context().get_job_id()
+
+    # Actors
+
+    @property
+    def n_shards(self) -> int:
+        return len(self._actors)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda" if self.resources.get("GPU", 0) > 0 else "cpu")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the cluster is still there and the workers were not stopped."""
+        ray = import_ray()
+        return bool(
+            self._actors
+            and ray.is_initialized()
+            and ray.get_runtime_context().get_job_id() == self._session
+        )
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Process ids of the workers, each on its machine."""
+        return [process.pid for process in self._all_ready()]
+
+    def _new_actor(self) -> Any:
+        ray, resources = import_ray(), dict(self.resources)
+        options: dict[str, Any] = {
+            "num_cpus": resources.pop("CPU"),
+            "num_gpus": resources.pop("GPU", 0),
+            "max_restarts": -1,
+            "max_task_retries": MAX_ATTEMPTS - 1,
+            "scheduling_strategy": "SPREAD",
+        }
+        if "memory" in resources:
+            options["memory"] = resources.pop("memory")
+        if resources:
+            options["resources"] = resources
+        n_threads = max(1, int(options["num_cpus"]))
+        return ray.remote(_Actor).options(**options).remote(n_threads, options["num_gpus"] > 0)
+
+    def _all_ready(self) -> list[_Process]:
+        ray = import_ray()
+        replies = [actor.ready.remote() for actor in self._actors]
+        # Starting a worker means importing torch on a machine that may be busy: this takes far longer than finding room.
+        _, late = ray.wait(replies, num_returns=len(replies), timeout=10 * self.wait_seconds)
+        if late:
+            raise RuntimeError(
+                f"{len(late)} of {len(replies)} Ray workers did not start within {10 * self.wait_seconds:g} s; look at the "
+                "cluster with 'ray status', and raise wait_seconds if it is slow"
+            )
+        try:
+            return ray.get(replies)
+        except ray.exceptions.RayActorError as error:
+            cause = str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
+            raise RuntimeError(
+                f"a Ray worker could not start: {cause}; dsmgp, torch and Python must be the same there as here"
+            ) from error
+
+    def stop(self) -> None:
+        """Stop the workers, for good."""
+        ray = import_ray()
+        if ray.is_initialized():
+            for actor in self._actors:
+                ray.kill(actor)
+        self._actors = []
+
+    # Shards
+
+    def memory_of_shard(self, memory: float) -> float:
+        machines = [process.machine for process in self._processes]
+        share = memory / max(machines.count(machine) for machine in machines)
+        return min(share, 0.5 * self.resources["memory"]) if "memory" in self.resources else share
+
+    def limit_memory(self, memory: float) -> None:
+        """Set the bytes that shards on a machine may use; those that do not fit are rebuilt when called."""
+        self._memory = memory
+
+    def send_rows(
+        self, parts: Sequence[Index], leaf_rows: Ragged, tables: RowTables
+    ) -> list[LoadRows]:
+        self._check_memory(leaf_rows.sizes, *tables[:2])
+        references = [None if table is None else self._put(table) for table in tables]
+        return [
+            _RowsInObjectStore(import_ray().put(leaf_rows.take(part)), *references)
+            for part in parts
+        ]
+
+    def _put(self, table: Tensor | Index) -> Any:
+        """Return a reference to a table in the object store; a table that is used again is put there once."""
+        known = self._tables.get(id(table))
+        if known is not None and known[0]() is table:
+            return known[1]
+        ray = import_ray()
+        values = as_numpy(table) if isinstance(table, Tensor) else table
+        try:
+            reference = ray.put(values)
+        except ray.exceptions.ObjectStoreFullError as error:
+            raise MemoryError(
+                f"Ray's object store has no room for {values.nbytes / 1e6:.3g} MB of rows; start the cluster with a larger "
+                "--object-store-memory, or use fit_dataset, whose rows stay on disk"
+            ) from error
+        key = id(table)
+        self._tables[key] = weakref.ref(table, lambda _: self._tables.pop(key, None)), reference
+        return reference
+
+    def _check_memory(self, sizes: Index, X: Tensor, Y: Tensor) -> None:
+        """Raise before anything is sent that no worker can hold."""
+        rows = 8 * len(X) * (X.shape[1] + 2 * Y.shape[1] + 2)
+        matrices = 32 * int(sizes.max(initial=0)) ** 2
+        memory_of = {
+            node["NodeID"]: node["Resources"].get("memory", 0.0) for node in import_ray().nodes()
+        }
+        machines = [process.machine for process in self._processes]
+        for machine in set(machines):
+            has = memory_of.get(machine, 0.0) / machines.count(machine)
+            has = min(has, self.resources.get("memory", has))
+            if has and rows + matrices > has:
+                raise MemoryError(
+                    f"a Ray worker has {has / 1e6:.3g} MB and would need {(rows + matrices) / 1e6:.3g} MB: "
+                    f"{rows / 1e6:.3g} for rows and {matrices / 1e6:.3g} for its largest leaf ({sizes.max()} rows); "
+                    "lower leaf_size, start fewer workers on a machine, or use larger machines"
+                )
+
+    def place(self, plans: Sequence[ShardPlan]) -> list[int]:
+        numbers = [next(self._numbers) for _ in plans]
+        for k, (number, plan) in enumerate(zip(numbers, plans, strict=True)):
+            self._worker_of[number] = k % len(self._actors)
+            self._states[number] = ShardState(import_ray().put(plan))
+        return numbers
+
+    def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
+        for number, values in zip(shards, arguments, strict=True):
+            self._states[number].conditioned[values[0]] = import_ray().put(values)
+
+    def remove(self, shards: Sequence[int]) -> None:
+        for number in shards:
+            worker = self._worker_of.pop(number, 0)
+            self._states.pop(number, None)
+            if self.alive:
+                self._actors[worker].remove.remote(number)
+
+    def drop(self, shards: Sequence[int], key: int) -> None:
+        for number in shards:
+            if number in self._states:
+                self._states[number].conditioned.pop(key, None)
+                if self.alive:
+                    self._actors[self._worker_of[number]].drop.remote(number, key)
+
+    # Calls
+
+    def call(
+        self, shards: Sequence[int], method: str, arguments: Iterable[tuple[Any, ...]]
+    ) -> list[TaskResult]:
+        tasks = [
+            (number, values, self._send(number, method, values))
+            for number, values in zip(shards, arguments, strict=True)
+        ]
+        results: list[TaskResult] = []
+        for number, values, reference in tasks:
+            result = self._result(number, method, reference)
+            self.traffic.count(method, values, result.value)
+            results.append(result)
+            if method == "condition":
+                if result.error is None:
+                    self.condition_later([number], [values[:3]])
+                tick(len(results) / len(tasks))
+        return results
+
+    def _send(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Send a call to the worker of a shard, and return a reference to its result."""
+        if not self._actors:
+            raise RuntimeError(
+                "the Ray workers that hold this model's leaves were stopped; fit again, or save the model before and load it"
+            )
+        actor, memory = self._actors[self._worker_of[number]], self.memory_of_shard(self._memory)
+        return actor.call.remote(number, self._states[number], memory, method, *arguments)
+
+    def _result(self, number: int, method: str, reference: Any) -> TaskResult:
+        ray, worker = import_ray(), self._worker_of[number]
+        while not ray.wait([reference], timeout=10 * self.wait_seconds)[0]:
+            self._check_restart(worker)
+        try:
+            process, result = ray.get(reference)
+        except (
+            ray.exceptions.RayActorError,
+            ray.exceptions.WorkerCrashedError,
+            ray.exceptions.OutOfMemoryError,
+            ray.exceptions.ObjectLostError,
+        ) as error:
+            raise RuntimeError(
+                f"{MAX_ATTEMPTS} Ray workers in a row died of the same work ({method}), the last because "
+                f"{str(error).strip().splitlines()[0]}; most often they have too little memory: lower memory_limit or leaf_size, or "
+                "start fewer of them on a machine"
+            ) from error
+        if process != self._processes[worker]:
+            logger.warning("a Ray worker died; its leaves were taken over by a new one")
+            self._processes[worker] = process
+        return result
+
+    def _check_restart(self, worker: int) -> None:
+        """Raise if the machine of a worker is gone, and no other one has room for it."""
+        machines = [node["NodeID"] for node in import_ray().nodes() if node["Alive"]]
+        room = capacity(self.resources)
+        if self._processes[worker].machine not in machines and room < self.n_shards:
+            raise RuntimeError(
+                f"the machine of a Ray worker left the cluster, and after {10 * self.wait_seconds:g} s there is none in its place: the "
+                f"machines left have room for {room} of {self.n_shards} workers; add one, or fit again with fewer workers"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RayWorkers:
+        return self  # a handle on actors, of which there is one set
+
+
+def _n_bytes(value: Any) -> int:
+    """Return the bytes of the arrays and numbers in nested lists, tuples and dataclasses."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (list, tuple)):
+        return sum(_n_bytes(entry) for entry in value)
+    if hasattr(value, "__dataclass_fields__"):
+        return sum(_n_bytes(getattr(value, name)) for name in value.__dataclass_fields__)
+    return 8

@@ -1,0 +1,259 @@
+"""A shard: some of a tree's leaves with the rows that they need, which can be computed on anywhere.
+
+A shard is built from a plan, and built again wherever it was lost: because its worker died, or because another shard
+needed the memory. Arguments and results of its methods are arrays, so they can be sent between processes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.loo import Pairs
+from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.linalg.tensors import as_numpy, as_tensor
+from dsmgp.tree.routing import Routes
+
+__all__ = ["Shard", "ShardData", "ShardPlan", "ShardState", "ShardWorker", "TaskResult"]
+
+
+@dataclass(frozen=True)
+class ShardData:
+    """The rows of a shard, scaled as the leaf GPs take them.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (n_rows,)
+        Their numbers in the training set, in increasing order.
+    X : ndarray of shape (n_rows, n_dims)
+    Y : ndarray of shape (n_rows, n_outputs)
+    known_noise : ndarray of shape (n_rows, n_outputs), optional
+        Known noise variances.
+    leaf_rows : Ragged
+        For each leaf, the positions of its rows in the arrays here.
+    labels : ndarray of shape (n_rows,)
+        Equal for duplicate inputs.
+    """
+
+    ids: Index
+    X: Array
+    Y: Array
+    known_noise: Array | None
+    leaf_rows: Ragged
+    labels: Index
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """How a shard is built.
+
+    Attributes
+    ----------
+    load : callable
+        Returns the rows, as often as it is called.
+    numbers : ndarray of shape (n_leaves,)
+        Numbers of the leaves in the tree.
+    kernels : sequence of sequence of LeafKernel
+        By output and leaf.
+    memory : float
+        Bytes for matrices that are worked on.
+    device, dtype
+        Where and in which precision to compute.
+    n_bytes : float
+        Estimated size of the shard in memory, with its factors.
+    """
+
+    load: Callable[[], ShardData]
+    numbers: Index
+    kernels: Sequence[Sequence[LeafKernel]]
+    memory: float
+    device: torch.device
+    dtype: torch.dtype
+    n_bytes: float = 0.0
+
+
+class Shard:
+    """Leaf GPs with their rows. Leaves are numbered from 0 within the shard."""
+
+    def __init__(self, plan: ShardPlan) -> None:
+        data = plan.load()
+        self.ids, self.labels, self.n_bytes = data.ids, data.labels, plan.n_bytes
+        like = (plan.device, plan.dtype)
+        self.leaf_gps = InMemoryLeafGPs(
+            data.leaf_rows,
+            as_tensor(data.X, like),
+            as_tensor(data.Y, like),
+            plan.kernels,
+            memory=plan.memory,
+            known_noise=None if data.known_noise is None else as_tensor(data.known_noise, like),
+            numbers=plan.numbers,
+        )
+        #: By key: the leaves may be conditioned with several sets of kernel parameters.
+        self.posteriors: dict[int, InMemoryLeafPosterior] = {}
+
+    def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
+        return self.leaf_gps.log_evidence(_tensors(kernel_parameters))
+
+    def squares(self, kernel_parameters: Sequence[Array]) -> Array:
+        return self.leaf_gps.squares(_tensors(kernel_parameters))
+
+    def gradient(
+        self, kernel_parameters: Sequence[Array], outputs: Sequence[int], scale_rows: float | None
+    ) -> tuple[Array, list[Array]]:
+        return self.leaf_gps.log_evidence_and_gradient(
+            _tensors(kernel_parameters), outputs, scale_rows
+        )
+
+    def condition(
+        self,
+        key: int,
+        kernel_parameters: Sequence[Array],
+        memory: float,
+        loo_rows: Index | None = None,
+    ) -> tuple[Array, Array, Array, Pairs | None]:
+        """Condition the leaves on their rows, and keep the posterior under a key.
+
+        Parameters
+        ----------
+        key : int
+            A name for the posterior.
+        kernel_parameters : sequence of ndarray
+            By output.
+        memory : float
+            Bytes for factors.
+        loo_rows : ndarray, optional
+            Numbers, in the training set, of the rows whose leave-one-out predictions are needed.
+
+        Returns
+        -------
+        log_evidence : ndarray of shape (n_leaves, n_outputs)
+        squares, counts : ndarray of shape (n_leaves, n_outputs)
+            Sums of squared leave-one-out residuals and their numbers; empty without ``loo_rows``.
+        pairs : Pairs or None
+            Leave-one-out predictions of the rows among ``loo_rows`` that are in this shard.
+        """
+        labels = None if loo_rows is None else self.labels
+        self.posteriors[key] = posterior = self.leaf_gps.condition(
+            _tensors(kernel_parameters), memory, labels
+        )
+        if loo_rows is None:
+            return posterior.log_evidence, np.empty(0), np.empty(0), None
+        loo = posterior.leaf_loo()
+        position = np.searchsorted(self.ids, loo_rows)
+        here = position < len(self.ids)
+        here[here] = self.ids[position[here]] == loo_rows[here]
+        local = loo.pairs(position[here])
+        pairs = Pairs(local.leaf, np.flatnonzero(here)[local.place], local.values)
+        posterior.drop_loo()
+        return posterior.log_evidence, loo.squares, loo.counts, pairs
+
+    def predict(
+        self, key: int, leaf: Index, row: Index, ends: Index, X: Array, with_variance: bool
+    ) -> tuple[Array, Array]:
+        """Predict rows of ``X``; ``leaf``, ``row`` and ``ends`` are those of :class:`.Routes`."""
+        routes, X_test = Routes(leaf, Ragged(row, ends)), as_tensor(X, self.leaf_gps.X)
+        return self.posteriors[key].predict(routes, X_test, with_variance)
+
+    def joint(self, key: int, number: int, X: Array) -> tuple[Array, Array]:
+        """Return mean and covariance of the rows of ``X`` under one leaf."""
+        mean, covariance = self.posteriors[key].joint(number, as_tensor(X, self.leaf_gps.X))
+        return as_numpy(mean), as_numpy(covariance)
+
+    def drop(self, key: int) -> None:
+        """Forget a posterior, and release its memory."""
+        self.posteriors.pop(key, None)
+
+
+@dataclass(frozen=True)
+class ShardState:
+    """All that is needed to build a shard as it is now, wherever it is called.
+
+    Attributes
+    ----------
+    plan : ShardPlan, or a reference to one
+    conditioned : dict
+        For each posterior, by key, the arguments of :meth:`Shard.condition` (without ``loo_rows``), or a reference to
+        them.
+    """
+
+    plan: Any
+    conditioned: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a method of a shard returned or raised, and the warnings it issued."""
+
+    value: Any
+    error: Exception | None
+    warned: list[tuple[type[Warning], str]]
+
+
+class ShardWorker:
+    """The shards of one process, as many in memory as fit; the others are rebuilt when they are called.
+
+    Parameters
+    ----------
+    memory : float
+        Bytes that shards may use. One is always kept.
+    fetch : callable
+        Returns the value of a reference in a :class:`ShardState`.
+    """
+
+    def __init__(
+        self, memory: float = float("inf"), fetch: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        self.memory, self.fetch = memory, fetch
+        self._shards: OrderedDict[int, Shard] = OrderedDict()  # least recently used first
+
+    def call(self, number: int, state: ShardState, method: str, *arguments: Any) -> TaskResult:
+        """Call a method of a shard, which is built if it is not in memory; errors are part of the result."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                value, error = getattr(self._shard(number, state), method)(*arguments), None
+            except Exception as raised:
+                value, error = None, raised
+        return TaskResult(value, error, [(w.category, str(w.message)) for w in caught])
+
+    def drop(self, number: int, key: int) -> None:
+        """Forget a posterior of a shard."""
+        if number in self._shards:
+            self._shards[number].drop(key)
+
+    def remove(self, number: int) -> None:
+        """Forget a shard."""
+        self._shards.pop(number, None)
+
+    def _shard(self, number: int, state: ShardState) -> Shard:
+        shard = self._shards.get(number) or self._new(self.fetch(state.plan))
+        for key, arguments in state.conditioned.items():
+            if key not in shard.posteriors:
+                shard.condition(*self.fetch(arguments))
+        self._shards[number] = shard
+        self._shards.move_to_end(number)
+        return shard
+
+    def _new(self, plan: ShardPlan) -> Shard:
+        """Build a shard, after making room for it."""
+        used = sum(shard.n_bytes for shard in self._shards.values())
+        while self._shards and plan.n_bytes + used > self.memory:
+            _, oldest = self._shards.popitem(last=False)
+            used -= oldest.n_bytes
+            oldest.posteriors.clear()
+        return Shard(plan)
+
+
+def _tensors(arrays: Sequence[Array]) -> list[Tensor]:
+    return [torch.from_numpy(np.array(array)) for array in arrays]

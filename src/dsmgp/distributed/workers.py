@@ -1,0 +1,154 @@
+"""Pools of workers that hold shards: the interface, and its implementation inside this process.
+
+:class:`~dsmgp.distributed.sharded.ShardedLeafGPs` calls the methods of its shards through a pool, and does not know
+whether they are in this process or on a cluster (:class:`~dsmgp.distributed.ray_workers.RayWorkers`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Index
+from dsmgp._util.ragged import Ragged
+from dsmgp.distributed.shard import ShardData, ShardPlan, ShardState, ShardWorker, TaskResult
+from dsmgp.progress import tick
+
+__all__ = ["LoadRows", "LocalWorkers", "RemoteWorkerPool", "RowTables", "WorkerPool"]
+
+#: Returns the rows of a shard, as often as it is called.
+LoadRows = Callable[[], ShardData]
+#: X, Y, known noise variances, and labels that are equal for duplicate inputs.
+RowTables = tuple[Tensor, Tensor, Tensor | None, Index | None]
+
+
+class WorkerPool(Protocol):
+    """Workers that hold the shards of a model; shards are named by numbers."""
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards into which leaves should be divided, one per worker."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which the workers compute."""
+
+    def memory_of_shard(self, memory: float) -> float:
+        """Return the bytes that each shard may use, out of ``memory`` bytes for all shards on a machine."""
+
+    def place(self, plans: Sequence[ShardPlan]) -> list[int]:
+        """Assign shards to workers, and return their numbers."""
+
+    def call(
+        self, shards: Sequence[int], method: str, arguments: Iterable[tuple[Any, ...]]
+    ) -> list[TaskResult]:
+        """Call a method of several shards, in parallel where possible.
+
+        Parameters
+        ----------
+        shards : sequence of int
+            Numbers of the shards.
+        method : str
+            A method of :class:`~dsmgp.distributed.shard.Shard`.
+        arguments : iterable of tuple
+            Arguments for each shard, produced when its turn comes.
+
+        Returns
+        -------
+        list of TaskResult
+            In the order of the shards; may end after the first error.
+        """
+
+    def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Record that shards are conditioned, with these arguments; they are when they are next called."""
+
+    def remove(self, shards: Sequence[int]) -> None:
+        """Forget shards, without waiting."""
+
+    def drop(self, shards: Sequence[int], key: int) -> None:
+        """Forget the posterior that shards hold under a key, without waiting."""
+
+
+class RemoteWorkerPool(WorkerPool, Protocol):
+    """Workers in other processes, to which rows are sent."""
+
+    def send_rows(
+        self, parts: Sequence[Index], leaf_rows: Ragged, tables: RowTables
+    ) -> list[LoadRows]:
+        """Make rows available to the workers.
+
+        Parameters
+        ----------
+        parts : sequence of ndarray
+            Numbers of the leaves of each shard.
+        leaf_rows : Ragged
+            Row numbers of every leaf.
+        tables : RowTables
+            All rows.
+
+        Returns
+        -------
+        list of LoadRows
+            For each shard a function that returns its rows, on whichever worker it is.
+        """
+
+
+class LocalWorkers:
+    """Shards in this process, called one after the other; those that do not fit in memory are rebuilt when called.
+
+    Parameters
+    ----------
+    memory : float
+        Bytes that the shards may use together.
+    device : torch.device
+        Where they compute.
+    """
+
+    n_shards = 1
+
+    def __init__(self, memory: float, device: torch.device) -> None:
+        self.device, self._worker = device, ShardWorker(memory)
+        self._states: dict[int, ShardState] = {}
+        self._numbers = itertools.count()
+
+    def memory_of_shard(self, memory: float) -> float:
+        return memory
+
+    def place(self, plans: Sequence[ShardPlan]) -> list[int]:
+        numbers = [next(self._numbers) for _ in plans]
+        for number, plan in zip(numbers, plans, strict=True):
+            self._states[number] = ShardState(plan)
+        return numbers
+
+    def call(
+        self, shards: Sequence[int], method: str, arguments: Iterable[tuple[Any, ...]]
+    ) -> list[TaskResult]:
+        results: list[TaskResult] = []
+        for number, values in zip(shards, arguments, strict=True):
+            state = self._states[number]
+            results.append(self._worker.call(number, state, method, *values))
+            if results[-1].error is not None:
+                break  # the caller raises it
+            if method == "condition":
+                state.conditioned[values[0]] = values[:3]
+                tick(len(results) / len(shards))
+        return results
+
+    def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
+        for number, values in zip(shards, arguments, strict=True):
+            self._states[number].conditioned[values[0]] = values
+
+    def remove(self, shards: Sequence[int]) -> None:
+        for number in shards:
+            self._states.pop(number, None)
+            self._worker.remove(number)
+
+    def drop(self, shards: Sequence[int], key: int) -> None:
+        for number in shards:
+            if number in self._states:
+                self._states[number].conditioned.pop(key, None)
+            self._worker.drop(number, key)

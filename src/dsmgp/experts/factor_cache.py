@@ -1,0 +1,185 @@
+"""Cholesky factors of groups of leaves: layouts in memory, and a cache that computes them again when they do not fit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Index
+
+__all__ = [
+    "FactorCache",
+    "GroupFactors",
+    "LeadingBlocks",
+    "LeafFactors",
+    "Packed",
+    "Stacked",
+]
+
+# Share of the memory for factors that are replaced, the least recently used first. The rest is for factors that stay:
+# a pass over all leaves in order would otherwise evict just what it is about to need.
+PASSING = 0.25
+
+
+class LeafFactors(Protocol):
+    """Lower Cholesky factors of a group of leaves.
+
+    They are held, and pickled, as one array: torch pickles a view with all that it is a view of.
+    """
+
+    def __getitem__(self, slot: int) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class LeadingBlocks:
+    """Leading blocks, of the given sizes, of one matrix: the factors of nested leaves."""
+
+    whole: Tensor
+    sizes: Index
+
+    def __getitem__(self, slot: int) -> Tensor:
+        n = int(self.sizes[slot])
+        return self.whole[:n, :n]
+
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
+        step = self.whole.stride(0)
+        return np.full(len(slots), self.whole.data_ptr()), np.full(len(slots), step)
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A batch of matrices (leaves, rows, rows), padded to the size of the largest."""
+
+    stack: Tensor
+    sizes: Index
+
+    @classmethod
+    def of(cls, matrices: Sequence[Tensor]) -> Stacked:
+        sizes = np.array([len(matrix) for matrix in matrices])
+        # Padding has ones on the diagonal, so that it can be solved with. Column-major, as torch's own factors:
+        # the last digits of a solution depend on it.
+        stack = torch.eye(int(sizes.max())).to(matrices[0]).repeat(len(matrices), 1, 1).mT
+        for slot, matrix in enumerate(matrices):
+            stack[slot, : len(matrix), : len(matrix)] = matrix
+        return cls(stack, sizes)
+
+    def __getitem__(self, slot: int) -> Tensor:
+        n = int(self.sizes[slot])
+        return self.stack[slot, :n, :n]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Matrices one after the other in a flat tensor, row-major, without padding."""
+
+    flat: Tensor
+    sizes: Index
+
+    @classmethod
+    def of(cls, matrices: Sequence[Tensor]) -> Packed:
+        return cls(
+            torch.cat([matrix.reshape(-1) for matrix in matrices]),
+            np.array([len(matrix) for matrix in matrices]),
+        )
+
+    def __getitem__(self, slot: int) -> Tensor:
+        n, start = int(self.sizes[slot]), int(np.square(self.sizes[:slot]).sum())
+        return self.flat[start : start + n * n].view(n, n)
+
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
+        starts = np.cumsum(self.sizes**2) - self.sizes**2
+        size = self.flat.element_size()
+        return self.flat.data_ptr() + size * starts[slots], self.sizes[slots]
+
+
+#: Factors of a group of leaves, by output.
+GroupFactors = list[LeafFactors]
+
+
+class FactorCache:
+    """Factors by group of leaves.
+
+    Parameters
+    ----------
+    compute : callable
+        Computes the factors of a group.
+    sizes : sequence of int
+        Bytes of the factors of each group.
+    memory : float
+        Bytes that all of them may take.
+    """
+
+    def __init__(
+        self, compute: Callable[[int], GroupFactors], sizes: Sequence[int], memory: float
+    ) -> None:
+        self.compute, self.sizes = compute, sizes
+        self._room = 0.0 if sum(sizes) <= memory else PASSING * memory
+        self._stay: set[int] = set()
+        left = memory - self._room
+        for group, size in enumerate(sizes):
+            if size <= left:
+                self._stay.add(group)
+                left -= size
+        self._held: dict[int, GroupFactors] = {}
+        self._passing: OrderedDict[int, GroupFactors] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keeps(self, group: int) -> bool:
+        """Whether a group's factors stay in memory once they are computed."""
+        return group in self._stay
+
+    def holds(self, group: int) -> bool:
+        """Whether a group's factors are in memory now."""
+        return group in self._held or group in self._passing
+
+    def put(self, group: int, factors: GroupFactors) -> None:
+        """Set factors that stay."""
+        self._held[group] = factors
+
+    def get(self, group: int) -> GroupFactors:
+        """Return the factors of a group; compute them if they are not in memory."""
+        factors = self._held.get(group)
+        if factors is not None:
+            return factors
+        with self._lock:
+            factors = self._passing.get(group)
+            if factors is not None:
+                self._passing.move_to_end(group)
+                return factors
+        factors = self.compute(group)
+        with self._lock:
+            self._passing[group] = factors
+            while sum(self.sizes[g] for g in self._passing) > self._room and self._passing:
+                self._passing.popitem(last=False)
+        return factors
+
+    def keep_less(self) -> bool:
+        """Drop half of what is held; False if nothing is."""
+        with self._lock:
+            held = bool(self._passing or self._held)
+            self._passing.clear()
+            for group in sorted(self._stay)[len(self._stay) // 2 :]:
+                self._stay.remove(group)
+                self._held.pop(group, None)
+        return held
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes held now."""
+        return sum(self.sizes[g] for g in (*self._held, *self._passing))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()

@@ -1,0 +1,205 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
+"""Stationary ARD kernels between pairs of rows, and their gradient, in compiled code. Needs numba.
+
+The counterpart of :mod:`dsmgp.gp.stationary`. Distances are summed over differences, not expanded into a product, and so
+are right for rows that almost coincide. So is the gradient: with the strict lower triangle T of ``W * (-dk/dr2)``,
+``W = 2 dL/dK = weight alpha alpha' - K^-1`` (R&W eq. 5.9) and ``z = x / lengthscale``,
+
+    dL / d log lengthscale_d = 2 sum_ij T_ij (z_id - z_jd)^2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+__all__ = [
+    "KINDS",
+    "REORDERED",
+    "assign",
+    "copy",
+    "covariances",
+    "distances",
+    "exp",
+    "fill_lower",
+    "pull_back",
+    "slope_factor",
+]
+
+KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
+# Products may be contracted with sums; the order of sums may change only in sums over pairs.
+EXACT = {"contract"}
+REORDERED = {"contract", "reassoc", "nsz"}
+
+
+@intrinsic
+def _as_bits(context: Any, number: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], ir.IntType(64))
+
+    return types.int64(types.float64), build
+
+
+@intrinsic
+def _as_number(context: Any, bits: Any) -> Any:
+    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], ir.DoubleType())
+
+    return types.float64(types.int64), build
+
+
+@njit(fastmath=EXACT, inline="always")
+def exp(x):
+    """Exponential of x <= 0, to about an ulp, in operations that are vectorised.
+
+    The library's function is called for one number at a time, and takes several times as long.
+    """
+    x = x if x > -708.0 else -708.0
+    shifted = x * 1.4426950408889634 + 6755399441055744.0  # adding 1.5 * 2^52 rounds to an integer
+    k = shifted - 6755399441055744.0
+    r = x - k * 0.693145751953125  # ln 2 in two parts
+    r = r - k * 1.42860682030941723212e-6
+    p = 1.6059043836821613e-10  # 1/13!, 1/12!, ... for |r| <= ln(2) / 2
+    p = p * r + 2.08767569878681e-09
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 0.0001984126984126984
+    p = p * r + 0.001388888888888889
+    p = p * r + 0.008333333333333333
+    p = p * r + 0.041666666666666664
+    p = p * r + 0.16666666666666666
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * _as_number((_as_bits(shifted) + 1023) << 52)  # times 2^k
+
+
+# The same as assignments to a slice, which take seconds more to compile.
+@njit(nogil=True, cache=True)
+def assign(a, value):
+    for i in range(len(a)):
+        a[i] = value
+
+
+@njit(nogil=True, cache=True)
+def copy(source, target):
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@njit(fastmath=EXACT, nogil=True, cache=True)
+def distances(Z, x, n, r2):
+    """Squared distances of the point x from the first n points of Z (dims, points)."""
+    assign(r2[:n], 0.0)
+    d = len(x)
+    k = 0
+    while k + 4 <= d:  # by fours, so that r2 is read and written once for four dimensions
+        x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
+        Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
+        for j in range(n):
+            a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
+            r2[j] += a * a + b * b + c * c + e * e
+        k += 4
+    while k < d:
+        x0, Z0 = x[k], Z[k]
+        for j in range(n):
+            a = x0 - Z0[j]
+            r2[j] += a * a
+        k += 1
+
+
+@njit(fastmath=EXACT, nogil=True, cache=True, error_model="numpy")
+def covariances(kind, scale, r2, n, k, slope):
+    """Write covariances of f at n squared distances, and -dk/dr2 (but for :func:`slope_factor`)."""
+    if kind == 0:
+        for j in range(n):
+            decay = scale * exp(-0.5 * r2[j])
+            slope[j] = decay
+            k[j] = decay
+    elif kind == 1:
+        for j in range(n):
+            r = math.sqrt(r2[j])
+            decay = scale * exp(-r)
+            slope[j] = decay / r if r > 0.0 else 0.0  # a pair that coincides has no slope
+            k[j] = decay
+    elif kind == 2:
+        for j in range(n):
+            a = math.sqrt(3.0 * r2[j])
+            decay = scale * exp(-a)
+            slope[j] = decay
+            k[j] = decay + a * decay
+    else:
+        for j in range(n):
+            a2 = 5.0 * r2[j]
+            a = math.sqrt(a2)
+            decay = scale * exp(-a)
+            linear = decay + a * decay
+            slope[j] = linear
+            k[j] = linear + a2 * decay * (1.0 / 3.0)
+
+
+@njit(nogil=True, cache=True)
+def slope_factor(kind):
+    """Constant factor of -dk/dr2 that :func:`covariances` leaves out."""
+    return 0.5 if kind < 2 else 1.5 if kind == 2 else 5.0 / 6.0
+
+
+@njit(fastmath=EXACT, nogil=True, cache=True)
+def fill_lower(kind, scale, Z, K, first, slopes, spare):
+    """Write covariances of f into the strict lower triangle of K, from row ``first`` on.
+
+    ``slopes`` get -dk/dr2, row after row, unless empty; ``spare`` is memory for two rows.
+    """
+    d, n = Z.shape
+    x = np.empty(d)
+    at = 0
+    for i in range(first, n):
+        copy(Z[:, i], x)
+        distances(Z, x, i, spare)
+        slope = slopes[at : at + i] if len(slopes) else spare[n:]
+        at += i
+        covariances(kind, scale, spare, i, K[i], slope)
+
+
+@njit(fastmath=REORDERED, nogil=True, cache=True)
+def pull_back(Z, inverse, slopes, alpha, weight, spare, out):
+    """Sums over pairs of ``(weight alpha alpha' - inverse) * slope * (z_i - z_j)^2``, by dimension."""
+    d, n = Z.shape
+    assign(out[:d], 0.0)
+    at = 0
+    for i in range(n):
+        slope, row, weighted = slopes[at : at + i], inverse[i], weight * alpha[i]
+        at += i
+        for j in range(i):
+            spare[j] = slope[j] * (weighted * alpha[j] - row[j])
+        k = 0
+        while k + 4 <= d:
+            x0, x1, x2, x3 = Z[k, i], Z[k + 1, i], Z[k + 2, i], Z[k + 3, i]
+            Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
+            s0 = s1 = s2 = s3 = 0.0
+            for j in range(i):
+                t = spare[j]
+                a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
+                s0 += t * (a * a)
+                s1 += t * (b * b)
+                s2 += t * (c * c)
+                s3 += t * (e * e)
+            out[k] += s0
+            out[k + 1] += s1
+            out[k + 2] += s2
+            out[k + 3] += s3
+            k += 4
+        while k < d:
+            x0, Z0, s0 = Z[k, i], Z[k], 0.0
+            for j in range(i):
+                a = x0 - Z0[j]
+                s0 += spare[j] * (a * a)
+            out[k] += s0
+            k += 1

@@ -1,0 +1,230 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
+"""The algebra of one leaf GP with a stationary ARD kernel, in compiled code. Needs numba.
+
+Covariances come from :mod:`dsmgp.experts.numba_kernels`, LAPACK from :mod:`dsmgp.linalg.lapack_numba`. Everything is
+written into memory that is passed in; of a leaf's matrix only the lower triangle is computed. Arguments that recur:
+
+``at``
+    Addresses of LAPACK's functions.
+``kind``, ``mean_kind``
+    Codes of kernel and mean.
+``X``, ``rows``, ``columns``
+    All rows, the numbers of the leaf's rows, and the inputs of the kernel.
+``parameters``
+    Length scales, output scale, parameters of the mean, noise variance.
+``known_noise``
+    Noise variances of all rows in addition to the leaf's own, or empty.
+``Z``
+    Inputs of the leaf divided by the length scales, (dims, rows).
+``spare``
+    Memory for two rows of the matrix.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numba import njit
+
+from dsmgp._util.constants import LOG_2PI
+from dsmgp.experts.numba_kernels import (
+    REORDERED,
+    assign,
+    copy,
+    covariances,
+    distances,
+    fill_lower,
+    pull_back,
+    slope_factor,
+)
+from dsmgp.linalg.jitter import JITTER_RANGE
+from dsmgp.linalg.lapack_numba import factorise, invert_factor, solve, solve_rows, square
+
+__all__ = [
+    "MEANS",
+    "condition_leaf",
+    "evidence",
+    "fill_covariance",
+    "gradient",
+    "inverse_diagonal",
+    "predict_leaf",
+]
+
+MEANS = {"zero": 0, "constant": 1, "linear": 2}
+# The ladder of linalg.jitter, for compiled code.
+LOWEST_JITTER, HIGHEST_JITTER = JITTER_RANGE[torch.float64]
+
+
+@njit(nogil=True, cache=True)
+def _prior_mean(mean_kind, d, x, parameters):
+    """Prior mean at one row; ``d`` is the number of length scales."""
+    if mean_kind == 0:
+        return 0.0
+    mean = parameters[-2]
+    if mean_kind == 2:
+        for k in range(len(x)):
+            mean += x[k] * parameters[d + 1 + k]
+    return mean
+
+
+@njit(nogil=True, cache=True)
+def _scale_inputs(X, rows, columns, parameters, Z):
+    """Write the scaled inputs of a leaf into Z."""
+    for k in range(len(columns)):
+        for i in range(len(rows)):
+            Z[k, i] = X[rows[i], columns[k]] / parameters[k]
+
+
+@njit(nogil=True, cache=True)
+def condition_leaf(
+    at, kind, mean_kind, X, y, known_noise, rows, columns, parameters, Z, K, slopes, residual, alpha, spare
+):  # fmt: skip
+    """Factorise the covariance matrix of a leaf in K, and solve for its observations.
+
+    Returns the jitter, NaN where even the highest one was not enough. ``slopes`` get the derivatives of the kernel, unless
+    empty; ``residual`` and ``alpha`` get ``y - mean`` and ``K^-1 (y - mean)``.
+    """
+    d, n = Z.shape
+    scale, noise = parameters[d], parameters[-1]
+    _scale_inputs(X, rows, columns, parameters, Z)
+    for i in range(n):
+        residual[i] = y[rows[i]] - _prior_mean(mean_kind, d, X[rows[i]], parameters)
+    copy(residual, alpha)
+    jitter = 0.0
+    while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
+        # Filled again for each jitter: a failed factorisation has overwritten it.
+        fill_lower(kind, scale, Z, K, 0, slopes, spare)
+        for i in range(n):
+            K[i, i] = scale + noise + jitter
+        _add_known_noise(known_noise, rows, 0, K)
+        if factorise(at, K):
+            solve(at, K, alpha)
+            return jitter
+        jitter = 10.0 * jitter if jitter > 0.0 else LOWEST_JITTER * (scale + noise)
+    return math.nan
+
+
+@njit(nogil=True, cache=True)
+def _add_known_noise(known_noise, rows, first, K):
+    if len(known_noise):
+        for i in range(first, len(rows)):
+            K[i, i] += known_noise[rows[i]]
+
+
+@njit(nogil=True, cache=True)
+def fill_covariance(kind, X, known_noise, rows, columns, parameters, K, first, memory):
+    """Write the covariance of y into the lower triangle of K, from row ``first`` on."""
+    d, n = len(columns), len(rows)
+    Z = memory[: d * n].reshape(d, n)
+    _scale_inputs(X, rows, columns, parameters, Z)
+    fill_lower(kind, parameters[d], Z, K, first, memory[:0], memory[d * n :])
+    for i in range(first, n):
+        K[i, i] = parameters[d] + parameters[-1]
+    _add_known_noise(known_noise, rows, first, K)
+
+
+@njit(nogil=True, cache=True)
+def evidence(L, residual, alpha, scale_rows):
+    """Log evidence (R&W eq. 2.30), the weight of the residuals, and ``residual' alpha``.
+
+    With ``scale_rows`` the scale of the leaf is integrated out: see ``Solution.student_evidence`` of the torch backend.
+    """
+    n, squares, half_log_det = len(L), 0.0, 0.0
+    for i in range(n):
+        squares += residual[i] * alpha[i]
+        half_log_det += math.log(L[i, i])
+    if scale_rows == 0.0:
+        return -0.5 * (squares + n * LOG_2PI) - half_log_det, 1.0, squares
+    half = 0.5 * scale_rows
+    constant = (
+        math.lgamma(half + 0.5 * n) - math.lgamma(half) - 0.5 * n * math.log(scale_rows * math.pi)
+    )
+    log_evidence = constant - half_log_det - (half + 0.5 * n) * math.log1p(squares / scale_rows)
+    return log_evidence, (scale_rows + n) / (scale_rows + squares), squares
+
+
+@njit(nogil=True, cache=True)
+def gradient(
+    at, kind, mean_kind, X, known_noise, rows, parameters, Z, K, slopes, alpha, spare, nugget, weight, squares, out
+):  # fmt: skip
+    """Write the gradient of the log evidence by the parameters; K holds the factor, and is overwritten by the inverse.
+
+    ``nugget`` is noise and jitter, ``weight`` and ``squares`` are those of :func:`evidence`. With
+    ``W = weight alpha alpha' - K^-1`` (R&W eq. 5.9).
+    """
+    d, n = Z.shape
+    invert_factor(at, K)
+    square(at, K)
+    tr_W, tr_W_known = 0.0, 0.0
+    for i in range(n):
+        w = weight * alpha[i] * alpha[i] - K[i, i]
+        tr_W += w
+        if len(known_noise):
+            tr_W_known += w * known_noise[rows[i]]
+    pull_back(Z, K, slopes, alpha, weight, spare, out)
+    for k in range(d):
+        out[k] *= 2.0 * slope_factor(kind) / parameters[k]
+    # tr(W (K + nugget I)) is weight residual' alpha - n, which saves a pass over the matrix.
+    out[d] = 0.5 * (weight * squares - n - nugget * tr_W - tr_W_known) / parameters[d]
+    if mean_kind > 0:
+        assign(out[d + 1 : -1], 0.0)
+        for i in range(n):
+            out[-2] += weight * alpha[i]
+            if mean_kind == 2:
+                for k in range(X.shape[1]):
+                    out[d + 1 + k] += weight * alpha[i] * X[rows[i], k]
+    out[-1] = 0.5 * tr_W
+
+
+@njit(nogil=True, cache=True)
+def inverse_diagonal(at, L, out):
+    """Write the diagonal of ``(L L')^-1``; L is overwritten by its inverse."""
+    invert_factor(at, L)
+    assign(out, 0.0)
+    for i in range(len(L)):
+        for j in range(i + 1):
+            out[j] += L[i, j] * L[i, j]
+
+
+@njit(fastmath=REORDERED, nogil=True, cache=True)
+def _dot(a, b, n):
+    total = 0.0
+    for i in range(n):
+        total += a[i] * b[i]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def predict_leaf(
+    at, kind, mean_kind, X, rows, columns, parameters, alpha, L, stride, tests, means, variances, memory,
+    tile,
+):  # fmt: skip
+    """Predict mean of f at test rows, and its variance unless that array is empty (R&W algorithm 2.1).
+
+    ``L`` is the address of the factor, ``stride`` the number of elements from row to row; ``tile`` test rows are
+    predicted at a time.
+    """
+    d, n = len(columns), len(rows)
+    for t in range(len(tests)):
+        means[t] = _prior_mean(mean_kind, d, tests[t], parameters)
+    assign(variances, parameters[d])
+    if not n:
+        return
+    Z, spare = memory[: d * n].reshape(d, n), memory[d * n : (d + 2) * n]
+    cross = memory[(d + 2) * n : (d + 2 + tile) * n].reshape(tile, n)
+    x = np.empty(d)
+    _scale_inputs(X, rows, columns, parameters, Z)
+    for first in range(0, len(tests), tile):
+        m = min(tile, len(tests) - first)
+        for t in range(m):
+            for k in range(d):
+                x[k] = tests[first + t, columns[k]] / parameters[k]
+            distances(Z, x, n, spare)
+            covariances(kind, parameters[d], spare, n, cross[t], spare[n:])
+            means[first + t] += _dot(cross[t], alpha, n)
+        if len(variances):
+            solve_rows(at, L, stride, cross, m)
+            for t in range(m):
+                variances[first + t] = max(parameters[d] - _dot(cross[t], cross[t], n), 0.0)

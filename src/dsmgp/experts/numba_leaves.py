@@ -1,0 +1,293 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
+"""Leaf GPs with a stationary ARD kernel, many in one compiled call: evidence, gradient, conditioning, prediction.
+
+Needs numba. A call works through its leaves (:mod:`dsmgp.experts.numba_leaf`) without the interpreter, so calls on several
+threads run in parallel; each thread keeps the memory it works in. float64 only, and only the kernels in :data:`KINDS`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.machine import cache_numbers
+from dsmgp.experts.numba_kernels import KINDS, assign, copy
+from dsmgp.experts.numba_leaf import (
+    MEANS,
+    condition_leaf,
+    evidence,
+    fill_covariance,
+    gradient,
+    inverse_diagonal,
+    predict_leaf,
+)
+from dsmgp.linalg import lapack
+
+__all__ = [
+    "KINDS",
+    "ConditionedLeaves",
+    "Leaves",
+    "condition",
+    "fill",
+    "log_evidence_and_gradient",
+    "predict",
+]
+
+# Least number of test rows of a tile; more if their covariances with the training rows fit in a core's cache.
+TILE_ROWS = 256
+# Elements that a thread keeps memory for: 64 MB.
+MOST_HELD = 2**23
+
+
+@njit(nogil=True, cache=True)
+def _evaluate_leaves(
+    at, kind, mean_kind, scale_rows, X, y, known_noise, rows, ends, columns, kernel_parameters, memory,
+    log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
+):  # fmt: skip
+    """Evaluate leaf after leaf.
+
+    Written are log evidence, ``residual' alpha`` and jitter of each leaf, alpha (rows), and of the others those that are
+    not empty: gradients (leaves, parameters), the diagonal of ``K^-1`` (rows), factors (elements).
+    """
+    d, place = len(columns), 0
+    for leaf in range(len(ends) - 1):
+        first, last = ends[leaf], ends[leaf + 1]
+        leaf_rows, n = rows[first:last], last - first
+        parameters = kernel_parameters[leaf if len(kernel_parameters) > 1 else 0]
+        log_evidence[leaf] = squares[leaf] = jitters[leaf] = 0.0
+        if len(gradients):
+            assign(gradients[leaf], 0.0)
+        if not n:
+            continue
+        a = n * n
+        b = a + (n * (n - 1) // 2 if len(gradients) else 0)
+        c = b + d * n
+        K, slopes, Z = memory[:a].reshape(n, n), memory[a:b], memory[b:c].reshape(d, n)
+        residual, alpha, spare = (
+            memory[c : c + n],
+            memory[c + n : c + 2 * n],
+            memory[c + 2 * n : c + 4 * n],
+        )
+        jitters[leaf] = jitter = condition_leaf(
+            at, kind, mean_kind, X, y, known_noise, leaf_rows, columns, parameters, Z, K, slopes, residual,
+            alpha, spare,
+        )  # fmt: skip
+        if math.isnan(jitter):
+            log_evidence[leaf] = squares[leaf] = math.nan
+            if len(gradients):
+                assign(gradients[leaf], math.nan)
+            continue
+        log_evidence[leaf], weight, squares[leaf] = evidence(K, residual, alpha, scale_rows)
+        copy(alpha, alphas[first:last])
+        if len(factors):
+            factor = factors[place : place + n * n].reshape(n, n)
+            place += n * n
+            for i in range(n):
+                copy(K[i], factor[i, : i + 1])
+                assign(factor[i, i + 1 :], 0.0)
+        if len(diagonals):
+            inverse_diagonal(at, K, diagonals[first:last])
+        if len(gradients):
+            gradient(
+                at, kind, mean_kind, X, known_noise, leaf_rows, parameters, Z, K, slopes, alpha, spare,
+                parameters[-1] + jitter, weight, squares[leaf], gradients[leaf],
+            )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def _predict_leaves(
+    at, kind, mean_kind, X, rows, ends, columns, kernel_parameters, alpha, addresses, strides, tests,
+    test_ends, means, variances, memory, tile,
+):  # fmt: skip
+    """Predict by leaf after leaf."""
+    for leaf in range(len(ends) - 1):
+        a, b, first, last = ends[leaf], ends[leaf + 1], test_ends[leaf], test_ends[leaf + 1]
+        predict_leaf(
+            at, kind, mean_kind, X, rows[a:b], columns, kernel_parameters[leaf if len(kernel_parameters) > 1 else 0],
+            alpha[a:b], addresses[leaf], strides[leaf], tests[first:last], means[first:last],
+            variances[first:last] if len(variances) else variances, memory, tile,
+        )  # fmt: skip
+
+
+class Memory(threading.local):
+    """Memory that a thread uses again in every call; it grows, but what a very large leaf needs is not kept."""
+
+    def __init__(self) -> None:
+        self.held = np.empty(0)
+
+    def take(self, size: int) -> Array:
+        if size > MOST_HELD:
+            return np.empty(size)
+        if len(self.held) < size:
+            self.held = np.empty(size)
+        return self.held
+
+
+_memory = Memory()
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Some leaves with the same kernel, for one output.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_rows, n_dims)
+    y : ndarray of shape (n_rows,)
+    rows : ndarray of int
+        Row numbers of the leaves, one leaf after the other.
+    ends : ndarray of shape (n_leaves + 1,)
+        Leaf k has ``rows[ends[k]:ends[k + 1]]``.
+    columns : ndarray of int
+        Inputs that the kernel depends on.
+    kind, mean_kind : str
+        Kernel and mean, as in :class:`~dsmgp.gp.stationary.StationaryKernel`.
+    known_noise : ndarray of shape (n_rows,), or empty
+        Noise variances known row by row, in addition to the noise that is learned.
+    """
+
+    X: Array
+    y: Array
+    rows: Index
+    ends: Index
+    columns: Index
+    kind: str
+    mean_kind: str
+    known_noise: Array
+
+    @property
+    def codes(self) -> tuple[int, int]:
+        """Codes of kernel and mean."""
+        return KINDS[self.kind], MEANS[self.mean_kind]
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest leaf."""
+        return int(np.diff(self.ends).max(initial=0))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+
+def log_evidence_and_gradient(
+    leaves: Leaves, kernel_parameters: Array, scale_rows: float | None = None
+) -> tuple[Array, Array]:
+    """Return the log evidence of each leaf, and its gradient by the kernel parameters (leaves, parameters).
+
+    With ``scale_rows`` the scale of each leaf is integrated out.
+    """
+    gradients = np.empty((len(leaves), kernel_parameters.shape[-1]))
+    result = condition(leaves, kernel_parameters, gradients=gradients, scale_rows=scale_rows or 0.0)
+    return result.log_evidence, gradients
+
+
+@dataclass(frozen=True)
+class ConditionedLeaves:
+    """Leaves conditioned on their rows. Arrays over rows are in the order of ``Leaves.rows``.
+
+    Attributes
+    ----------
+    log_evidence, squares, jitter : ndarray of shape (n_leaves,)
+        ``squares`` is ``(y - mean)' K^-1 (y - mean)``; ``jitter`` is NaN where no jitter helped.
+    alpha : ndarray of shape (n,)
+        ``K^-1 (y - mean)``.
+    factors : ndarray, or empty
+        Lower Cholesky factors, one leaf after the other.
+    inverse_diagonal : ndarray of shape (n,), or empty
+        Diagonal of ``K^-1``.
+    """
+
+    log_evidence: Array
+    squares: Array
+    jitter: Array
+    alpha: Array
+    factors: Array
+    inverse_diagonal: Array
+
+
+def condition(
+    leaves: Leaves,
+    kernel_parameters: Array,
+    factors: bool = False,
+    leave_out: bool = False,
+    gradients: Array | None = None,
+    scale_rows: float = 0.0,
+) -> ConditionedLeaves:
+    """Condition every leaf on its rows.
+
+    Parameters
+    ----------
+    leaves : Leaves
+    kernel_parameters : ndarray of shape (parameters,) or (n_leaves, parameters)
+    factors : bool
+        Whether to return the Cholesky factors.
+    leave_out : bool
+        Whether to return the diagonal of ``K^-1``, all that LOO needs (R&W eqs. 5.10 to 5.12).
+    gradients : ndarray of shape (n_leaves, parameters), optional
+        Overwritten by the gradient of the log evidence.
+    scale_rows : float
+        If positive, the scale of each leaf is integrated out: see :func:`~dsmgp.experts.numba_leaf.evidence`.
+    """
+    n, d, sizes = leaves.largest, len(leaves.columns), np.diff(leaves.ends)
+    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + (d + 4) * n
+    log_evidence, squares, jitter = np.empty((3, len(leaves)))
+    gradients = np.empty((0, 0)) if gradients is None else gradients
+    alphas = np.empty(len(leaves.rows))
+    diagonals = np.empty(len(leaves.rows) if leave_out else 0)
+    elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
+    _evaluate_leaves(
+        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known_noise, leaves.rows,
+        leaves.ends, leaves.columns, np.atleast_2d(kernel_parameters), _memory.take(size),
+        log_evidence, squares, jitter, gradients, alphas, diagonals, elements,
+    )  # fmt: skip
+    return ConditionedLeaves(log_evidence, squares, jitter, alphas, elements, diagonals)
+
+
+def fill(leaf: Leaves, parameters: Array, K: Array, first: int) -> None:
+    """Write the covariance of y at the rows of a single leaf into the lower triangle of K, from row ``first`` on."""
+    memory = _memory.take((len(leaf.columns) + 2) * len(leaf.rows))
+    fill_covariance(
+        leaf.codes[0], leaf.X, leaf.known_noise, leaf.rows, leaf.columns, parameters, K, first, memory
+    )  # fmt: skip
+
+
+def predict(
+    leaves: Leaves,
+    kernel_parameters: Array,
+    alpha: Array,
+    factors: tuple[Index, Index] | None,
+    tests: Array,
+    ends: Index,
+) -> tuple[Array, Array]:
+    """Return mean and variance of f at test rows.
+
+    Parameters
+    ----------
+    leaves : Leaves
+    kernel_parameters : ndarray of shape (parameters,) or (n_leaves, parameters)
+    alpha : ndarray of shape (n,)
+        In the order of ``Leaves.rows``.
+    factors : tuple of ndarray, optional
+        Addresses and row strides of the factors: as arrays, leading blocks of larger ones would be another type, for which
+        all would be compiled again. Without them no variance is computed.
+    tests : ndarray of shape (n_test, n_dims)
+    ends : ndarray of shape (n_leaves + 1,)
+        Leaf k predicts at ``tests[ends[k]:ends[k + 1]]``.
+    """
+    n, most = leaves.largest, int(np.diff(ends).max(initial=0))
+    tile = max(1, min(most, max(TILE_ROWS, cache_numbers() // max(n, 1))))
+    means = np.empty(len(tests))
+    variances = np.empty(0 if factors is None else len(tests))
+    none = np.zeros(len(leaves), np.int64)
+    addresses, strides = (none, none) if factors is None else factors
+    _predict_leaves(
+        lapack.addresses(), *leaves.codes, leaves.X, leaves.rows, leaves.ends, leaves.columns,
+        np.atleast_2d(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends, means,
+        variances, _memory.take((len(leaves.columns) + 2 + tile) * n), tile,
+    )  # fmt: skip
+    return means, variances

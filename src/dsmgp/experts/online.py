@@ -1,0 +1,219 @@
+"""Online updates: training rows are added to leaves and removed from them without conditioning from scratch.
+
+Leaves that have not changed are still predicted by the posterior the updates started from; each changed leaf is an
+:class:`~dsmgp.experts.online_leaf.OnlineLeaf`. Everything is immutable: an update returns a new object that shares
+whatever stayed the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backend import BoundKernel, BoundKernels
+from dsmgp.experts.factor_sharing import SharingPlan
+from dsmgp.experts.interface import LeafGPs, LeafPosterior, NotAvailableError
+from dsmgp.experts.loo import LeaveOneOut, leaf_scales
+from dsmgp.experts.online_leaf import OnlineLeaf, OutputFactor
+from dsmgp.linalg.tensors import as_numpy, as_tensor
+from dsmgp.tree.routing import Routes
+
+__all__ = ["OnlineLeafPosterior"]
+
+
+@dataclass(frozen=True)
+class OnlineLeafPosterior:
+    """:class:`~dsmgp.experts.interface.LeafPosterior` after online updates.
+
+    Attributes
+    ----------
+    base : LeafPosterior
+        The posterior that the updates started from.
+    ids : ndarray of shape (n_rows of the base,)
+        Identifiers of the base's rows.
+    changed : dict of int to OnlineLeaf
+        Leaves that have changed, by number.
+    log_evidence : ndarray of shape (n_leaves, n_outputs)
+    n_rows : int
+    """
+
+    base: LeafPosterior
+    ids: Index
+    changed: dict[int, OnlineLeaf]
+    log_evidence: Array
+    n_rows: int
+
+    @classmethod
+    def start(cls, posterior: LeafPosterior, ids: Index) -> OnlineLeafPosterior:
+        """Return a posterior without updates yet."""
+        return cls(posterior, ids, {}, posterior.log_evidence, posterior.n_rows)
+
+    def online(self, ids: Index) -> OnlineLeafPosterior:
+        return self
+
+    @property
+    def leaf_gps(self) -> LeafGPs:
+        return self.base.leaf_gps
+
+    @property
+    def kernel_parameters(self) -> list[Tensor]:
+        return self.base.kernel_parameters
+
+    @property
+    def memory(self) -> float:
+        return self.base.memory
+
+    @property
+    def bound(self) -> BoundKernels:
+        return self.base.bound
+
+    @property
+    def noise(self) -> Array:
+        return self.base.noise
+
+    def settled(self) -> NoReturn:
+        raise NotAvailableError(
+            "rows were added or removed since the leaves were conditioned together; condition them again first"
+        )
+
+    def to_memory(self) -> NoReturn:
+        self.settled()
+
+    @property
+    def leaf_rows(self) -> Ragged:
+        self.settled()
+
+    @property
+    def leaf_sizes(self) -> Index:
+        self.settled()
+
+    @property
+    def sharing(self) -> SharingPlan | None:
+        self.settled()
+
+    def leave_one_out(self) -> LeaveOneOut:
+        self.settled()
+
+    def drop_loo(self) -> None:
+        self.base.drop_loo()
+
+    def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
+        return self.changed[leaf].outputs if leaf in self.changed else self.base.leaf_factor(leaf)
+
+    def n_bytes(self, leaves: Index) -> int:
+        """Return the bytes of the factors of changed leaves, and of ``leaves`` when they have changed too."""
+        new = [k for k in leaves.tolist() if k not in self.changed]
+        sizes = self.base.leaf_rows.sizes[new]
+        held = sum(leaf.n_bytes for leaf in self.changed.values())
+        return held + 8 * self.leaf_gps.n_outputs * int(np.square(sizes).sum())
+
+    def with_rows(
+        self, routes: Routes, ids: Index, X: Array, Y: Array, known_noise: Array | None
+    ) -> OnlineLeafPosterior:
+        """Add rows.
+
+        Parameters
+        ----------
+        routes : Routes
+            The leaves that the new rows reach.
+        ids : ndarray of shape (n,)
+            Identifiers of the new rows.
+        X, Y : ndarray of shape (n, n_dims), (n, n_outputs)
+            In the units of the leaf GPs.
+        known_noise : ndarray of shape (n, n_outputs), optional
+        """
+        noise = np.zeros_like(Y) if known_noise is None else known_noise
+
+        def update(place: int) -> OnlineLeaf:
+            number, rows = int(routes.leaf[place]), routes.rows[place]
+            leaf, kernels = self.leaf(number), self._kernels(number)
+            return leaf.with_rows(kernels, ids[rows], X[rows], Y[rows], noise[rows])
+
+        return self._updated(routes, update, self.n_rows + len(ids))
+
+    def without_rows(self, routes: Routes, ids: Index) -> OnlineLeafPosterior:
+        """Remove the rows with these identifiers from the leaves that they reach."""
+
+        def update(place: int) -> OnlineLeaf:
+            number = int(routes.leaf[place])
+            return self.leaf(number).without_rows(self._kernels(number), ids[routes.rows[place]])
+
+        return self._updated(routes, update, self.n_rows - len(ids))
+
+    def _updated(
+        self, routes: Routes, update: Callable[[int], OnlineLeaf], n_rows: int
+    ) -> OnlineLeafPosterior:
+        numbers = routes.leaf.tolist()
+        leaves = self.leaf_gps.threads.map(update, range(len(numbers)))
+        evidence = self.log_evidence.copy()
+        for number, leaf in zip(numbers, leaves, strict=True):
+            evidence[number] = leaf.log_evidence
+        changed = self.changed | dict(zip(numbers, leaves, strict=True))
+        return replace(self, changed=changed, log_evidence=evidence, n_rows=n_rows)
+
+    def leaf(self, number: int) -> OnlineLeaf:
+        """Return a leaf in the form that can be updated."""
+        if number in self.changed:
+            return self.changed[number]
+        rows, leaf_gps = self.base.leaf_rows[number], self.leaf_gps
+        X, Y = as_numpy(leaf_gps.X[rows]), as_numpy(leaf_gps.Y[rows])
+        noise = leaf_gps.known_noise
+        known_noise = np.zeros_like(Y) if noise is None else as_numpy(noise[rows])
+        factors = self.base.leaf_factor(number)
+        if factors is None:
+            return OnlineLeaf.from_rows(self._kernels(number), self.ids[rows], X, Y, known_noise)
+        return OnlineLeaf(self.ids[rows], X, Y, known_noise, factors)
+
+    def scales(self, leaves: Index) -> Array:
+        """Return the scales of leaves that have changed, (n, n_outputs)."""
+        squares, counts = zip(*(self.changed[int(k)].squares for k in leaves), strict=True)
+        return leaf_scales(np.stack(squares), np.stack(counts))
+
+    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+        has_changed = np.array([int(k) in self.changed for k in routes.leaf], dtype=bool)
+        n_pairs, n_outputs = len(routes.rows.flat), self.leaf_gps.n_outputs
+        mean = np.empty((n_pairs, n_outputs))
+        variance = np.empty((n_pairs if with_variance else 0, n_outputs))
+        unchanged = np.flatnonzero(~has_changed)
+        if len(unchanged):
+            pairs = routes.rows.positions(unchanged)
+            part = Routes(routes.leaf[unchanged], routes.rows.take(unchanged))
+            means, variances = self.base.predict(part, X, with_variance)
+            mean[pairs] = means
+            if with_variance:
+                variance[pairs] = variances
+        test = as_numpy(X)
+
+        def work(place: int) -> tuple[Array, Array]:
+            number, rows = int(routes.leaf[place]), test[routes.rows[place]]
+            return self.changed[number].predict(self._kernels(number), rows, with_variance)
+
+        changed = np.flatnonzero(has_changed).tolist()
+        for place, result in zip(changed, self.leaf_gps.threads.map(work, changed), strict=True):
+            where = slice(*routes.rows.ends[place : place + 2].tolist())
+            mean[where] = result[0]
+            if with_variance:
+                variance[where] = result[1]
+        return mean, variance
+
+    def joint(self, leaf: int, X: Tensor) -> tuple[Tensor, Tensor]:
+        if leaf not in self.changed:
+            return self.base.joint(leaf, X)
+        mean, covariance = self.changed[leaf].joint(self._kernels(leaf), as_numpy(X))
+        return as_tensor(mean, X), as_tensor(covariance, X)
+
+    @cached_property
+    def _bound(self) -> BoundKernels:
+        """The kernels in double precision on the CPU, as online leaves need them."""
+        parameters = [p.detach().cpu().double() for p in self.base.kernel_parameters]
+        return BoundKernels(self.leaf_gps.kernels, parameters)
+
+    def _kernels(self, number: int) -> list[BoundKernel]:
+        return [self._bound(output, [number]) for output in range(self.leaf_gps.n_outputs)]

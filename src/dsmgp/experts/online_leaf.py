@@ -1,0 +1,238 @@
+"""A leaf whose training rows are added and removed one by one, at ``O(m^2)`` a row.
+
+New rows extend the Cholesky factor from below; rows that are removed take an orthogonal transformation of the rows
+after them. On the CPU, in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.linalg import solve_triangular
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp.experts.backend import NOT_FACTORISED, BoundKernel
+from dsmgp.experts.loo import standardised
+from dsmgp.linalg import lapack
+from dsmgp.linalg.cholesky_update import append_rows, remove_rows
+from dsmgp.linalg.jitter import jitter_ladder
+from dsmgp.linalg.tensors import as_numpy
+
+__all__ = ["OnlineLeaf", "OutputFactor", "inverse_diagonal"]
+
+
+@dataclass(frozen=True)
+class OutputFactor:
+    """One output of a conditioned leaf with m rows.
+
+    Attributes
+    ----------
+    factor : ndarray of shape (m, m)
+        Lower Cholesky factor of the covariance of y.
+    alpha : ndarray of shape (m,)
+        ``K^-1 (y - mean)``.
+    diagonal : ndarray of shape (m,)
+        Diagonal of ``K^-1``.
+    log_evidence : float
+    """
+
+    factor: Array
+    alpha: Array
+    diagonal: Array
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class OnlineLeaf:
+    """The rows of a leaf and all that was computed of them.
+
+    Attributes
+    ----------
+    ids : ndarray of shape (m,)
+        Identifiers of its rows.
+    X, y, known_noise : ndarray of shape (m, n_dims), (m, n_outputs), (m, n_outputs)
+        In the units of the leaf GPs.
+    outputs : tuple of OutputFactor
+    n_changes : int
+        Rows added or removed since the leaf was last factorised from scratch.
+    """
+
+    ids: Index
+    X: Array
+    y: Array
+    known_noise: Array
+    outputs: tuple[OutputFactor, ...]
+    n_changes: int = 0
+
+    @classmethod
+    def from_rows(
+        cls, kernels: Sequence[BoundKernel], ids: Index, X: Array, y: Array, known_noise: Array
+    ) -> OnlineLeaf:
+        """Condition a leaf from scratch."""
+        outputs = []
+        for k, kernel in enumerate(kernels):
+            factor = _cholesky(_covariance(kernel, X, X, known_noise[:, k]))
+            outputs.append(_solve_output(kernel, factor, X, y[:, k], inverse_diagonal(factor)))
+        return cls(ids, X, y, known_noise, tuple(outputs))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def log_evidence(self) -> Array:
+        return np.array([output.log_evidence for output in self.outputs])
+
+    @property
+    def squares(self) -> tuple[Array, Array]:
+        """Sums of squared standardised leave-one-out residuals, and the number of rows they count for, (n_outputs,)."""
+        square, count = np.zeros((2, len(self.outputs)))
+        for k, output in enumerate(self.outputs):
+            variance = 1.0 / output.diagonal  # R&W eq. 5.12
+            known_noise = self.known_noise[:, k] if self.known_noise.any() else None
+            terms = standardised((output.alpha * variance) ** 2, variance, known_noise)
+            square[k], count[k] = (term.sum() for term in terms)
+        return square, count
+
+    def with_rows(
+        self, kernels: Sequence[BoundKernel], ids: Index, X: Array, y: Array, known_noise: Array
+    ) -> OnlineLeaf:
+        """Add rows, which come last: the factor is extended by blocks."""
+        m, n = len(self), len(self) + len(ids)
+        ids = np.concatenate([self.ids, ids])
+        X, y = np.concatenate([self.X, X]), np.concatenate([self.y, y])
+        known_noise = np.concatenate([self.known_noise, known_noise])
+        if not lapack.available or self.n_changes + n - m > n:
+            return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise)
+        outputs = []
+        for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
+            K = np.zeros((n, n))
+            K[:m, :m] = output.factor
+            below = _covariance(kernel, X[m:], X, known_noise[m:, k], first=m)
+            K[m:] = np.tril(below, m)
+            if not append_rows(K, m):  # which takes jitter
+                return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise)
+            diagonal = _diagonal_with_rows(output.diagonal, K)
+            outputs.append(_solve_output(kernel, K, X, y[:, k], diagonal))
+        return OnlineLeaf(ids, X, y, known_noise, tuple(outputs), self.n_changes + n - m)
+
+    def without_rows(self, kernels: Sequence[BoundKernel], ids: Index) -> OnlineLeaf:
+        """Remove rows by identifier: an orthogonal transformation of the rows of the factor that come after them."""
+        removed = np.flatnonzero(np.isin(self.ids, ids))
+        kept = np.delete(np.arange(len(self)), removed)
+        rows = (self.ids[kept], self.X[kept], self.y[kept], self.known_noise[kept])
+        n_changes = self.n_changes + len(removed)
+        if not lapack.available or n_changes >= len(kept):
+            return OnlineLeaf.from_rows(kernels, *rows)
+        outputs = []
+        for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
+            diagonal = _diagonal_without_rows(output, removed, kept)
+            factor = remove_rows(output.factor, removed)
+            outputs.append(_solve_output(kernel, factor, rows[1], rows[2][:, k], diagonal))
+        return OnlineLeaf(*rows, tuple(outputs), n_changes)
+
+    def predict(
+        self, kernels: Sequence[BoundKernel], X: Array, with_variance: bool = True
+    ) -> tuple[Array, Array]:
+        """Return mean and variance of f, (n, n_outputs) each; the second is empty without variances."""
+        means, variances = [], []
+        for kernel, output in zip(kernels, self.outputs, strict=True):
+            test, cross = _tensor(X), _cross(kernel, X, self.X)
+            means.append(as_numpy(kernel.mean(test)[0]) + cross @ output.alpha)
+            if with_variance:
+                half = _solve(output.factor, cross.T)
+                prior = as_numpy(kernel.variance(test)[0])
+                variances.append(np.maximum(prior - np.square(half).sum(axis=0), 0.0))
+        mean = np.stack(means, axis=1)
+        return mean, np.stack(variances, axis=1) if with_variance else mean[:0]
+
+    def joint(self, kernels: Sequence[BoundKernel], X: Array) -> tuple[Array, Array]:
+        """Return mean (n, n_outputs) and covariance (n_outputs, n, n) of f."""
+        means, covariances = [], []
+        for kernel, output in zip(kernels, self.outputs, strict=True):
+            test, cross = _tensor(X), _cross(kernel, X, self.X)
+            means.append(as_numpy(kernel.mean(test)[0]) + cross @ output.alpha)
+            half = _solve(output.factor, cross.T)
+            covariances.append(_cross(kernel, X, X) - half.T @ half)
+        return np.stack(means, axis=1), np.stack(covariances)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(output.factor.nbytes for output in self.outputs)
+
+
+def _tensor(X: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(X)).unsqueeze(0)
+
+
+def _cross(kernel: BoundKernel, A: Array, B: Array) -> Array:
+    """Covariance of f between rows of A and of B."""
+    if not len(A) or not len(B):
+        return np.zeros((len(A), len(B)))
+    return as_numpy(kernel.cross(_tensor(A), _tensor(B))[0])
+
+
+def _covariance(
+    kernel: BoundKernel, A: Array, B: Array, known_noise: Array, first: int = 0
+) -> Array:
+    """Covariance of y between rows A, which are the rows of B from ``first`` on, and rows B."""
+    K = np.ascontiguousarray(_cross(kernel, A, B))
+    rows = np.arange(len(A))
+    K[rows, first + rows] += float(kernel.noise[0]) + known_noise
+    return K
+
+
+def _cholesky(K: Array) -> Array:
+    """Lower Cholesky factor, with as little jitter as it takes."""
+    scale = float(K.diagonal().mean()) if len(K) else 0.0
+    for jitter in (0.0, *jitter_ladder(scale)):
+        try:
+            return np.asarray(np.linalg.cholesky(K + jitter * np.eye(len(K))), np.float64)
+        except np.linalg.LinAlgError:
+            continue
+    raise ValueError(NOT_FACTORISED)
+
+
+def _solve(L: Array, B: Array, transposed: bool = False) -> Array:
+    if not len(L):
+        return B
+    return np.asarray(solve_triangular(L, B, lower=True, trans=int(transposed), check_finite=False))
+
+
+def _solve_output(
+    kernel: BoundKernel, factor: Array, X: Array, y: Array, diagonal: Array
+) -> OutputFactor:
+    """Alpha and log evidence (R&W algorithm 2.1) by a factor."""
+    residual = y - as_numpy(kernel.mean(_tensor(X))[0]) if len(X) else y
+    white = _solve(factor, residual)
+    log_det = np.log(factor.diagonal()).sum()
+    evidence = -0.5 * (white @ white + len(y) * LOG_2PI) - log_det
+    return OutputFactor(factor, _solve(factor, white, transposed=True), diagonal, float(evidence))
+
+
+def inverse_diagonal(factor: Array) -> Array:
+    """Return the diagonal of ``(L L')^-1``."""
+    half = _solve(factor, np.eye(len(factor)))
+    return np.asarray(np.square(half).sum(axis=0))
+
+
+def _diagonal_with_rows(diagonal: Array, factor: Array) -> Array:
+    """Diagonal of ``K^-1`` after rows were added: it gains the squares of the new rows of ``L^-1``."""
+    m = len(diagonal)
+    across, corner = factor[m:, :m], factor[m:, m:]
+    inverse = _solve(corner, np.eye(len(corner)))
+    new = inverse @ _solve(factor[:m, :m], across.T, transposed=True).T
+    return np.concatenate([diagonal + np.square(new).sum(axis=0), np.square(inverse).sum(axis=0)])
+
+
+def _diagonal_without_rows(output: OutputFactor, removed: Index, kept: Index) -> Array:
+    """Diagonal of ``K^-1`` after rows were removed, by the Schur complement of their block of ``K^-1``."""
+    unit = np.zeros((len(output.diagonal), len(removed)))
+    unit[removed, np.arange(len(removed))] = 1.0
+    columns = _solve(output.factor, _solve(output.factor, unit), transposed=True)  # of K^-1
+    solved = np.linalg.solve(columns[removed], columns[kept].T)
+    return np.asarray(output.diagonal[kept] - (columns[kept].T * solved).sum(axis=0))

@@ -1,0 +1,284 @@
+"""The posterior of all leaf GPs in this process: prediction by the leaves that a row reaches.
+
+:func:`dsmgp.experts.conditioning.condition` makes it; see :class:`dsmgp.experts.interface.LeafPosterior` for the interface.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
+from dsmgp.experts.duplicates import any_equal
+from dsmgp.experts.factor_cache import FactorCache, GroupFactors, Packed, Stacked
+from dsmgp.experts.factor_sharing import SharingPlan
+from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
+from dsmgp.experts.online import OnlineLeafPosterior
+from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
+from dsmgp.linalg.tensors import as_numpy, put, take, within_memory
+from dsmgp.tree.routing import Routes
+
+if TYPE_CHECKING:
+    from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+
+__all__ = ["InMemoryLeafPosterior", "factorise", "posterior_from_factors"]
+
+# Multiplications and (leaf, row) pairs of a prediction that takes less time than starting threads for it.
+BRIEF, BRIEF_PAIRS = 1e7, 1000
+
+
+class InMemoryLeafPosterior:
+    """:class:`~dsmgp.experts.interface.LeafPosterior` in the memory of this process; made by :func:`condition`.
+
+    Parameters
+    ----------
+    leaf_gps : InMemoryLeafGPs
+    kernel_parameters : sequence of Tensor
+    bound : BoundKernels
+        The kernels at these parameters.
+    backend : Backend
+        Predicts; its groups and its ``leaf_rows`` are the order of ``factors`` and ``alpha``.
+    log_evidence : ndarray of shape (n_leaves, n_outputs)
+    alpha : list of Tensor of shape (n,)
+        ``K^-1 (y - mean)`` by output, one leaf after the other.
+    factors : FactorCache
+        Lower Cholesky factors by group.
+    memory : float
+        Bytes up to which factors are kept.
+    loo_moments : LOOMoments, optional
+    labels : ndarray of shape (n_rows,), optional
+        Equal for duplicate inputs; with ``loo_moments`` only.
+    """
+
+    def __init__(
+        self,
+        leaf_gps: InMemoryLeafGPs,
+        kernel_parameters: Sequence[Tensor],
+        bound: BoundKernels,
+        backend: Backend,
+        log_evidence: Array,
+        alpha: list[Tensor],
+        factors: FactorCache,
+        memory: float,
+        loo_moments: LOOMoments | None = None,
+        labels: Index | None = None,
+    ) -> None:
+        self.leaf_gps, self.kernel_parameters = leaf_gps, list(kernel_parameters)
+        self.bound, self.backend, self.memory = bound, backend, memory
+        self.log_evidence, self.alpha, self.factors = log_evidence, alpha, factors
+        self.loo_moments, self._labels = loo_moments, labels
+        self._loo_variance: Array | None = None
+        self.noise, self.leaf_rows = bound.noise, backend.leaf_rows
+        #: Group of each leaf and its position there, (n_leaves,); -1 for leaves without rows.
+        self.group, self.slot = np.full((2, leaf_gps.n_leaves), -1)
+        for group, leaves in enumerate(backend.groups):
+            self.group[leaves], self.slot[leaves] = group, np.arange(len(leaves))
+
+    def settled(self) -> InMemoryLeafPosterior:
+        return self
+
+    def to_memory(self) -> InMemoryLeafPosterior:
+        return self
+
+    def online(self, ids: Index) -> OnlineLeafPosterior:
+        return OnlineLeafPosterior.start(self, ids)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.leaf_gps.Y)
+
+    @property
+    def leaf_sizes(self) -> Index:
+        return self.leaf_rows.sizes
+
+    @property
+    def sharing(self) -> SharingPlan | None:
+        return self.backend.plan
+
+    def factor(self, output: int, leaf: int) -> Tensor:
+        """Return the lower Cholesky factor of a leaf with rows."""
+        return self.factors.get(int(self.group[leaf]))[output][int(self.slot[leaf])]
+
+    def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
+        group, slot = int(self.group[leaf]), int(self.slot[leaf])
+        if group >= 0 and not self.factors.holds(group):
+            return None
+        factors = self.factors.get(group) if group >= 0 else None
+        place = self._place(leaf)
+        by_output = []
+        for output in range(self.leaf_gps.n_outputs):
+            factor = np.empty((0, 0))
+            if factors is not None:
+                factor = np.tril(as_numpy(factors[output][slot]))
+            if self._loo_variance is None:
+                diagonal = inverse_diagonal(factor)
+            else:
+                diagonal = 1.0 / self._loo_variance[place, output]
+            alpha, evidence = as_numpy(self.alpha[output][place]), self.log_evidence[leaf, output]
+            by_output.append(OutputFactor(factor, alpha, diagonal, float(evidence)))
+        return tuple(by_output)
+
+    def leaf_loo(self) -> LeafLOO:
+        """Return the leave-one-out predictions of each leaf."""
+        assert self.loo_moments is not None, "leave-one-out predictions were not computed"
+        known_noise = self.leaf_gps.known_noise
+        has_duplicates = self._labels is not None and any_equal(self._labels)
+        return LeafLOO(
+            self.loo_moments,
+            self.leaf_rows,
+            as_numpy(self.leaf_gps.Y),
+            None if known_noise is None else as_numpy(known_noise),
+            self._labels if has_duplicates else None,
+        )
+
+    def leave_one_out(self) -> LeaveOneOut:
+        loo = self.leaf_loo()
+        return LeaveOneOut(loo.squares, loo.counts, loo.pairs, loo.known_noise is not None)
+
+    def drop_loo(self) -> None:
+        if self.loo_moments is not None:
+            # Kept for online updates, which change these variances: to compute them costs as much as the factor.
+            self._loo_variance = self.loo_moments.variance
+        self.loo_moments = self._labels = None
+
+    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+        n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
+        mean = X.new_empty(n_pairs, n_outputs)
+        variance = X.new_empty(n_pairs if with_variance else 0, n_outputs)
+        members = self._by_group(routes.leaf)
+
+        def work(group: int) -> None:
+            places = members[group]
+            pairs = routes.rows.positions(places)
+            test = take(X, routes.rows.flat[pairs])
+            means, variances = self._predict_group(
+                group, routes.leaf[places], test, routes.rows.sizes[places], with_variance
+            )
+            put(mean, pairs, means)
+            if with_variance:
+                put(variance, pairs, variances)
+
+        # Groups are in order of size; leaves without rows (group -1) go last.
+        groups = sorted(members, key=lambda group: (group < 0, group))
+        work_load = np.square(self.leaf_rows.sizes[routes.leaf]) @ routes.rows.sizes
+        brief = self.leaf_gps.compiled and n_pairs <= BRIEF_PAIRS and work_load <= BRIEF / n_outputs
+        within_memory(
+            lambda: self.leaf_gps.map(self.backend, work, groups, bool(brief)), self._reduce_memory
+        )
+        return as_numpy(mean), as_numpy(variance)
+
+    def joint(self, leaf: int, X: Tensor) -> tuple[Tensor, Tensor]:
+        means, covariances = [], []
+        rows = torch.from_numpy(self.leaf_rows[leaf]).to(X.device)
+        test, train = X.unsqueeze(0), self.leaf_gps.X[rows].unsqueeze(0)
+        for output in range(self.leaf_gps.n_outputs):
+            kernel = self.bound(output, [leaf])
+            mean, covariance = kernel.mean(test)[0], kernel.cross(test, test)[0]
+            if len(rows):
+                cross = kernel.cross(test, train)[0]  # (n_test, n_rows)
+                mean = mean + cross @ self.alpha[output][self._place(leaf)]
+                factor = self.factor(output, leaf)
+                half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+                covariance = covariance - half.mT @ half
+            means.append(mean)
+            covariances.append(covariance)
+        return torch.stack(means, -1), torch.stack(covariances)
+
+    def _place(self, leaf: int) -> slice:
+        """Where the rows of a leaf stand in ``leaf_rows.flat``."""
+        return slice(*self.leaf_rows.ends[leaf : leaf + 2].tolist())
+
+    def _by_group(self, leaves: Index) -> dict[int, Index]:
+        """Positions in ``leaves`` of the members of each group."""
+        group = self.group[leaves]
+        order = np.argsort(group, kind="stable")
+        numbers, starts = np.unique(group[order], return_index=True)
+        return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+
+    def _predict_group(
+        self, group: int, leaves: Index, X: Tensor, sizes: Index, with_variance: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Predict by leaves of one group; X are their test rows, one leaf after the other."""
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        factors = self.factors.get(group) if with_variance and group >= 0 else None
+        by_output = []
+        for output in range(self.leaf_gps.n_outputs):
+            if group < 0:
+                by_output.append(self._predict_prior(output, leaves, X, ends, with_variance))
+                continue
+            of_output = None if factors is None else factors[output]
+            request = PredictRequest(
+                leaves, self.slot[leaves], X, ends, self.alpha[output], of_output
+            )
+            by_output.append(self.backend.predict(self.bound, output, request))
+        means, variances = zip(*by_output, strict=True)
+        return torch.stack(means, -1), torch.stack(variances, -1)
+
+    def _predict_prior(
+        self, output: int, leaves: Index, X: Tensor, ends: Index, with_variance: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Predict by leaves without rows."""
+        means, variances = [], [X.new_empty(0)]
+        for k, leaf in enumerate(leaves.tolist()):
+            kernel, test = self.bound(output, [leaf]), X[ends[k] : ends[k + 1]].unsqueeze(0)
+            means.append(kernel.mean(test)[0])
+            if with_variance:
+                variances.append(kernel.variance(test)[0])
+        return torch.cat(means), torch.cat(variances)
+
+    def _reduce_memory(self) -> bool:
+        """Keep fewer factors and predict in smaller batches; groups of leaves stay as they are."""
+        dropped = self.factors.keep_less()
+        return self.backend.reduce_batches() or dropped
+
+
+def posterior_from_factors(
+    leaf_gps: InMemoryLeafGPs,
+    kernel_parameters: Sequence[Tensor],
+    leaf_rows: Ragged,
+    log_evidence: Array,
+    alpha: list[Tensor],
+    factors: Sequence[Sequence[Tensor]],
+    memory: float = math.inf,
+) -> InMemoryLeafPosterior:
+    """Return a posterior that was computed before, from a model file.
+
+    Parameters
+    ----------
+    leaf_gps : InMemoryLeafGPs
+    kernel_parameters : sequence of Tensor
+    leaf_rows : Ragged
+        Row numbers of each leaf in the order of its factor and alpha.
+    log_evidence : ndarray of shape (n_leaves, n_outputs)
+    alpha : list of Tensor of shape (n,)
+        By output, one leaf after the other.
+    factors : sequence of sequence of Tensor
+        Lower Cholesky factors by output and leaf.
+    memory : float
+        Bytes up to which factors are kept when leaves are conditioned again.
+    """
+    backend, bound = leaf_gps.backend_for(leaf_rows), leaf_gps.bind(kernel_parameters)
+    # The factors are in memory already, and stay: their sizes do not count.
+    cache = FactorCache(
+        partial(factorise, backend, bound, leaf_gps.n_outputs), [0] * len(backend.groups), math.inf
+    )
+    layout = Packed if leaf_gps.compiled else Stacked
+    for group, leaves in enumerate(backend.groups):
+        cache.put(group, [layout.of([by_leaf[k] for k in leaves.tolist()]) for by_leaf in factors])
+    return InMemoryLeafPosterior(
+        leaf_gps, kernel_parameters, bound, backend, log_evidence, alpha, cache, memory
+    )
+
+
+def factorise(backend: Backend, bound: BoundKernels, n_outputs: int, group: int) -> GroupFactors:
+    """Return the Cholesky factors of a group, by output."""
+    batches = [backend.condition(bound, output, group, True, None) for output in range(n_outputs)]
+    return [batch.factors for batch in batches if batch.factors is not None]

@@ -1,0 +1,234 @@
+"""Conditioning of overlapping leaves: one Cholesky factor, and one inverse of it, for each chain of nested leaves.
+
+The leading rows of a triangular system do not depend on the others. So one factor L serves a whole chain (see
+:mod:`dsmgp.experts.factor_sharing`), and so do ``L^-1 (y - mean)`` and ``L^-1``, of which each leaf takes its leading block.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backend import (
+    PAIR_FLOPS,
+    PARALLEL_ROWS,
+    BoundKernels,
+    LeafPosteriorBatch,
+    LOOBatch,
+    PredictRequest,
+)
+from dsmgp.experts.duplicates import without_duplicates
+from dsmgp.experts.factor_cache import LeadingBlocks
+from dsmgp.experts.factor_sharing import SharedFactors, SharingPlan, direct_flops, plan_sharing
+from dsmgp.linalg import lapack
+
+if TYPE_CHECKING:
+    from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+
+__all__ = ["SharedFactorBackend"]
+
+# Leaves of more inputs hardly ever lie within one another.
+MOST_INPUTS = 4
+# Estimated speed-up from which on leaves share: the estimate is a rough one.
+LEAST_GAIN = 1.25
+# Largest cost of a plan, as a share of the cost of conditioning without it.
+MOST_PLANNING = 0.12
+# Costs besides factors, their inverses and PAIR_FLOPS, in flops (10 in a nanosecond), as measured: of a leaf in a chain, in
+# the interpreter, where threads wait for one another; of a plan, each of its leaves, and their rows.
+CHAINED_FLOPS = 1.8e6
+PLAN_FLOPS, PLANNED_FLOPS, PLANNED_ROW_FLOPS = 2e7, 2e5, 1e3
+
+
+class SharedFactorBackend:
+    """A :class:`~dsmgp.experts.backend.Backend` for leaves with the same kernel and hyperparameters.
+
+    A group is a chain of nested leaves, or consists of leaves that share with no other, which the usual backend
+    conditions.
+
+    Parameters
+    ----------
+    leaf_gps : InMemoryLeafGPs
+    plan : SharingPlan
+    bound : BoundKernels
+        Factors are computed once, at these hyperparameters.
+    """
+
+    def __init__(self, leaf_gps: InMemoryLeafGPs, plan: SharingPlan, bound: BoundKernels) -> None:
+        self.plan, self.bound = plan, bound
+        self.leaf_rows = Ragged.of(plan.rows)
+        self._usual = leaf_gps.backend_for(self.leaf_rows)
+        self._chains = _chains(plan)
+        chained = {leaf for chain in self._chains for leaf in chain.tolist()}
+        self._rest = leaf_gps.backend_for(
+            Ragged.of([rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)])
+        )
+        self.groups = self._chains + self._rest.groups
+        outputs, X = range(leaf_gps.n_outputs), leaf_gps.X.unsqueeze(0)
+        self._residual = [
+            leaf_gps.Y.numpy()[:, output] - bound(output, [0]).mean(X)[0].numpy()
+            for output in outputs
+        ]
+        self._factors = [SharedFactors(plan, partial(self._usual.fill, bound, k)) for k in outputs]
+
+    @classmethod
+    def where_it_pays(
+        cls, leaf_gps: InMemoryLeafGPs, bound: BoundKernels, memory: float
+    ) -> SharedFactorBackend | None:
+        """Return a backend if the leaves can share factors, it is faster, and the factors fit in ``memory`` bytes."""
+        sizes = leaf_gps.leaf_rows.sizes
+        if not _can_share(leaf_gps, bound) or not _may_pay(sizes, leaf_gps):
+            return None
+        plan = plan_sharing([leaf_gps.leaf_rows[k] for k in range(leaf_gps.n_leaves)])
+        n_bytes = 8 * leaf_gps.n_outputs * sum(int(sizes[leaf]) ** 2 for leaf in plan.flops)
+        if n_bytes > memory or _gain(plan, torch.get_num_threads()) < LEAST_GAIN:
+            return None
+        return cls(leaf_gps, plan, bound)
+
+    def elements(self, group: int) -> int:
+        if group >= len(self._chains):
+            return self._rest.elements(group - len(self._chains))
+        return int(self.leaf_rows.sizes[self._chains[group][0]]) ** 2
+
+    def reduce_batches(self) -> bool:
+        return False
+
+    def condition(
+        self,
+        bound: BoundKernels,
+        output: int,
+        group: int,
+        keep: bool,
+        duplicates: list[list[Index]] | None,
+    ) -> LeafPosteriorBatch:
+        assert bound is self.bound, "factors are computed for other hyperparameters"
+        if group >= len(self._chains):
+            return self._rest.condition(bound, output, group - len(self._chains), keep, duplicates)
+        leaves = self._chains[group]
+        sizes, largest = self.leaf_rows.sizes[leaves], int(leaves[0])
+        L = self._factors[output].lower(largest)
+        white = self._residual[output][self.plan.rows[largest]]
+        lapack.solve_lower(L, white)  # L^-1 (y - mean)
+        # The log evidence (R&W eq. 2.30) is a sum over rows, of which a leaf takes its leading ones.
+        losses = np.cumsum(0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI)
+        alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes.tolist())}
+        return LeafPosteriorBatch(
+            log_evidence=torch.from_numpy(-losses[sizes - 1]),
+            jitter=torch.zeros(len(leaves), dtype=torch.float64),
+            alpha=torch.from_numpy(np.concatenate([alpha[n] for n in sizes.tolist()])),
+            factors=LeadingBlocks(torch.from_numpy(L), sizes) if keep else None,
+            loo=None
+            if duplicates is None
+            else _leave_one_out(L, alpha, sizes.tolist(), duplicates),
+        )
+
+    def predict(
+        self, bound: BoundKernels, output: int, request: PredictRequest
+    ) -> tuple[Tensor, Tensor]:
+        return self._usual.predict(bound, output, request)
+
+
+def _can_share(leaf_gps: InMemoryLeafGPs, bound: BoundKernels) -> bool:
+    """Whether leaves have the same kernel and hyperparameters, on a CPU, in double precision."""
+    X = leaf_gps.X
+    if not lapack.available or X.device.type != "cpu" or X.dtype != torch.float64:
+        return False
+    one_kernel = all(len(set(by_leaf)) == 1 for by_leaf in leaf_gps.kernels)
+    return one_kernel and all(parameters.ndim == 1 for parameters in bound.kernel_parameters)
+
+
+def _may_pay(sizes: Index, leaf_gps: InMemoryLeafGPs) -> bool:
+    """Whether leaves overlap at all, and a plan costs little compared to what it could save."""
+    n_rows, n_inputs = leaf_gps.X.shape
+    if n_inputs > MOST_INPUTS or sizes.sum() <= n_rows:
+        return False
+    planning = PLAN_FLOPS + PLANNED_FLOPS * len(sizes) + PLANNED_ROW_FLOPS * sizes.sum()
+    without = leaf_gps.n_outputs * _flops(sizes).sum() / torch.get_num_threads()
+    return bool(planning < MOST_PLANNING * without)
+
+
+def _flops(n: Index) -> Array:
+    """Work on leaves of ``n`` rows, each for itself: kernel, factor, inverse."""
+    return 2.0 / 3.0 * n.astype(np.float64) ** 3 + PAIR_FLOPS * n**2
+
+
+def _gain(plan: SharingPlan, n_threads: int) -> float:
+    """Estimated speed-up by a plan.
+
+    Many small leaves keep all threads busy; a few large factors may not.
+    """
+    sizes = np.array([len(rows) for rows in plan.rows])
+    # A large leaf is computed by all cores.
+    spread = np.where(sizes > PARALLEL_ROWS, n_threads, 1)
+    alone = _flops(sizes)
+    separate = max(alone.sum() / n_threads, (alone / spread).max())
+    # The plan counts factors and kernels; the rest of a leaf's work stays the same.
+    rest = alone - direct_flops(sizes)
+    work = {k: flops + rest[k] for k, flops in plan.flops.items()}
+    longest = max(sum(work[k] / spread[k] for k in plan.lineage(owner)) for owner in work)
+    n_chained = sum(map(len, _chains(plan)))
+    shared = max(sum(work.values()) / n_threads, longest) + CHAINED_FLOPS * n_chained
+    return float(separate / shared)
+
+
+def _chains(plan: SharingPlan) -> list[Index]:
+    """Leaves whose factors are leading blocks of one factor, or that others begin with; the largest come first."""
+    by_size = sorted(range(len(plan.rows)), key=lambda k: (-len(plan.rows[k]), k))
+    chains: dict[int, list[int]] = {}
+    for leaf in by_size:
+        if len(plan.rows[leaf]):
+            chains.setdefault(plan.owner[leaf], []).append(leaf)
+    related = {k for owner in plan.start for k in plan.lineage(owner)}
+    return [
+        np.array(chain) for owner, chain in chains.items() if len(chain) > 1 or owner in related
+    ]
+
+
+def _solve_transposed(L: Array, white: Array) -> Array:
+    alpha = white.copy()
+    lapack.solve_transposed(L, alpha)
+    return alpha
+
+
+def _leave_one_out(
+    L: Array, alpha: dict[int, Array], sizes: list[int], duplicates: list[list[Index]]
+) -> LOOBatch:
+    """Leave-one-out predictions of the leaves of a chain, computed once for each size.
+
+    Parameters
+    ----------
+    L : ndarray of shape (n, n)
+        Factor of the largest leaf.
+    alpha : dict of int to ndarray
+        By size of the leaf.
+    sizes : list of int
+        Sizes of the leaves.
+    duplicates : list of list of ndarray
+        Of each leaf.
+    """
+    inverse_factor = L.copy()
+    lapack.invert_factor(inverse_factor)
+    diagonal, n_summed = np.zeros(len(L)), 0
+    by_size: dict[int, list[Array]] = {}
+    for n, of_leaf in sorted(dict(zip(sizes, duplicates, strict=True)).items()):
+        # The diagonal of K^-1 sums the squares of the columns of L^-1: over the rows of smaller leaves, and some more.
+        rows = inverse_factor[n_summed:n, :n]
+        diagonal[:n] += np.einsum("ij,ij->j", rows, rows)
+        n_summed, variance = n, 1.0 / diagonal[:n]
+        residual = alpha[n] * variance  # R&W eqs. 5.10 to 5.12
+        half, alpha_n = torch.from_numpy(inverse_factor)[:n, :n], torch.from_numpy(alpha[n])
+        grouped = without_duplicates(
+            residual[None], variance[None], half[None], alpha_n[None], [of_leaf]
+        )
+        by_size[n] = [residual, variance, *(table[0] for table in grouped)]
+    residual, variance, *grouped_all = (
+        np.concatenate([by_size[n][k] for n in sizes]) for k in range(5)
+    )
+    r, v, log_density = grouped_all
+    return LOOBatch(residual, variance, (r, v, log_density) if any(duplicates) else None)

@@ -1,0 +1,400 @@
+"""Leaf GPs in torch, in padded batches of leaves of similar size: any kernel, precision and device.
+
+A batch is padded to its largest leaf. A padded row lies infinitely far from all others and has observation zero, so it
+changes nothing. Shapes are (leaves, rows, ...) throughout.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.machine import cache_numbers
+from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backend import (
+    BoundKernel,
+    BoundKernels,
+    LeafKernel,
+    LeafPosteriorBatch,
+    LOOBatch,
+    PredictRequest,
+    kernel_codes,
+)
+from dsmgp.experts.duplicates import without_duplicates
+from dsmgp.experts.factor_cache import LeafFactors, Stacked
+from dsmgp.gp.stationary import Pullback
+from dsmgp.linalg import triangular
+from dsmgp.linalg.jitter import jitter_ladder
+from dsmgp.linalg.tensors import as_numpy
+
+__all__ = ["TorchBackend"]
+
+# Elements of a batch of matrices: in multiples of a core's cache on a CPU, and enough to fill a GPU.
+CACHES, GPU_ELEMENTS = 4, 2**27
+# Arrays of the size of a batch of matrices that are in use at the same time.
+WORKING_ARRAYS = 8
+# Batches are not made smaller than this when memory is short.
+LEAST_ELEMENTS = 2**20
+# Larger leaves are computed one by one: batched routines are slower there, on a GPU too.
+MAX_BATCHED_ROWS = 2000
+# Largest padding of a leaf, as a share of the largest leaf of its batch.
+MOST_PADDING = 0.15
+# Elements of the covariance between test and training rows that are held at a time.
+TILE_ELEMENTS = 2**24
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One output of a group of leaves, stacked.
+
+    Attributes
+    ----------
+    X : Tensor of shape (leaves, rows, dims)
+    y : Tensor of shape (leaves, rows)
+    mask : Tensor of shape (leaves, rows)
+        False in padding.
+    known_noise : Tensor of shape (leaves, rows), optional
+        Noise variances known row by row, in addition to the leaf's own.
+    """
+
+    X: Tensor
+    y: Tensor
+    mask: Tensor
+    known_noise: Tensor | None = None
+
+
+@dataclass
+class Solution:
+    """Factorised covariance matrices of a batch.
+
+    Attributes
+    ----------
+    factor : Tensor of shape (leaves, rows, rows)
+        Lower Cholesky factors.
+    residual : Tensor of shape (leaves, rows)
+        ``y - mean``.
+    alpha : Tensor of shape (leaves, rows)
+        ``K^-1 (y - mean)``.
+    nugget : Tensor of shape (leaves,)
+        Noise and jitter on the diagonal, without known noise.
+    mask, known_noise
+        As in :class:`Batch`.
+    """
+
+    factor: Tensor
+    alpha: Tensor
+    residual: Tensor
+    nugget: Tensor
+    mask: Tensor
+    known_noise: Tensor | None
+
+    @property
+    def squares(self) -> Tensor:
+        """``(y - mean)' K^-1 (y - mean)``, (leaves,)."""
+        return (self.residual * self.alpha).sum(-1)
+
+    @property
+    def half_log_det(self) -> Tensor:
+        """Half the log determinants of K, (leaves,)."""
+        return (self.factor.diagonal(dim1=-2, dim2=-1).log() * self.mask).sum(-1)
+
+    @property
+    def n_rows(self) -> Tensor:
+        """Rows of each leaf, in the dtype of the others: torch would multiply integers in its default dtype."""
+        return self.mask.sum(-1).to(self.residual)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Log density of the observations (R&W eq. 2.30), (leaves,)."""
+        return -0.5 * (self.squares + self.n_rows * LOG_2PI) - self.half_log_det
+
+    def student_evidence(self, scale_rows: float) -> tuple[Tensor, Tensor]:
+        """Return the log evidence with the scale of each leaf integrated out.
+
+        The scale has an inverse-gamma prior worth ``scale_rows`` rows at scale one, which makes the leaf a multivariate
+        Student-t with as many degrees of freedom. Its gradient is that of the Gaussian with ``alpha alpha'`` multiplied
+        by a weight, the inverse of the scale that the leaf's rows suggest: a leaf that is much noisier than the rest
+        does not dominate the hyperparameters.
+
+        Returns
+        -------
+        log_evidence, weight : Tensor of shape (leaves,)
+        """
+        squares, n = self.squares, self.n_rows
+        half = torch.tensor(0.5 * scale_rows).to(squares)
+        constant = (
+            torch.lgamma(half + 0.5 * n)
+            - torch.lgamma(half)
+            - 0.5 * n * math.log(scale_rows * math.pi)
+        )
+        evidence = (
+            constant - self.half_log_det - (half + 0.5 * n) * torch.log1p(squares / scale_rows)
+        )
+        return evidence, (scale_rows + n) / (scale_rows + squares)
+
+
+class TorchBackend:
+    """A :class:`~dsmgp.experts.backend.TrainingBackend` in torch.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n_rows, n_dims)
+    Y : Tensor of shape (n_rows, n_outputs)
+    leaf_rows : Ragged
+        Row numbers of each leaf.
+    kernels : sequence of sequence of LeafKernel
+        By output and leaf.
+    memory : float
+        Bytes that a batch may take.
+    known_noise : Tensor of shape (n_rows, n_outputs), optional
+    """
+
+    plan = None  # factors are not shared
+
+    def __init__(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        leaf_rows: Ragged,
+        kernels: Sequence[Sequence[LeafKernel]],
+        memory: float,
+        known_noise: Tensor | None,
+    ) -> None:
+        self.X, self.Y, self.leaf_rows, self.known_noise = X, Y, leaf_rows, known_noise
+        most = CACHES * cache_numbers() if X.device.type == "cpu" else GPU_ELEMENTS
+        #: Largest number of elements of a batch of matrices.
+        self.elements_at_once = min(most, memory / (WORKING_ARRAYS * X.element_size()))
+        self.groups = _groups(leaf_rows.sizes, kernels, self.elements_at_once)
+        self._rows = torch.from_numpy(leaf_rows.flat).to(X.device)
+        # Row numbers and mask of each group, kept: an optimiser evaluates the same leaves many times.
+        self._padded: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> TorchBackend:
+        return copy.copy(self)  # kernels come with every call, bound to their parameters
+
+    @property
+    def bytes_at_once(self) -> float:
+        return self.elements_at_once * WORKING_ARRAYS * self.X.element_size()
+
+    def reduce_batches(self) -> bool:
+        largest = max((self.elements(k) for k in range(len(self.groups))), default=0)
+        used = min(self.elements_at_once, largest)
+        if used < 2 * LEAST_ELEMENTS:
+            return False
+        self.elements_at_once = used / 2
+        return True
+
+    def elements(self, group: int) -> int:
+        leaves = self.groups[group]
+        return int(len(leaves) * self.leaf_rows.sizes[leaves].max() ** 2)
+
+    def squares(self, bound: BoundKernels, output: int, group: int) -> Tensor:
+        return self._solve(bound, output, group)[0].squares
+
+    def log_evidence(self, bound: BoundKernels, output: int, group: int) -> Tensor:
+        return self._solve(bound, output, group)[0].log_evidence
+
+    def gradient(
+        self, bound: BoundKernels, output: int, group: int, scale_rows: float | None
+    ) -> tuple[Tensor, Tensor]:
+        solution, pullback = self._solve(bound, output, group)
+        if scale_rows is None:
+            evidence, weight = solution.log_evidence, torch.ones_like(solution.nugget)
+        else:
+            evidence, weight = solution.student_evidence(scale_rows)
+        W, tr_WK, tr_W = _covariance_gradient(solution, weight)
+        return evidence, pullback(W, solution.alpha * weight.unsqueeze(-1), tr_WK, tr_W)
+
+    def condition(
+        self,
+        bound: BoundKernels,
+        output: int,
+        group: int,
+        keep: bool,
+        duplicates: list[list[Index]] | None,
+    ) -> LeafPosteriorBatch:
+        solution, _ = self._solve(bound, output, group)
+        sizes = self.leaf_rows.sizes[self.groups[group]]
+        return LeafPosteriorBatch(
+            log_evidence=solution.log_evidence,
+            jitter=solution.nugget - bound(output, self.groups[group]).noise,
+            alpha=solution.alpha[solution.mask],
+            factors=Stacked(solution.factor, sizes) if keep else None,
+            loo=None if duplicates is None else _leave_one_out(solution, duplicates),
+        )
+
+    def predict(
+        self, bound: BoundKernels, output: int, request: PredictRequest
+    ) -> tuple[Tensor, Tensor]:
+        # R&W algorithm 2.1, for batches of leaves with similar numbers of test rows: on a GPU many leaves at once, as it
+        # would be idle most of the time between one small leaf and the next.
+        tests = Ragged(np.arange(len(request.X)), request.ends)
+        mean = request.X.new_empty(len(request.X))
+        variance = torch.empty_like(mean) if request.factors is not None else mean.new_empty(0)
+        for places in self._prediction_batches(request.leaves, tests.sizes):
+            leaves = request.leaves[places]
+            rows, mask = self._to_device(self.leaf_rows.padded(leaves))  # (leaves, rows)
+            test_rows, test_mask = self._to_device(tests.padded(places))  # (leaves, tests)
+            kernel, train = bound(output, leaves), self.X[self._rows[rows]]
+            alpha = request.alpha[rows] * mask
+            factor = _stack_factors(request.factors, request.slots[places], rows.shape[1])
+            tile = max(1, int(min(TILE_ELEMENTS, self.elements_at_once)) // train[..., 0].numel())
+            for columns in torch.arange(test_rows.shape[1], device=rows.device).split(tile):
+                X, wanted = request.X[test_rows[:, columns]], test_mask[:, columns]
+                target = test_rows[:, columns][wanted]
+                cross = kernel.cross(X, train) * mask.unsqueeze(-2)  # (leaves, tests, rows)
+                means = kernel.mean(X) + torch.matmul(cross, alpha.unsqueeze(-1)).squeeze(-1)
+                mean[target] = means[wanted]
+                if factor is not None:
+                    half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+                    variances = (kernel.variance(X) - half.square().sum(-2)).clamp_min(0.0)
+                    variance[target] = variances[wanted]
+        return mean, variance
+
+    def _to_device(self, arrays: tuple[NDArray[Any], NDArray[Any]]) -> list[Tensor]:
+        return [torch.from_numpy(array).to(self.X.device) for array in arrays]
+
+    def _prediction_batches(self, leaves: Index, n_tests: Index) -> list[Index]:
+        """Positions of leaves with similar numbers of test rows that are predicted at once."""
+        if self.X.device.type == "cpu":
+            return [np.array([k]) for k in range(len(leaves))]
+        n_rows = int(self.leaf_rows.sizes[leaves].max())
+        order = np.argsort(-n_tests, kind="stable")
+        counts, first, batches = n_tests[order].tolist(), 0, []
+        for k in range(1, len(counts) + 1):
+            most = counts[first]
+            if (
+                k < len(counts)
+                and counts[k] >= 0.7 * most - 32
+                and (k + 1 - first) * n_rows * (n_rows + most) <= self.elements_at_once
+            ):
+                continue
+            batches.append(order[first:k])
+            first = k
+        return batches
+
+    def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
+        rows = self.leaf_rows[leaf]
+        kernel = bound(output, [leaf])
+        X = self.X[torch.from_numpy(rows).to(self.X.device)].unsqueeze(0)
+        below = torch.from_numpy(K)[first:]
+        torch.tril(kernel.cross(X[:, first:], X)[0], first, out=below)
+        below.diagonal(first).add_(kernel.noise[0])
+        if self.known_noise is not None:
+            below.diagonal(first).add_(self.known_noise[rows[first:], output])
+
+    def batch(self, group: int, output: int) -> Batch:
+        """Return the rows of a group of leaves, padded."""
+        if group not in self._padded:
+            places, mask = self._to_device(self.leaf_rows.padded(self.groups[group]))
+            self._padded[group] = self._rows[places], mask
+        rows, mask = self._padded[group]
+        known_noise = None if self.known_noise is None else self.known_noise[rows, output] * mask
+        return Batch(self.X[rows], self.Y[rows, output], mask, known_noise)
+
+    def _solve(self, bound: BoundKernels, output: int, group: int) -> tuple[Solution, Pullback]:
+        """Return the factorised covariances of a group, and the function that takes gradients back through them."""
+        batch, kernel = self.batch(group, output), bound(output, self.groups[group])
+        K, pullback = kernel.covariance(batch.X, batch.mask)
+        return _solve(K, kernel, batch), pullback
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_padded": {}}
+
+
+def _leave_one_out(solution: Solution, duplicates: list[list[Index]]) -> LOOBatch:
+    """Leave-one-out residuals and variances of y (R&W eqs. 5.10 to 5.12)."""
+    real = solution.mask.cpu().numpy()
+    inverse_factor = triangular.invert(solution.factor)  # K^-1 = inverse_factor' inverse_factor
+    inverse_diagonal = inverse_factor.square().sum(-2)  # of K^-1
+    variances = 1.0 / inverse_diagonal
+    residual, variance = as_numpy(solution.alpha * variances), as_numpy(variances)
+    if not any(duplicates):
+        return LOOBatch(residual[real], variance[real])
+    r, v, log_density = without_duplicates(
+        residual, variance, inverse_factor, solution.alpha, duplicates
+    )
+    return LOOBatch(residual[real], variance[real], (r[real], v[real], log_density[real]))
+
+
+def _stack_factors(factors: LeafFactors | None, slots: Index, n_rows: int) -> Tensor | None:
+    """Factors of some leaves of a group, padded, (leaves, rows, rows); a single one is not copied."""
+    if factors is None:
+        return None
+    if len(slots) == 1:
+        return factors[int(slots[0])].unsqueeze(0)
+    assert isinstance(factors, Stacked)
+    return factors.stack[torch.from_numpy(slots).to(factors.stack.device), :n_rows, :n_rows]
+
+
+def _groups(sizes: Index, kernels: Sequence[Sequence[LeafKernel]], elements: float) -> list[Index]:
+    """Numbers of leaves in batches of similar size and equal kernels, large leaves first."""
+    codes, n_rows = kernel_codes(kernels), sizes.tolist()
+    groups: list[list[int]] = []
+    open_groups: dict[int, list[int]] = {}
+    for k in np.argsort(-sizes, kind="stable").tolist():
+        if not n_rows[k]:
+            break
+        group = open_groups.get(codes[k])
+        if group is not None and all(of_output[k].batched for of_output in kernels):
+            widest = n_rows[group[0]]
+            fits = (len(group) + 1) * widest**2 <= elements and widest <= MAX_BATCHED_ROWS
+            if fits and n_rows[k] >= (1.0 - MOST_PADDING) * widest - 8:
+                group.append(k)
+                continue
+        open_groups[codes[k]] = [k]
+        groups.append(open_groups[codes[k]])
+    return [np.array(group) for group in groups]
+
+
+def _solve(K: Tensor, kernel: BoundKernel, batch: Batch) -> Solution:
+    """Factorise K plus noise, and solve for the observations; the diagonal of K is changed in place."""
+    residual = torch.where(batch.mask, batch.y - kernel.mean(batch.X), 0.0)
+    nugget = kernel.noise.expand(len(K)).clone()
+    K.diagonal(dim1=-2, dim2=-1).add_(nugget.unsqueeze(-1))
+    if batch.known_noise is not None:
+        K.diagonal(dim1=-2, dim2=-1).add_(batch.known_noise)
+    factor, info = torch.linalg.cholesky_ex(K)
+    if bool(info.any()):
+        _add_jitter(K, factor, nugget, info)
+    alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
+    return Solution(factor, alpha, residual, nugget, batch.mask, batch.known_noise)
+
+
+def _add_jitter(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None:
+    """Add jitter to the leaves that could not be factorised; ``factor`` and ``nugget`` are changed in place."""
+    identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    for slot in torch.nonzero(info).reshape(-1).tolist():
+        factor[slot] = torch.nan
+        for jitter in jitter_ladder(float(K[slot].diagonal().mean()), K.dtype):
+            trial, failed = torch.linalg.cholesky_ex(K[slot] + jitter * identity)
+            if not bool(failed):
+                factor[slot] = trial
+                nugget[slot] += jitter
+                break
+
+
+def _covariance_gradient(solution: Solution, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``W = 2 dL/dK = weight alpha alpha' - K^-1`` (R&W eq. 5.9 where the weight is one), ``tr(W K)`` for K without
+    noise, and ``tr W``."""
+    W = triangular.inverse_from_factor(solution.factor)
+    alpha = solution.alpha
+    weighted = alpha * weight.unsqueeze(-1)
+    W.baddbmm_(weighted.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
+    diagonal = W.diagonal(dim1=-2, dim2=-1)
+    tr_W = (diagonal * solution.mask).sum(-1)
+    # tr(W (K + nugget I)) is weight residual' alpha - n, which saves a pass over the matrices.
+    total = (solution.residual * weighted).sum(-1) - solution.mask.sum(-1)
+    if solution.known_noise is not None:
+        total = total - (diagonal * solution.known_noise).sum(-1)
+    return W, total - solution.nugget * tr_W, tr_W

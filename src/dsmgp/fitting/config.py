@@ -1,0 +1,208 @@
+"""The configuration of a fit, from the parameters of an estimator.
+
+:func:`check_parameters` validates what the user passed to :class:`~dsmgp.DSMGPRegressor` and returns a :class:`FitConfig`, which every
+stage of a fit reads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dsmgp._util.machine import memory
+from dsmgp._util.validation import check_choice, check_count
+from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.optimize import OPTIMIZERS
+from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
+from dsmgp.gp.means import MEANS
+from dsmgp.mixture.model import WEIGHTS
+from dsmgp.tree.changepoint_leaf import ChangePoints
+from dsmgp.tree.nodes import Leaf, Node, Product, Sum
+
+__all__ = ["LEAF_MATRICES", "FitConfig", "check_parameters"]
+
+STRUCTURES = ("balanced", "paper", "changepoint")
+OBJECTIVES = ("surrogate", "full")
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+#: Matrices of a leaf that are held at the same time.
+LEAF_MATRICES = 4
+BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto"."""
+
+    kernel: Any = "auto"
+    mean: Any = "zero"
+    noise_variance: float | None = None
+    structure: str | ChangePoints | Node = "balanced"
+    leaf_sizes: Sequence[int] | None = None
+    sum_children: int | None = None
+    product_children: int | None = None
+    depth: int | None = None
+    weights: str = "gated"
+    local_scale: bool = True
+    effort: str = "medium"
+    optimizer: str | None = "lbfgs"
+    objective: str = "surrogate"
+    max_iter: int | None = None
+    n_restarts: int = 0
+    standardize: bool = True
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float64
+    memory_limit: int | None = None
+    executor: Executor = field(default_factory=LocalExecutor)
+
+    @property
+    def memory(self) -> float:
+        """Bytes for matrices: half for cached factors, a quarter for matrices being worked on."""
+        return self.memory_limit or 0.25 * memory(self.device)
+
+    @property
+    def leaf_memory(self) -> float:
+        """Bytes for the matrices of one leaf."""
+        return self.memory_limit or 0.8 * memory(self.device)
+
+    @property
+    def max_leaf_rows(self) -> int:
+        """Rows of the largest leaf whose matrices fit in memory."""
+        return math.isqrt(int(self.leaf_memory) // (LEAF_MATRICES * self.dtype.itemsize))
+
+    @property
+    def table_memory(self) -> float:
+        """Bytes for the evidences of all segments of a change-point model."""
+        return self.memory_limit or 0.5 * memory(self.device)
+
+
+def check_parameters(estimator: Any) -> FitConfig:
+    """Validate the parameters of an estimator and return them with names resolved.
+
+    Raises
+    ------
+    ValueError
+        For the first invalid parameter, with what is expected.
+    """
+    _check_choices(estimator)
+    executor = _executor(estimator.executor)
+    local_scale = estimator.local_scale
+    return FitConfig(
+        kernel=estimator.kernel,
+        mean=estimator.mean,
+        noise_variance=estimator.noise_variance,
+        structure=estimator.structure,
+        leaf_sizes=_leaf_sizes(estimator),
+        sum_children=None
+        if _is_auto(estimator.sum_children)
+        else check_count("sum_children", estimator.sum_children),
+        product_children=check_count("product_children", estimator.product_children, 2, True),
+        depth=check_count("depth", estimator.depth, 1, True),
+        weights=estimator.weights,
+        local_scale=estimator.weights == "gated" if local_scale is None else local_scale,
+        effort=estimator.effort,
+        optimizer=estimator.optimizer,
+        objective=estimator.objective,
+        max_iter=check_count("max_iter", estimator.max_iter, 1, True),
+        n_restarts=check_count("n_restarts", estimator.n_restarts, 0),
+        standardize=bool(estimator.standardize),
+        device=executor.leaf_device(_device(estimator.device)),
+        dtype=DTYPES[estimator.dtype],
+        memory_limit=_bytes(estimator.memory_limit),
+        executor=executor,
+    )
+
+
+def _check_choices(estimator: Any) -> None:
+    """Check the parameters that take one of a few values."""
+    if not isinstance(estimator.structure, (Sum, Product, Leaf, ChangePoints)):
+        check_choice(
+            "structure",
+            estimator.structure,
+            STRUCTURES,
+            "or ChangePoints(...), or a tree of dsmgp.tree.nodes nodes",
+        )
+    check_choice("weights", estimator.weights, WEIGHTS)
+    check_choice("objective", estimator.objective, OBJECTIVES)
+    check_choice("effort", estimator.effort, EFFORTS)
+    for name, valid in (("local_scale", (None, True, False)), ("standardize", (True, False))):
+        value = getattr(estimator, name)
+        if value not in valid:
+            raise ValueError(f"expected {name} to be {' or '.join(map(str, valid))}, got {value!r}")
+    check_choice("dtype", estimator.dtype, DTYPES)
+    if estimator.optimizer is not None:
+        check_choice("optimizer", estimator.optimizer, OPTIMIZERS, "or None")
+    if isinstance(estimator.mean, str):
+        check_choice("mean", estimator.mean, MEANS, "or a gpytorch mean")
+    if not isinstance(estimator.kernel, str):
+        return  # build_process checks GPyTorch kernels
+    if "+" in estimator.kernel:
+        kernel_parts(estimator.kernel)
+    else:
+        named = ("auto", *NAMED_KERNELS)
+        check_choice("kernel", estimator.kernel, named, "or a sum of them, or a gpytorch kernel")
+
+
+def _leaf_sizes(estimator: Any) -> list[int] | None:
+    leaf_size: Any = estimator.leaf_size
+    if _is_auto(leaf_size):
+        return None
+    if isinstance(leaf_size, str) or not np.iterable(leaf_size):
+        return [check_count("leaf_size", leaf_size)]
+    if estimator.structure == "paper":
+        raise ValueError(
+            f"expected one leaf_size with structure='paper', got {leaf_size!r}; a list of sizes is "
+            "for structure='balanced'"
+        )
+    sizes = [check_count("every entry of leaf_size", size) for size in leaf_size]
+    if not sizes:
+        raise ValueError("expected at least one leaf_size, got an empty list")
+    return sizes
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.ones(1, device=device).item()
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"
+        ) from None
+    return device
+
+
+def _executor(executor: Any) -> Executor:
+    if executor is None or (isinstance(executor, str) and executor == "local"):
+        return LocalExecutor()
+    if isinstance(executor, str):
+        check_choice("executor", executor, ("local", "ray"), "or a RayExecutor")
+        from dsmgp.ray import default_executor
+
+        return default_executor()
+    return check_executor(executor)
+
+
+def _bytes(limit: int | str | None) -> int | None:
+    """Convert a memory limit, a number or text such as "4GB", to bytes."""
+    if limit is None:
+        return None
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", str(limit).lower())
+    try:
+        size = float(match[1]) * BYTES[match[2]] if match else math.nan
+    except (ValueError, KeyError):
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise ValueError(f"expected memory_limit in bytes or as text such as '4GB', got {limit!r}")
+    return int(size)

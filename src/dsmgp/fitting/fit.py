@@ -1,0 +1,139 @@
+"""Fitting a deep structured mixture: from rows to a fitted model.
+
+Scale the rows, choose the output scaling and the kernel on a few leaves, learn hyperparameters on some more, grow the tree, condition
+all leaves, and fit the gate by leave-one-out. The tree is grown in :mod:`dsmgp.fitting.partitions`; where rows are on disk,
+:mod:`dsmgp.fitting.dataset` supplies them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.learning import FitContext, learn_family
+from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
+from dsmgp.fitting.partitions import (
+    LearnedFamilies,
+    grow_tree,
+    partitions_may_differ,
+    sample_leaves,
+    surrogate_leaves,
+)
+from dsmgp.fitting.selection import choose_outputs, rank_kernels
+from dsmgp.fitting.training_data import (
+    RowSource,
+    build_family,
+    set_up_leaves,
+)
+from dsmgp.gp.process import parameters_by_leaf
+from dsmgp.mixture.fitted_model import FittedModel
+from dsmgp.mixture.model import Model
+from dsmgp.mixture.weighting import LOOSample, weigh
+from dsmgp.progress import span
+from dsmgp.tree.changepoint_leaf import ChangePoints
+from dsmgp.tree.nodes import Node
+from dsmgp.tree.routing import place
+
+__all__ = ["FitResult", "fit"]
+
+# The kernel with which output scalings are compared when the kernel is yet to be chosen.
+NEUTRAL_KERNEL = "matern12"
+# Partitions alternate between two kernels whose trial scores are this close.
+CLOSE_SCORES = 0.05
+# Partitions are drawn at random: their hyperparameters need not be found more exactly than this (see optimize.TOLERANCE).
+RANDOM_TOLERANCE = 1e-5
+# Approximate shares of the time that the stages of a fit take, for progress reports.
+SHARES = {
+    "outputs": (0.0, 0.1), "kernels": (0.1, 0.4), "learning": (0.4, 0.55), "growing": (0.55, 0.7),
+    "full": (0.6, 0.7), "conditioning": (0.7, 0.95), "gating": (0.95, 1.0),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """A fitted model, how its hyperparameters were found, and its LOO scores (:func:`dsmgp.mixture.weighting.weigh`)."""
+
+    model: FittedModel
+    search: SearchRecord
+    scores: tuple[float, float]
+
+
+def fit(rows: RowSource, context: FitContext) -> FitResult:
+    """Fit a deep structured mixture to the rows of a source, in memory or on disk."""
+    config = context.config
+    assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
+    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.X)
+    learned = _learn(rows, given, context)
+    with span(*SHARES["growing"], "growing the tree"):
+        tree, large_searches = grow_tree(rows, given, learned, context)
+    searches = learned.searches + large_searches
+    n_evaluations = learned.n_trial_evaluations + sum(each.n_evaluations for each in searches)
+    gps = None
+    if config.optimizer is not None and config.objective == "full":
+        with span(*SHARES["full"], "learning on the whole tree"):
+            gps = rows.set_up(tree, learned.outputs)
+            searches = learn_family(gps, tree.families[0], context, tree=tree.tree)
+        n_evaluations += sum(each.n_evaluations for each in searches)
+    n_gate_rows = EFFORTS[config.effort].n_gate_rows if config.weights == "gated" else 0
+    loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng)
+    with span(*SHARES["conditioning"], "conditioning leaves"):
+        gps = rows.set_up(tree, learned.outputs) if gps is None else gps
+        parameters = parameters_by_leaf(tree.families, tree.family, rows.data.n_dims)
+        posterior = gps.condition(parameters, 0.5 * config.memory, rows.labels, loo_sample.rows)
+    with span(*SHARES["gating"], "fitting the gate"):
+        ungated = Model(
+            tree=tree.tree,
+            families=tree.families,
+            family=tree.family,
+            leaf_posterior=posterior,
+            inputs=rows.data.inputs,
+            outputs=learned.outputs,
+            weights=config.weights,
+            scales=np.ones((len(tree.family), rows.data.n_outputs)),
+        )
+        model, scores = weigh(ungated, config.local_scale, loo_sample)
+    search = SearchRecord(tuple(searches), learned.kernel_scores or None, n_evaluations)
+    return FitResult(model, search, scores)
+
+
+def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedFamilies:
+    """Choose output scaling and kernel on a few leaves, and learn hyperparameters on more."""
+    config, effort = context.config, EFFORTS[context.config.effort]
+    automatic = isinstance(config.kernel, str) and config.kernel == "auto"
+    kernel = NEUTRAL_KERNEL if automatic else config.kernel
+    if config.optimizer is None:
+        family = build_family(kernel, rows.data, config)
+        return LearnedFamilies(rows.data.outputs, [family], 1, {}, [], 0)
+
+    grown = surrogate_leaves(rows, given, context)
+    data, surrogate = rows.rows_of(grown, rows.data.outputs)
+    trial = sample_leaves(surrogate, effort.n_trial_leaves, context.rng)
+    with span(*SHARES["outputs"], "choosing the output scaling"):
+        outputs, n_trial_evaluations = choose_outputs(rows.data, data, trial, kernel, context)
+    sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
+
+    families = [build_family(kernel, sample, config)]
+    kernels = families[0].leaf_kernels(data.n_dims)
+    kernel_scores: dict[str, float] = {}
+    n_close = 1
+    if automatic:
+        with span(*SHARES["kernels"], "trying kernels"):
+            gps = set_up_leaves(trial, kernels, data, config)
+            ranking = rank_kernels(gps, data.labels, sample, context)
+        kernel_scores = ranking.scores
+        families = ranking.families[: 2 if partitions_may_differ(config) else 1]
+        scores = np.array([kernel_scores[family.kernel] for family in families])
+        n_close = int((scores - scores[0] <= CLOSE_SCORES).sum())
+        n_trial_evaluations += ranking.n_evaluations
+    if not automatic or trial is not surrogate:
+        gps = set_up_leaves(surrogate, kernels, data, config)
+
+    tolerance = RANDOM_TOLERANCE if config.structure == "balanced" else TOLERANCE
+    searches: list[SearchResult] = []
+    for family in families[:n_close]:
+        what = family.kernel if automatic else "hyperparameters"
+        with span(*SHARES["learning"], f"learning {what}"):
+            searches += learn_family(gps, family, context, tolerance=tolerance)
+    return LearnedFamilies(outputs, families, n_close, kernel_scores, searches, n_trial_evaluations)

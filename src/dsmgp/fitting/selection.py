@@ -1,0 +1,262 @@
+"""Choosing the output scaling and the kernel: each candidate learns on a few leaves, and leave-one-out decides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp.experts.interface import LeafGPs, LeafPosterior
+from dsmgp.experts.loo import Components
+from dsmgp.fitting.learning import FitContext, learn_family, loo_posterior
+from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.gp.process import Family
+from dsmgp.gp.scaling import OutputScaling
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.gating import fit_gate
+from dsmgp.progress import span
+from dsmgp.tree.nodes import Leaf
+
+__all__ = [
+    "CANDIDATES",
+    "KernelRanking",
+    "choose_outputs",
+    "kernel_score",
+    "outputs_score",
+    "rank_kernels",
+]
+
+logger = logging.getLogger("dsmgp")
+
+#: From smooth to rough, so that each is a good start for its neighbours.
+CANDIDATES = ("rbf", "matern52", "matern32", "matern12")
+# A trial need not end far closer to its optimum than kernels are apart.
+TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
+# More evidence by this many nats per row counts as another optimum.
+FAR_BETTER = 0.01
+# Outputs less correlated than this are not mixed.
+MIN_CORRELATION = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRanking:
+    """Candidate kernels after their trials, best first.
+
+    Attributes
+    ----------
+    scores : dict of str to float
+        Leave-one-out score of each kernel; lower is better.
+    families : list of Family
+        What each has learned, in the same order.
+    n_evaluations : int
+    """
+
+    scores: dict[str, float]
+    families: list[Family]
+    n_evaluations: int
+
+
+def choose_outputs(
+    sample: TrainingData,
+    data: TrainingData,
+    leaves: Sequence[Leaf],
+    kernel: Any,
+    context: FitContext,
+) -> tuple[OutputScaling, int]:
+    """Choose the output scaling in which several outputs are learned best.
+
+    Candidates: each output on its own, principal components, and each output less its regression on those before it, in both
+    orders.
+
+    Parameters
+    ----------
+    sample : TrainingData
+        The rows that scaling and kernels are computed from.
+    data : TrainingData
+        The rows of the leaves.
+    leaves : sequence of Leaf
+        Where each candidate is tried, with the given kernel.
+
+    Returns
+    -------
+    OutputScaling
+    int
+        Number of evaluations of the evidence.
+    """
+    Y, standardize = sample.Y, context.config.standardize
+    # Noise that is known output by output would be correlated in mixed outputs.
+    if sample.n_outputs == 1 or sample.noise is not None or _max_correlation(Y) <= MIN_CORRELATION:
+        return sample.outputs, 0
+    order = range(sample.n_outputs)
+    candidates = [
+        sample.outputs,
+        OutputScaling.rotated(Y, standardize),
+        OutputScaling.chained(Y, standardize, order),
+        OutputScaling.chained(Y, standardize, order[::-1]),
+    ]
+    scores, n_evaluations = [], 0
+    for outputs in candidates:
+        family = build_family(kernel, sample.with_outputs(outputs), context.config)
+        scaled = data.with_outputs(outputs)
+        gps = set_up_leaves(leaves, family.leaf_kernels(data.n_dims), scaled, context.config)
+        results = learn_family(
+            gps, family, context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE
+        )
+        n_evaluations += sum(result.n_evaluations for result in results)
+        posterior = loo_posterior(gps, family, data.labels)
+        scores.append(outputs_score(posterior, outputs))
+        loading = outputs.loading.round(3).tolist()
+        logger.info("outputs as %s: leave-one-out score %.4f", loading, scores[-1])
+    return candidates[int(np.argmin(scores))], n_evaluations
+
+
+def rank_kernels(
+    gps: LeafGPs, labels: Index, sample: TrainingData, context: FitContext
+) -> KernelRanking:
+    """Score every candidate kernel after learning on the leaves of ``gps``.
+
+    ``labels`` mark duplicate inputs among their rows; ``sample`` are the rows that kernels are computed from.
+
+    The evidence may have an optimum that explains as noise what is signal of short length scale, and smooth kernels are drawn to
+    it. So candidates are learned from smooth to rough and, from the beginning again, from rough to smooth; where the second pass
+    ends with far more evidence it has found another optimum, and leave-one-out decides between the two.
+    """
+    with span(0.0, 0.5, "trying kernels"):
+        first = _learn_in_turn(gps, sample, context, CANDIDATES)
+    with span(0.5, 0.9, "trying kernels"):
+        second = _learn_in_turn(gps, sample, context, CANDIDATES[::-1])
+    margin = FAR_BETTER * len(gps.leaf_rows.flat)
+    ranked: list[tuple[float, Family]] = []
+    for kernel in CANDIDATES:
+        optima = [first[kernel].family]
+        if (second[kernel].evidence > first[kernel].evidence + margin).any():
+            optima.append(second[kernel].family)
+        scores = [kernel_score(loo_posterior(gps, family, labels)) for family in optima]
+        best = int(np.argmin(scores))
+        logger.info("kernel %s: leave-one-out score %.4f", kernel, scores[best])
+        ranked.append((scores[best], optima[best]))
+    ranked.sort(key=lambda scored: scored[0])
+    return KernelRanking(
+        {family.kernel: score for score, family in ranked},
+        [family for _, family in ranked],
+        sum(trial.n_evaluations for trials in (first, second) for trial in trials.values()),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A family that has learned, the evidence of every output, and evaluations spent."""
+
+    family: Family
+    evidence: Array
+    n_evaluations: int
+
+
+def _learn_in_turn(
+    gps: LeafGPs, sample: TrainingData, context: FitContext, kernels: Sequence[str]
+) -> dict[str, _Trial]:
+    """Learn one kernel after the other, each starting where the one before it ended."""
+    trials: dict[str, _Trial] = {}
+    previous: Family | None = None
+    for k, kernel in enumerate(kernels):
+        family = build_family(kernel, sample, context.config)
+        if previous is not None:
+            for process, learned in zip(family.processes, previous.processes, strict=True):
+                process.theta = learned.theta
+        with span(k / len(kernels), (k + 1) / len(kernels), f"trying kernel {kernel}"):
+            results = learn_family(
+                gps, family, context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE
+            )
+        evidence = np.array([result.objective for result in results])
+        trials[kernel] = _Trial(family, evidence, sum(r.n_evaluations for r in results))
+        previous = family
+    return trials
+
+
+def kernel_score(posterior: LeafPosterior) -> float:
+    """Score the leave-one-out predictions of leaves, each of its rows in one leaf. Lower is better.
+
+    The sum of the mean negative log density, in the units of the leaf GPs, and of the log of the root mean squared error: densities
+    alone would trade a worse mean for sharp peaks. The worse of two: each row left out alone, which is what a random split
+    measures, and left out with all its duplicates, which is what new inputs will see. Noise near zero looks fine on duplicates left
+    out together and is a disaster on rows seen twice.
+    """
+
+    def score(predicted: Mixture) -> float:
+        error = np.average((y - predicted.component_means[:, 0]) ** 2, axis=0, weights=trust)
+        error = np.maximum(error, np.finfo(np.float64).tiny)  # a constant output has no error
+        return float(-predicted.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
+
+    predictions, y, known_noise = _loo_predictions(posterior, None)
+    trust = None
+    if known_noise is not None:  # errors that are mostly known noise say little about a kernel
+        usual = np.median(predictions[0].var - known_noise, axis=0)
+        trust = usual / (usual + known_noise)
+    return max(score(predicted) for predicted in predictions)
+
+
+def outputs_score(posterior: LeafPosterior, outputs: OutputScaling) -> float:
+    """Score the leave-one-out predictions of several outputs, jointly and one by one. Lower is better.
+
+    The sum of the joint negative log density and those of the marginals. The joint one alone rewards whatever makes correlated
+    outputs independent, however much worse each of them is then predicted.
+    """
+    (predicted, _), z, _ = _loo_predictions(posterior, outputs)
+    y = outputs.mean_to_user(z)
+    return float(-predicted.joint_logpdf(y).mean() - predicted.logpdf(y).sum(axis=1).mean())
+
+
+def _loo_predictions(
+    posterior: LeafPosterior, outputs: OutputScaling | None
+) -> tuple[tuple[Mixture, Mixture], Array, Array | None]:
+    """Predict every row of disjoint leaves from the leaf's other rows.
+
+    Each row is in one leaf, so there is nothing to weight: a prediction is the leaf's, spread over the shapes of a gate.
+
+    Returns
+    -------
+    tuple of Mixture
+        Each row left out alone, and left out with its duplicates; in the units of ``outputs``.
+    ndarray of shape (n_rows, n_outputs)
+        Observations in the units of the leaf GPs.
+    ndarray of shape (n_rows, n_outputs) or None
+        Their known noise variances.
+    """
+    loo = posterior.leave_one_out()
+    rows = np.unique(posterior.leaf_rows.flat)
+    scales = loo.scales_without(rows)
+    alone, grouped = (loo.components(rows, with_duplicates) for with_duplicates in (False, True))
+    known_noise = loo.known_noise(rows)
+    gate = fit_gate(
+        alone,
+        scales,
+        np.zeros(alone.leaf.shape),
+        loo.observed(rows),
+        local_scale=True,
+        known_noise=known_noise,
+    )
+    weights = np.tile(gate.shape_weights, (len(rows), 1))
+
+    def mixture(components: Components) -> Mixture:
+        variance = components.variance * scales * gate.shape_variances[:, None]
+        if known_noise is not None:
+            variance = variance + known_noise[:, None, :]
+        means = np.repeat(components.mean, len(gate.shape_weights), axis=1)
+        return Mixture(weights, means, variance, outputs, squeeze=False)
+
+    return (mixture(alone), mixture(grouped)), loo.observed(rows), known_noise
+
+
+def _max_correlation(Y: Array) -> float:
+    """Return the largest absolute correlation between two outputs."""
+    centred = Y - Y.mean(axis=0)
+    scale = np.sqrt(np.square(centred).sum(axis=0))
+    varying = centred[:, scale > 0] / scale[scale > 0]
+    if varying.shape[1] < 2:
+        return 0.0
+    matrix = varying.T @ varying
+    return float(np.max(np.abs(matrix - np.diag(np.diag(matrix)))))

@@ -1,0 +1,240 @@
+"""The training data of a fit, and the GPs that are set up on it.
+
+A fit scales its rows once (:class:`TrainingData`), builds kernels in those units (:func:`build_family`) and sets up leaf GPs
+(:func:`set_up_leaves`). Where the rows are, in memory or on disk, is known to a :class:`RowSource` only.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.validation import check_in_range, check_variance
+from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.duplicates import equal_rows
+from dsmgp.experts.interface import LeafGPs
+from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
+from dsmgp.gp.kernels import dominant_periods, set_periods
+from dsmgp.gp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process, kernels_by_leaf
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.tensors import as_tensor
+from dsmgp.tree.columns import Columns
+from dsmgp.tree.nodes import Leaf, Node, leaves
+
+__all__ = [
+    "InMemoryRows",
+    "LeafFamilies",
+    "RowSource",
+    "TrainingData",
+    "build_family",
+    "check_leaf_memory",
+    "set_up_leaves",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Rows in the user's units, and as the leaf GPs see them.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_rows, n_dims)
+    Y : ndarray of shape (n_rows, n_outputs)
+    noise : ndarray of shape (n_rows, n_outputs) or None
+        Known noise variances, which add to the noise that is learned.
+    inputs, outputs : InputScaling, OutputScaling
+    labels : ndarray of shape (n_rows,)
+        Equal for rows with duplicate inputs.
+    device, dtype : where and how precisely the leaf GPs see the rows
+    """
+
+    X: Array
+    Y: Array
+    noise: Array | None
+    inputs: InputScaling
+    outputs: OutputScaling
+    labels: Index
+    device: torch.device
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, X: Array, Y: Array, config: FitConfig, noise: Array | None = None) -> TrainingData:
+        """Scale inputs and outputs column by column, or not at all."""
+        return cls(
+            X,
+            Y,
+            noise,
+            InputScaling.of(X, config.standardize),
+            OutputScaling.of(Y, config.standardize),
+            equal_rows(X),
+            config.executor.driver_device(config.device),
+            config.dtype,
+        )
+
+    def with_outputs(self, outputs: OutputScaling) -> TrainingData:
+        """Return the same rows under another output scaling."""
+        return self if outputs is self.outputs else replace(self, outputs=outputs)
+
+    @property
+    def n_dims(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_outputs(self) -> int:
+        return int(self.Y.shape[1])
+
+    @cached_property
+    def scaled_X(self) -> Tensor:
+        """Inputs as the leaf GPs see them, (n_rows, n_dims)."""
+        scaled = check_in_range(self.inputs.to_experts(self.X), "X", self.dtype == torch.float32)
+        return as_tensor(scaled, (self.device, self.dtype))
+
+    @cached_property
+    def scaled_Y(self) -> Tensor:
+        """Outputs as the leaf GPs see them, (n_rows, n_outputs)."""
+        scaled = check_in_range(self.outputs.to_experts(self.Y), "y", self.dtype == torch.float32)
+        return as_tensor(scaled, (self.device, self.dtype))
+
+    @cached_property
+    def known_noise(self) -> Tensor | None:
+        """Known noise variances as the leaf GPs see them, (n_rows, n_outputs)."""
+        if self.noise is None:
+            return None
+        return as_tensor(self.outputs.noise_to_experts(self.noise), (self.device, self.dtype))
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Inputs in the user's units, ranked, as trees grow on them."""
+        return Columns(self.X)
+
+    @cached_property
+    def input_spread(self) -> Array:
+        """Standard deviation of each input as the leaf GPs see it, (n_dims,)."""
+        return InputScaling.of(self.inputs.to_experts(self.X), True).scale
+
+
+def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
+    """Build the processes of a kernel, one per output, at the values from which learning starts."""
+    single = config.dtype == torch.float32
+    variance = 1.0
+    if not config.standardize:  # mean variance of the outputs as the leaf GPs see them
+        scale = OutputScaling.of(data.Y, True).loading
+        variance = check_variance(float(np.square(scale).sum() / data.n_outputs), single)
+    process = build_process(
+        kernel,
+        config.mean,
+        config.noise_variance,
+        data.n_dims,
+        noise_floor=SINGLE_NOISE_FLOOR if single else NOISE_FLOOR,
+        spread=data.input_spread,
+        variance=variance,
+    )
+    if isinstance(kernel, str) and "periodic" in kernel:
+        Z, y = data.inputs.to_experts(data.X), data.outputs.to_experts(data.Y)[:, 0]
+        set_periods(process.kernel, dominant_periods(Z, y))
+    return Family(str(kernel), [copy.deepcopy(process) for _ in range(data.n_outputs)])
+
+
+@dataclass(frozen=True, eq=False)
+class LeafFamilies:
+    """A tree, and the family (kernel, mean and noise) of each of its leaves.
+
+    Attributes
+    ----------
+    tree : Node
+    families : list of Family
+    family : ndarray of shape (n_leaves,)
+        Which of the families each leaf belongs to.
+    """
+
+    tree: Node
+    families: list[Family]
+    family: Index
+
+
+def set_up_leaves(
+    leaves: Sequence[Leaf],
+    kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
+    data: TrainingData,
+    config: FitConfig,
+) -> LeafGPs:
+    """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf."""
+    check_leaf_memory(max(leaf.n_rows for leaf in leaves), config)
+    return config.executor.leaf_gps(
+        leaves,
+        data.scaled_X,
+        data.scaled_Y,
+        kernels,
+        0.25 * config.memory,
+        data.known_noise,
+        data.labels,
+    )
+
+
+class RowSource(Protocol):
+    """Where the rows of a fit are: in memory, or on disk."""
+
+    @property
+    def data(self) -> TrainingData:
+        """The rows that scaling, kernels and tree are computed from: all rows, or a sample."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of all rows."""
+
+    @property
+    def labels(self) -> Index | None:
+        """Labels of duplicate inputs among all rows; None where the leaf GPs of :meth:`set_up` know them."""
+
+    def rows_of(
+        self, leaves: Sequence[Leaf], outputs: OutputScaling
+    ) -> tuple[TrainingData, list[Leaf]]:
+        """Return all rows in the regions of leaves that were grown on ``data``, and the leaves with their rows among these."""
+
+    def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
+        """Set up the GPs of all leaves of a tree on all rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class InMemoryRows:
+    """A :class:`RowSource` that holds all rows."""
+
+    data: TrainingData
+    config: FitConfig
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.data.X)
+
+    @property
+    def labels(self) -> Index:
+        return self.data.labels
+
+    def rows_of(
+        self, leaves: Sequence[Leaf], outputs: OutputScaling
+    ) -> tuple[TrainingData, list[Leaf]]:
+        return self.data.with_outputs(outputs), list(leaves)
+
+    def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
+        kernels = kernels_by_leaf(tree.families, tree.family, self.data.n_dims)
+        data = self.data.with_outputs(outputs)
+        return set_up_leaves(leaves(tree.tree), kernels, data, self.config)
+
+
+def check_leaf_memory(largest: int, config: FitConfig) -> None:
+    """Refuse a leaf of ``largest`` rows if its matrices do not fit in memory, before anything is allocated."""
+    if largest > config.max_leaf_rows:
+        need, limit = LEAF_MATRICES * largest**2 * config.dtype.itemsize, config.leaf_memory
+        raise ValueError(
+            f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
+            f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
+            "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
+        )

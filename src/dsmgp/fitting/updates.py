@@ -1,0 +1,244 @@
+"""Online updates: functions that take a fitted state and return one with rows added or removed, or reviewed.
+
+Added and removed rows change the leaves that they reach; tree, scaling, hyperparameters and gate stay. After many
+changes maintenance is due: a *review* cuts leaves that have outgrown their size and fits scales and gate again, and
+in the end everything is fitted again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.validation import check_in_range
+from dsmgp.experts.duplicates import equal_rows
+from dsmgp.experts.online import OnlineLeafPosterior
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.learning import length_scales
+from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.linalg.tensors import as_tensor
+from dsmgp.mixture.model import Model
+from dsmgp.mixture.weighting import LOOSample, weigh
+from dsmgp.tree.nodes import Leaf, Node, Product, leaves, map_leaves
+from dsmgp.tree.routing import Routes
+
+__all__ = ["add_rows", "recondition", "remove_rows", "review", "update"]
+
+logger = logging.getLogger("dsmgp")
+
+# A leaf is cut when it holds this many times the rows of the largest leaf of its partition.
+OUTGROWN = 1.5
+# Factors of updated leaves may take this share of the memory of all others; beyond it all leaves are reconditioned.
+ONLINE_SHARE = 0.5
+
+
+def update(
+    state: FittedState,
+    n_rows: int,
+    change: Callable[[FittedState, slice], FittedState],
+    config: FitConfig,
+    rng: Callable[[], np.random.Generator],
+    refit: Callable[[FittedState], FittedState] | None,
+) -> FittedState:
+    """Apply a change to all rows, and perform maintenance whenever it is due.
+
+    Parameters
+    ----------
+    state : FittedState
+    n_rows : int
+        Rows to add or remove.
+    change : callable
+        Adds or removes a slice of these rows.
+    config : FitConfig
+    rng : callable
+        Returns a new generator for each maintenance step.
+    refit : callable or None
+        Fits a model to the rows of a state; None if no maintenance is wanted.
+    """
+    first, steps = 0, []
+
+    def maintain(state: FittedState) -> FittedState:
+        assert refit is not None
+        if state.fit_is_due:
+            lost = "" if state.mixture.thetas is None else ", without what was fine-tuned"
+            state = refit(state)
+            steps.append(f"fitted again on {len(state.rows)} rows{lost}")
+        else:
+            state, n_cut = review(state, config, rng())
+            steps.append(f"scales and gate fitted again, {n_cut} leaves cut")
+        logger.info("%s", steps[-1])
+        return state
+
+    if refit is not None and state.review_is_overdue:
+        state = maintain(state)
+    while first < n_rows:
+        last = n_rows if refit is None else min(n_rows, first + state.until_review)
+        state = change(state, slice(first, last))
+        first = last
+        if refit is not None and state.review_is_due:
+            state = maintain(state)
+    return replace(state, maintenance=tuple(steps))
+
+
+def add_rows(state: FittedState, X: Array, Y: Array, noise: Array | None) -> FittedState:
+    """Add training rows, with known noise variances if there are any."""
+    model, known_noise = state.mixture, _noise_to_experts(state.mixture, noise)
+    rows = state.rows.added(X, Y, noise)
+    ids = rows.ids[len(state.rows) :]
+    single = model.leaf_posterior.leaf_gps.X.dtype == torch.float32
+    scaled = (
+        check_in_range(model.inputs.to_experts(X), "X", single),
+        check_in_range(model.outputs.to_experts(Y), "y", single),
+    )
+    return _updated(
+        state, rows, X, lambda online, routes: online.with_rows(routes, ids, *scaled, known_noise)
+    )
+
+
+def remove_rows(state: FittedState, ids: Index) -> FittedState:
+    """Remove training rows by their numbers."""
+    positions = state.rows.positions(ids)
+    removed, rows = state.rows.X[positions], state.rows.removed(positions)
+    return _updated(state, rows, removed, lambda online, routes: online.without_rows(routes, ids))
+
+
+def recondition(state: FittedState) -> FittedState:
+    """Condition all leaves together on the present rows, and compute LOO scores; nothing to do without updates."""
+    if state.scores is not None:
+        return state
+    every = np.arange(len(state.partition_sizes))
+    return _conditioned(state, state.tree, every, None, np.random.default_rng(0))
+
+
+def review(
+    state: FittedState, config: FitConfig, rng: np.random.Generator
+) -> tuple[FittedState, int]:
+    """Cut outgrown leaves and fit scales and gate again; return the number of leaves that were cut, too."""
+    unit = length_scales(state.model.families[0], state.model.inputs.scale)
+    tree, origin = _cut_outgrown(state.tree, state.rows.X, state.partition_sizes, unit)
+    n_cut = len(np.unique(origin[np.flatnonzero(np.bincount(origin)[origin] > 1)]))
+    reviewed = _conditioned(state, tree, origin, config, rng)
+    return replace(reviewed, n_reviewed=state.n_changed), n_cut
+
+
+def _updated(
+    state: FittedState,
+    rows: TrainingRows,
+    changed: Array,
+    change: Callable[[OnlineLeafPosterior, Routes], OnlineLeafPosterior],
+) -> FittedState:
+    """Return the state with other rows; inputs of those added or removed are ``changed``."""
+    model = state.mixture
+    n_changed = state.n_changed + len(changed)
+    updated = replace(state, rows=rows, n_changed=n_changed, scores=None)
+    online = model.leaf_posterior.online(state.rows.ids)
+    routes = model.router.route(changed)
+    if online.n_bytes(routes.leaf) > ONLINE_SHARE * online.memory:
+        return recondition(updated)
+    online = change(online, routes)
+    scales = model.scales
+    if state.local_scale:
+        scales = scales.copy()
+        scales[routes.leaf] = online.scales(routes.leaf)
+    return replace(updated, model=replace(model, leaf_posterior=online, scales=scales))
+
+
+def _noise_to_experts(model: Model, noise: Array | None) -> Array | None:
+    """Scale known noise variances like the outputs of the experts."""
+    if noise is None:
+        return None
+    if not model.outputs.diagonal:
+        raise ValueError(
+            "noise cannot be given here: the outputs were mixed when the model was fitted without it; "
+            "call fit on all rows with their noise"
+        )
+    return model.outputs.noise_to_experts(noise)
+
+
+def _conditioned(
+    state: FittedState,
+    tree: Node,
+    origin: Index,
+    config: FitConfig | None,
+    rng: np.random.Generator,
+) -> FittedState:
+    """Condition all leaves of a tree on the present rows.
+
+    Parameters
+    ----------
+    origin : ndarray of shape (n_leaves of the tree,)
+        The leaf of the present model from which each leaf takes its hyperparameters.
+    config : FitConfig or None
+        To fit the gate again; None keeps it.
+    """
+    model, rows = state.mixture, state.rows
+    old = model.leaf_posterior
+    like, labels = old.leaf_gps.X, equal_rows(rows.X)
+    known_noise = _noise_to_experts(model, rows.noise)
+    leaf_gps = old.leaf_gps.rebuild(
+        leaves(tree),
+        as_tensor(model.inputs.to_experts(rows.X), like),
+        as_tensor(model.outputs.to_experts(rows.Y), like),
+        [[kernels[k] for k in origin] for kernels in old.leaf_gps.kernels],
+        None if known_noise is None else as_tensor(known_noise, like),
+        labels,
+    )
+    kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
+    fits_gate = config is not None and model.weights == "gated"
+    n_gate_rows = EFFORTS[config.effort].n_gate_rows if config and fits_gate else 0
+    sample = LOOSample.draw(len(rows), n_gate_rows, rng)
+    conditioned = replace(
+        model,
+        tree=tree,
+        family=model.family[origin],
+        leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, labels, sample.rows),
+        scales=model.scales[origin],
+        thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
+    )
+    weighed, scores = weigh(conditioned, state.local_scale, sample)
+    sizes = state.partition_sizes[origin]
+    return replace(state, model=weighed, scores=scores, partition_sizes=sizes)
+
+
+def _cut_outgrown(root: Node, X: Array, sizes: Index, unit: Array) -> tuple[Node, Index]:
+    """Cut every leaf that holds too many rows; return the tree, and for each new leaf the old one it comes from."""
+    parts: list[Node] = []
+
+    def cut(leaf: Leaf) -> Node:
+        parts.append(_cut(leaf, X, OUTGROWN * sizes[len(parts)], unit))
+        return parts[-1]
+
+    tree = map_leaves(root, cut)
+    return tree, np.repeat(np.arange(len(parts)), [len(leaves(part)) for part in parts])
+
+
+def _cut(leaf: Leaf, X: Array, most: float, unit: Array) -> Node:
+    """Halve a leaf along the input in which its rows are spread most, until no part holds too many rows."""
+    if leaf.n_rows <= most or leaf.rows is None:
+        return leaf
+    inside = X[leaf.rows]
+    for dimension in np.argsort(-np.ptp(inside, axis=0) / unit, kind="stable").tolist():
+        column = inside[:, dimension]
+        values = np.unique(column)
+        if len(values) < 2:
+            continue
+        # Halfway between the two values around the median: test points on both sides are equally close to the cut.
+        middle = int(np.clip(np.searchsorted(values, np.median(column)), 1, len(values) - 1))
+        split = 0.5 * (values[middle - 1] + values[middle])
+        if not values[middle - 1] < split:
+            split = values[middle]
+        below = column < split
+        halves = [
+            _cut(Leaf(region, leaf.rows[side]), X, most, unit)
+            for region, side in zip(
+                leaf.region.split(dimension, [split]), (below, ~below), strict=True
+            )
+        ]
+        return Product(tuple(halves), dimension, (float(split),))
+    return leaf  # all of its rows are equal

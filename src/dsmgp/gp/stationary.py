@@ -1,0 +1,303 @@
+"""Stationary ARD kernels in closed form: covariance matrices of many leaves at once, and gradients through them.
+
+With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, every kernel here is
+``outputscale * k(r2)``. All share one gradient by the length scales. For ``W = 2 dL/dK``,
+``G = W * outputscale * (-dk/dr2)`` and ``g_i = sum_j G_ij``,
+
+    dL / d log lengthscale_d = sum_ij G_ij (z_id - z_jd)^2 = 2 sum_i g_i z_id^2 - 2 sum_i z_id (G Z)_id,
+
+which is one matrix product for all dimensions.
+
+Shapes: (leaves, rows, dims) for inputs, (leaves, rows, rows) for matrices, (leaves, parameters) for gradients. To add a
+kernel, write a function of ``r2`` like :func:`_rbf` and enter it in ``_KERNELS``;
+:func:`dsmgp.gp.process.closed_form` maps GPyTorch's kernels to these names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["BoundStationaryKernel", "Pullback", "StationaryKernel", "distance"]
+
+#: Takes ``W = 2 dL/dK`` (which it may overwrite), ``dL/dmean``, ``tr(W K)`` for K without noise, and ``tr W``; returns
+#: the gradient by the kernel parameters, (leaves, parameters).
+Pullback = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# Takes squared distances (which it may overwrite), output scale and shape, the latter two as (leaves, 1, 1). Returns the
+# covariances and a function that computes -dk/dr2.
+Radial = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Callable[[], Tensor]]]
+# Squared norms up to which the rounding error of the product form does not matter to a smooth kernel.
+HARMLESS_NORM = 1e4
+
+
+def _rbf(r2: Tensor, scale: Tensor, shape: Tensor | None) -> tuple[Tensor, Callable[[], Tensor]]:
+    """``exp(-r2 / 2)``."""
+    k = r2.mul_(-0.5).exp_().mul_(scale)
+    return k, lambda: k * 0.5
+
+
+def _matern12(
+    r2: Tensor, scale: Tensor, shape: Tensor | None
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """``exp(-r)``."""
+    r = r2.sqrt_()
+    k = torch.neg(r).exp_().mul_(scale)
+    return k, lambda: torch.where(r > 0, k / r, 0.0).mul_(0.5)
+
+
+def _matern32(
+    r2: Tensor, scale: Tensor, shape: Tensor | None
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """``(1 + a) exp(-a)`` with ``a = sqrt(3) r``."""
+    a = r2.sqrt_().mul_(math.sqrt(3.0))
+    decay = torch.neg(a).exp_().mul_(scale)
+    return a.add_(1.0).mul_(decay), lambda: decay * 1.5
+
+
+def _matern52(
+    r2: Tensor, scale: Tensor, shape: Tensor | None
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) r``."""
+    a = r2.sqrt_().mul_(math.sqrt(5.0))
+    decay = torch.neg(a).exp_().mul_(scale)
+    linear = (a + 1.0).mul_(decay)
+    return a.square_().mul_(decay).div_(3.0).add_(linear), lambda: linear * (5.0 / 6.0)
+
+
+def _rq(r2: Tensor, scale: Tensor, shape: Tensor | None) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Rational quadratic: ``(1 + r2 / (2 shape))^-shape``."""
+    assert shape is not None
+    base = r2.div_(2.0 * shape).add_(1.0)
+    k = base.pow(-shape).mul_(scale)
+    return k, lambda: (k / base).mul_(0.5)
+
+
+_KERNELS: dict[str, Radial] = {
+    "rbf": _rbf,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+    "rq": _rq,
+}
+
+
+@dataclass(frozen=True)
+class StationaryKernel:
+    """A scaled stationary ARD kernel with a simple mean, without hyperparameters.
+
+    The vector of kernel parameters is: length scales, output scale, shape (rq only), parameters of the mean (constant:
+    the constant; linear: weights and bias), noise variance.
+
+    Attributes
+    ----------
+    kind : {"rbf", "matern12", "matern32", "matern52", "rq"}
+    columns : tuple of int
+        Inputs that the kernel depends on.
+    mean_kind : {"zero", "constant", "linear"}
+    """
+
+    kind: str
+    columns: tuple[int, ...]
+    mean_kind: str
+    batched = True  # many leaves are computed at once
+
+    def bind(self, kernel_parameters: Tensor) -> BoundStationaryKernel:
+        """Return the kernel at given hyperparameters, one vector for all leaves or one row per leaf."""
+        return BoundStationaryKernel(self, torch.atleast_2d(kernel_parameters))
+
+
+class BoundStationaryKernel:
+    """A stationary kernel at its hyperparameters.
+
+    Parameters
+    ----------
+    kernel : StationaryKernel
+    kernel_parameters : Tensor of shape (leaves, parameters)
+        Or with one row for all leaves.
+    """
+
+    def __init__(self, kernel: StationaryKernel, kernel_parameters: Tensor) -> None:
+        n, has_shape = len(kernel.columns), kernel.kind == "rq"
+        self.kernel = kernel
+        self.kernel_parameters = kernel_parameters
+        self.lengthscale = kernel_parameters[:, :n]  # (leaves, dims)
+        self.outputscale = kernel_parameters[:, n]  # (leaves,)
+        # (leaves, 1, 1), to meet matrices (leaves, rows, rows)
+        self.shape = kernel_parameters[:, n + 1, None, None] if has_shape else None
+        self.mean_parameters = kernel_parameters[:, n + 1 + has_shape : -1]
+        self.noise = kernel_parameters[:, -1]  # (leaves,)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return the prior mean, (leaves, rows)."""
+        if self.kernel.mean_kind == "zero":
+            return X.new_zeros(X.shape[:-1])
+        if self.kernel.mean_kind == "constant":
+            return self.mean_parameters.expand(X.shape[0], 1).expand(X.shape[:-1])
+        weights, bias = self.mean_parameters[:, :-1], self.mean_parameters[:, -1:]
+        return torch.matmul(X, weights.unsqueeze(-1)).squeeze(-1) + bias
+
+    def variance(self, X: Tensor) -> Tensor:
+        """Return the prior variance of f, (leaves, rows)."""
+        return self.outputscale.unsqueeze(-1).expand(X.shape[:-1])
+
+    def cross(self, A: Tensor, B: Tensor) -> Tensor:
+        """Return the covariance of f between rows of A and of B, (leaves, rows of A, rows of B)."""
+        centre = _centre(B[..., self._columns(B)])
+        a, b = self._scaled(A, centre), self._scaled(B, centre)
+        norms_a, norms_b = (a * a).sum(-1), (b * b).sum(-1)
+        r2 = _squared_distance(a, b, norms_a, norms_b)
+        pairs = _close_pairs(r2, norms_a, norms_b, smooth=self.kernel.kind != "matern12")
+        if pairs is not None:
+            r2[pairs] = _squared_differences(a, b, pairs).sum(-1)
+        k, _ = _KERNELS[self.kernel.kind](r2, self.outputscale[:, None, None], self.shape)
+        return k
+
+    def covariance(self, X: Tensor, mask: Tensor) -> tuple[Tensor, Pullback]:
+        """Return the covariance of f at training rows, and the function that takes gradients back.
+
+        Parameters
+        ----------
+        X : Tensor of shape (leaves, rows, dims)
+        mask : Tensor of shape (leaves, rows)
+            False in padding; a padded row is independent of all others.
+
+        Returns
+        -------
+        K : Tensor of shape (leaves, rows, rows)
+        pullback : Pullback
+            From ``dL/dK`` and ``dL/dmean`` to the gradient by the kernel parameters.
+        """
+        kind = self.kernel.kind
+        z = self._scaled(X, _centre(X[..., self._columns(X)])) * mask.unsqueeze(-1)
+        norms = torch.where(mask, (z * z).sum(-1), _far(X.dtype))
+        r2 = _squared_distance(z, z, norms, norms)
+        r2.diagonal(dim1=-2, dim2=-1).zero_()
+        pairs = _close_pairs(r2, norms, norms, smooth=kind != "matern12")
+        if pairs is not None:
+            leaf, i, j = pairs
+            off_diagonal = i != j
+            pairs = (leaf[off_diagonal], i[off_diagonal], j[off_diagonal])
+            differences = _squared_differences(z, z, pairs)
+            r2[pairs] = differences.sum(-1)
+        r2_kept = r2.clone() if kind == "rq" else None
+        K, slope = _KERNELS[kind](r2, self.outputscale[:, None, None], self.shape)
+        if kind == "rq":
+            # Its tail is a power of the distance, which does not vanish in padding.
+            K *= mask.unsqueeze(-1) & mask.unsqueeze(-2)
+
+        def pullback(W: Tensor, mean_gradient: Tensor, tr_WK: Tensor, tr_W: Tensor) -> Tensor:
+            after = [0.5 * tr_WK / self.outputscale]
+            if r2_kept is not None:
+                after.append(self._shape_gradient(W, K, r2_kept))
+            after += [*self._mean_gradients(X, mean_gradient), 0.5 * tr_W]
+            G = W.mul_(slope())
+            G.diagonal(dim1=-2, dim2=-1).zero_()
+            by_log = z.new_zeros(len(z), z.shape[-1])
+            if pairs is not None and pairs[0].numel():
+                # Their slope is steep and their distance small: sum pair by pair, where the general form would
+                # subtract two large numbers.
+                by_log.index_add_(0, pairs[0], G[pairs].unsqueeze(-1) * differences)
+                G[pairs] = 0.0
+            g = G.sum(-1, keepdim=True)
+            by_log += 2.0 * (g * z * z - z * torch.matmul(G, z)).sum(-2)
+            return torch.cat(
+                [by_log / self.lengthscale, *(part.reshape(len(z), -1) for part in after)], -1
+            )
+
+        return K, pullback
+
+    def _shape_gradient(self, W: Tensor, K: Tensor, r2: Tensor) -> Tensor:
+        """Gradient by the shape of the rational quadratic kernel, (leaves,)."""
+        assert self.shape is not None
+        u = r2 / (2.0 * self.shape)
+        return 0.5 * (W * K * (u / (1.0 + u) - torch.log1p(u))).sum((-2, -1))
+
+    def _mean_gradients(self, X: Tensor, mean_gradient: Tensor) -> list[Tensor]:
+        """Gradients by the parameters of the mean, in their order."""
+        if self.kernel.mean_kind == "zero":
+            return []
+        total = mean_gradient.sum(-1, keepdim=True)
+        if self.kernel.mean_kind == "constant":
+            return [total]
+        return [torch.matmul(mean_gradient.unsqueeze(-2), X).squeeze(-2), total]
+
+    def _scaled(self, X: Tensor, centre: Tensor) -> Tensor:
+        return (X[..., self._columns(X)] - centre) / self.lengthscale.unsqueeze(-2)
+
+    def _columns(self, X: Tensor) -> slice | list[int]:
+        every = self.kernel.columns == tuple(range(X.shape[-1]))
+        return slice(None) if every else list(self.kernel.columns)
+
+
+# Squared distances by one matrix product, corrected for rows that almost coincide
+
+
+def distance(x1: Tensor, x2: Tensor, square: bool = False) -> Tensor:
+    """Return distances (..., n, m) that autograd can differentiate, also between equal rows, where the slope is zero."""
+    centre = _centre(x1.detach())
+    a, b = x1 - centre, x2 - centre
+    norms_a, norms_b = (a * a).sum(-1), (b * b).sum(-1)
+    squared = _squared_distance(a, b, norms_a, norms_b)
+    pairs = _close_pairs(squared.detach(), norms_a.detach(), norms_b.detach(), smooth=False)
+    assert pairs is not None
+    *batch, i, j = pairs
+    if i.numel():
+        difference = (
+            a.expand(*squared.shape[:-2], *a.shape[-2:])[(*batch, i)]
+            - (b.expand(*squared.shape[:-2], *b.shape[-2:])[(*batch, j)])
+        )
+        squared = squared.index_put((*batch, i, j), (difference * difference).sum(-1))
+    if square:
+        return squared
+    tiny = torch.finfo(squared.dtype).tiny
+    return squared.clamp_min(tiny).sqrt()
+
+
+def _squared_distance(a: Tensor, b: Tensor, norms_a: Tensor, norms_b: Tensor) -> Tensor:
+    """``|a_i - b_j|^2`` for a (..., n, d) and b (..., m, d), as one product of widened matrices.
+
+    ``norms`` are the squared norms of the rows. A norm of :func:`_far` puts a row infinitely far from all others,
+    which keeps padding out of a batch at no cost.
+    """
+    wide_a = torch.cat(
+        [a * -2.0, norms_a.unsqueeze(-1), torch.ones_like(norms_a).unsqueeze(-1)], -1
+    )
+    wide_b = torch.cat([b, torch.ones_like(norms_b).unsqueeze(-1), norms_b.unsqueeze(-1)], -1)
+    return torch.matmul(wide_a, wide_b.mT).clamp_min_(0.0)
+
+
+def _far(dtype: torch.dtype) -> float:
+    """A squared norm so large that every kernel but rq vanishes, and its square is finite."""
+    return float(torch.finfo(dtype).max) ** 0.5
+
+
+def _centre(X: Tensor) -> Tensor:
+    """Median of the rows (..., n, d), which outliers do not move."""
+    return X.median(dim=-2, keepdim=True).values
+
+
+def _close_pairs(
+    squared: Tensor, norms_a: Tensor, norms_b: Tensor, smooth: bool
+) -> tuple[Tensor, ...] | None:
+    """Pairs of rows so close that the product form has lost their distance to rounding; None if that is harmless.
+
+    Its error is a few ulps of the norms. A kernel ``smooth`` in the squared distance does not see it as long as norms
+    are moderate; a kernel in the distance itself (Matern-1/2) sees the square root of the error.
+    """
+    real = norms_a < _far(norms_a.dtype)
+    if smooth and float(torch.where(real, norms_a, 0.0).amax()) < HARMLESS_NORM:
+        return None
+    threshold = torch.finfo(squared.dtype).eps ** 0.55
+    close = squared < threshold * (norms_a.unsqueeze(-1) + norms_b.unsqueeze(-2))
+    return torch.nonzero(close, as_tuple=True)
+
+
+def _squared_differences(a: Tensor, b: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
+    """Squared differences of chosen pairs, (pairs, dims)."""
+    leaf, i, j = pairs
+    difference = a[leaf, i] - b[leaf, j]
+    return difference * difference

@@ -1,0 +1,78 @@
+"""The part of a summary that describes a fitted mixture: tree, evidence, gate, and how the leaves' kernels differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsmgp._util.arrays import Index
+from dsmgp.gp.leaf_parameters import parameter_names
+from dsmgp.mixture.fitted_model import Description
+from dsmgp.tree.nodes import depth, log_n_induced_trees, n_induced_trees
+
+if TYPE_CHECKING:
+    from dsmgp.mixture.model import Model
+
+__all__ = ["describe_mixture"]
+
+
+def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
+    """Describe a mixture whose leaves are all conditioned (see :func:`dsmgp.fitting.updates.recondition`)."""
+    sizes = model.leaf_posterior.leaf_sizes
+    n_effective = model.posterior.n_effective_trees
+    facts = [
+        f"tree            {len(sizes)} leaves of {sizes.min()} to {sizes.max()} rows "
+        f"(median {np.median(sizes):.0f}), {depth(model.tree)} layer(s) of sum nodes",
+        f"induced trees   {_tree_count(model)}, of which {n_effective:.3g} carry the posterior",
+        f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / model.n_rows:.4g} per row)",
+    ]
+    if (plan := model.leaf_posterior.sharing) is not None:
+        facts.append(
+            f"shared factors  {len(plan.flops)} of {len(sizes)} leaves factorised, {plan.saving:.0%} of the work saved"
+        )
+    if (gate := model.gate) is not None:
+        shapes = zip(gate.shape_weights, gate.shape_variances, strict=True)
+        facts.append(
+            f"gate            variance^{0 - gate.variance_exponent:.3g} scale^{0 - gate.scale_exponent:.3g}, "
+            "leaf variances times " + ", ".join(f"{c:.3g} ({w:.0%})" for w, c in shapes)
+        )
+    notes = [*_family_notes(model, sizes), *_tuning_notes(model, output_names)]
+    return Description("Deep structured mixture of GPs", facts, notes)
+
+
+def _tree_count(model: Model) -> str:
+    log_count = log_n_induced_trees(model.tree)
+    if log_count < 40:
+        return f"{n_induced_trees(model.tree):,}"
+    return f"about 10^{log_count / math.log(10):.1f}"
+
+
+def _family_notes(model: Model, sizes: Index) -> Iterator[str]:
+    """List which leaves have which kernel, if they differ."""
+    if len(model.families) > 1:
+        parts = []
+        for number, family in enumerate(model.families):
+            inside = sizes[model.family == number]
+            parts.append(
+                f"{family.kernel} in {len(inside)} leaves of {inside.min()} to {inside.max()} rows"
+            )
+        yield "kernels used    " + ", ".join(parts) + "; the first:"
+
+
+def _tuning_notes(model: Model, output_names: Sequence[str]) -> Iterator[str]:
+    """List which hyperparameters were fine-tuned leaf by leaf, and how the noise varies."""
+    for output, theta in enumerate(model.thetas or []):
+        processes = [family.processes[output] for family in model.families]
+        shared = np.stack([process.theta.numpy() for process in processes])[model.family]
+        moved = (theta != shared).any(axis=0)
+        names = dict.fromkeys(np.array(parameter_names(processes[0]))[moved].tolist())
+        unit = abs(model.outputs.loading[output, output]) if model.outputs.diagonal else 1.0
+        std = np.sqrt(model.leaf_posterior.noise[:, output]) * unit
+        title = "fine-tuned      " + (f"{output_names[output]}: " if len(output_names) > 1 else "")
+        yield (
+            f"{title}{', '.join(names) or 'nothing moved'}; noise std of the leaves {std.min():.4g} to "
+            f"{std.max():.4g} (median {np.median(std):.4g}). Below, the common values before that:"
+        )

@@ -1,0 +1,154 @@
+"""The interface of a fitted model, which the mixture and the change-point model both implement.
+
+The estimator, plots, reports and the command line use this interface only. What a model does not support it lists in
+``unsupported``, and :func:`check_supported` refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from dsmgp._util.arrays import Array
+from dsmgp.gp.process import Family, Process
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.inference import Posterior
+from dsmgp.mixture.splits import Splits
+from dsmgp.tree.nodes import Node
+
+__all__ = ["Description", "FittedModel", "Unsupported", "check_supported"]
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """Methods and attributes of the estimator that a model does not support.
+
+    Attributes
+    ----------
+    reason : str
+        Completes "... is not available".
+    remedies : mapping of str to str
+        By method or attribute, what to use instead.
+    """
+
+    reason: str = ""
+    remedies: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Description:
+    """The lines of a summary that describe a model, apart from its kernels.
+
+    Attributes
+    ----------
+    title : str
+    facts : sequence of str
+        Lines about structure, evidence and weights.
+    kernel_notes : sequence of str
+        Lines about how the kernels of leaves differ.
+    kernel_score : str
+        What the scores of the kernels that were tried are, if not leave-one-out scores.
+    """
+
+    title: str
+    facts: Sequence[str]
+    kernel_notes: Sequence[str] = ()
+    kernel_score: str = ""
+
+
+class FittedModel(Protocol):
+    """A fitted model. Inputs and predictions are in the user's units; arrays have the outputs in the last axis."""
+
+    @property
+    def tree(self) -> Node: ...
+    @property
+    def families(self) -> list[Family]:
+        """Kernel, mean and noise of the leaves; several if leaves differ in them."""
+
+    @property
+    def processes(self) -> list[Process]:
+        """The GP of each output, that of the first family."""
+
+    @property
+    def inputs(self) -> InputScaling: ...
+    @property
+    def outputs(self) -> OutputScaling: ...
+    @property
+    def weights(self) -> str:
+        """``"gated"``, ``"posterior"`` or ``"uniform"``."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of training rows."""
+
+    @property
+    def posterior(self) -> Posterior:
+        """Posterior over the induced trees."""
+
+    @property
+    def log_evidence(self) -> float:
+        """Log density of the training outputs."""
+
+    @property
+    def n_induced_trees(self) -> int:
+        """Number of partitions that are averaged."""
+
+    @property
+    def leaf_noise(self) -> Array:
+        """Noise variances in the experts' units, (n_leaves, n_outputs)."""
+
+    @property
+    def thetas(self) -> list[Array] | None:
+        """By output, the hyperparameters of each leaf if leaves were fine-tuned."""
+
+    @property
+    def change_dimension(self) -> int | None:
+        """The input along which there are change points; None if leaves have none."""
+
+    @property
+    def outlier_probability(self) -> Array | None:
+        """Posterior probability of each training row to be an outlier, if the model allows for outliers."""
+
+    @property
+    def unsupported(self) -> Unsupported: ...
+
+    def mean(self, X: Array) -> Array:
+        """Predictive mean, (n, n_outputs)."""
+
+    def moments(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """Predictive mean and standard deviation, (n, n_outputs) each."""
+
+    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
+        """Predictive distribution at each row."""
+
+    def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""
+
+    def draws(
+        self, X: Array, n_samples: int, rng: np.random.Generator, include_noise: bool = False
+    ) -> Array:
+        """Joint draws over the rows, (n, n_outputs, n_samples)."""
+
+    def noise_at(self, X: Array) -> Array:
+        """Noise variance at each row, (n, n_outputs)."""
+
+    def leaf_weights(self, X: Array) -> Array:
+        """Mixture weight of every leaf, averaged over the rows of X, (n_leaves,)."""
+
+    def split_posterior(self, dimension: int, values: Array) -> Splits:
+        """Posterior over splits and change points along an input whose training values are ``values``."""
+
+    def description(self, input_names: Sequence[str], output_names: Sequence[str]) -> Description:
+        """Return the lines of a summary."""
+
+
+def check_supported(model: FittedModel, name: str) -> None:
+    """Refuse a method (ValueError) or an attribute (AttributeError, so that ``hasattr`` works) of the estimator."""
+    remedy = model.unsupported.remedies.get(name)
+    if remedy is not None:
+        error = AttributeError if name.endswith("_") else ValueError
+        raise error(f"{name} is not available {model.unsupported.reason}; {remedy}")

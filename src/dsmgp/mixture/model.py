@@ -1,0 +1,378 @@
+"""The fitted mixture: a tree, a GP per output and leaf, and weights of the leaves.
+
+To predict, rows are routed to their leaves, the leaf GPs predict, and the gate or the posterior over the tree
+combines their predictions into a mixture of Gaussians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.validation import check_in_range
+from dsmgp.experts.interface import LeafPosterior
+from dsmgp.experts.loo import Components, LeaveOneOut
+from dsmgp.gp.process import Family, Process
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.tensors import as_tensor
+from dsmgp.mixture.description import describe_mixture
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.fitted_model import Description, Unsupported
+from dsmgp.mixture.gating import Gate, log_product
+from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
+from dsmgp.mixture.joint import GatedLeaves
+from dsmgp.mixture.splits import Splits
+from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
+from dsmgp.tree.routing import Router, Routes
+
+__all__ = ["WEIGHTS", "Model"]
+
+#: How the leaves that a row reaches are weighed.
+WEIGHTS = ("gated", "posterior", "uniform")
+# Leaves whose weight at a row is below this share (as a log) do not predict there. To move the standard deviation by a
+# thousandth such a leaf's mean would have to be ten thousand of them away, and to move the mean by as much a billion.
+NEGLIGIBLE = float(np.log(1e-12))
+# Entries of the arrays of leaf predictions that are held at once: a few arrays of 64 MB.
+AT_ONCE = 2**23
+
+_ROWS_IN_FILES = Unsupported(
+    "after fit_dataset: rows are in files",
+    {
+        "partial_fit": "call fit_dataset on all files",
+        "forget": "call fit_dataset on the files that stay",
+        "finetune": "leaves have scales of their own already",
+        "to_gpytorch": "kernel_ and noise_ are what was learned",
+        "row_ids_": "rows are numbered in the order of the files",
+    },
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A fitted mixture, immutable; it implements :class:`~dsmgp.mixture.fitted_model.FittedModel`.
+
+    Inputs and predictions are in the user's units.
+
+    Attributes
+    ----------
+    tree : Node
+    families : list of Family
+        Kernels, means and noises: leaves of different partitions may differ in them.
+    family : ndarray of shape (n_leaves,)
+        Which of them a leaf belongs to.
+    leaf_posterior : LeafPosterior
+        The leaf GPs, conditioned on their training rows.
+    inputs, outputs : InputScaling, OutputScaling
+    weights : str
+        ``"posterior"``: exact Bayesian model averaging over induced trees. ``"uniform"``: the prior's
+        weights. ``"gated"``: by the leaves' variances at x (see :mod:`dsmgp.mixture.gating`).
+    scales : ndarray of shape (n_leaves, n_outputs)
+        Factors of the leaves' variances.
+    gate : Gate or None
+        With gated weights.
+    thetas : list of ndarray of shape (n_leaves, n_parameters), or None
+        By output, the hyperparameters of each leaf if leaves were fine-tuned; else those of their families hold.
+    router : Router
+        That of the tree; made if left out.
+    """
+
+    tree: Node
+    families: list[Family]
+    family: Index
+    leaf_posterior: LeafPosterior
+    inputs: InputScaling
+    outputs: OutputScaling
+    weights: str
+    scales: Array
+    gate: Gate | None = None
+    thetas: list[Array] | None = None
+    router: Router = None  # type: ignore[assignment]
+
+    change_dimension: ClassVar[int | None] = None
+    outlier_probability: ClassVar[Array | None] = None
+
+    def __post_init__(self) -> None:
+        if self.router is None or self.router.root is not self.tree:
+            router = Router(self.tree, self.leaf_posterior.leaf_gps.X.device)
+            object.__setattr__(self, "router", router)
+
+    # Properties of the model
+
+    @property
+    def processes(self) -> list[Process]:
+        """The GP of each output, in the first family: the one with the best score."""
+        return self.families[0].processes
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """Posterior over the induced trees."""
+        return infer(self.tree, self.leaf_posterior.log_evidence.sum(axis=1))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of training rows."""
+        return self.leaf_posterior.n_rows
+
+    @property
+    def log_evidence(self) -> float:
+        """Log density of the training outputs in the user's units."""
+        return self.posterior.log_evidence - self.n_rows * self.outputs.log_det
+
+    @property
+    def n_induced_trees(self) -> int:
+        """Number of partitions that are averaged."""
+        return n_induced_trees(self.tree)
+
+    @property
+    def leaf_noise(self) -> Array:
+        """Noise variances in the experts' units, without the leaves' scales: (n_leaves, n_outputs)."""
+        return self.leaf_posterior.noise
+
+    @property
+    def unsupported(self) -> Unsupported:
+        """A model whose rows are in files cannot be updated."""
+        stored = self.leaf_posterior.leaf_gps.store is not None
+        return _ROWS_IN_FILES if stored else Unsupported()
+
+    def description(self, input_names: Sequence[str], output_names: Sequence[str]) -> Description:
+        """Return the lines of a summary about tree, evidence and gate."""
+        return describe_mixture(self, output_names)
+
+    def split_posterior(self, dimension: int, values: Array) -> Splits:
+        """Posterior probabilities of the splits along an input, by the gaps between its training values."""
+        return Splits.of_tree(self.tree, self.posterior.log_reach, dimension, values)
+
+    # Weights of the leaves
+
+    @cached_property
+    def log_weights(self) -> dict[Sum, Array]:
+        """Log weights of the children of every sum node: those of the posterior, or else of the prior."""
+        if self.weights == "posterior":
+            return self.posterior.log_weights
+        return {node: node.log_weights for node in nodes(self.tree) if isinstance(node, Sum)}
+
+    @cached_property
+    def log_path_weights(self) -> Array:
+        """Log of the product of these weights on the path from the root to each leaf."""
+        if self.weights == "posterior":
+            return self.posterior.log_responsibilities
+        return prior_log_path_weights(self.tree)
+
+    @cached_property
+    def effective_gate(self) -> Gate:
+        """The gate, or one that leaves weights and variances as they are."""
+        return self.gate or Gate()
+
+    def log_gate(self, leaf: Index, variance: Array) -> Array:
+        """Log weights of leaves, not normalised, where their variances of y are ``variance`` (n, n_outputs)."""
+        return self.effective_gate.log_weight(
+            self.log_path_weights[leaf], variance, self.scales[leaf]
+        )
+
+    @cached_property
+    def _log_constants(self) -> Array:
+        """The part of the leaves' log weights that is the same everywhere, (n_leaves,)."""
+        return self.effective_gate.log_constant(self.log_path_weights, self.scales)
+
+    @cached_property
+    def _log_weight_bounds(self) -> tuple[Array, Array]:
+        """Least and largest log weight of each leaf: at its prior variance, and where only noise is left."""
+        if self.gate is None:
+            return self.log_path_weights, self.log_path_weights
+        noise = self.leaf_posterior.noise
+        leaf, largest = np.arange(len(noise)), noise + self.leaf_posterior.bound.prior_variance
+        return self.log_gate(leaf, largest), self.log_gate(leaf, noise)
+
+    def _component_weights(
+        self, components: Components, log_constant: Array | None = None
+    ) -> Array:
+        """Normalised weights of the leaves at each row, (n, n_components)."""
+        if log_constant is None:
+            log_constant = components.of_leaves(self._log_constants, -np.inf)
+        tau = self.effective_gate.variance_exponent
+        log_weights = log_constant - tau * log_product(components.variance) if tau else log_constant
+        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
+
+    # Predictions
+
+    def mean(self, X: Array) -> Array:
+        """Predictive mean, (n, n_outputs); no variances are computed unless the gate needs them."""
+        return self._moments(X, with_variance=False)[0]
+
+    def moments(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """Predictive mean and standard deviation, (n, n_outputs) each."""
+        mean, variance = self._moments(X, include_noise)
+        return mean, np.sqrt(variance)
+
+    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
+        """Predictive distribution at each row."""
+        return self.distribution(self._components(X), include_noise, squeeze)
+
+    def noise_at(self, X: Array) -> Array:
+        """Noise variance at each row, (n, n_outputs): what the variance of y has beyond that of f."""
+        noise = np.empty((len(X), self.outputs.n_outputs))
+        leaf_noise = self.leaf_posterior.noise * self.scales * self.effective_gate.mean_variance
+        for rows in self._chunks(len(X)):
+            components = self._components(X[rows])
+            weights = self._component_weights(components)[:, :, None]
+            total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
+            noise[rows] = self.outputs.variance_to_user(total)
+        return noise
+
+    def leaf_weights(self, X: Array) -> Array:
+        """Mixture weight of every leaf, averaged over the rows of X: (n_leaves,), of sum one."""
+        total = np.zeros(len(self.family))
+        for rows in self._chunks(len(X)):
+            components = self._components(X[rows])
+            weights, reached = self._component_weights(components), components.leaf >= 0
+            total += np.bincount(components.leaf[reached], weights[reached], len(total))
+        return total / len(X)
+
+    def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""
+        joint = GatedLeaves(self, X, include_noise).joint()
+        return joint.moments(self.tree, np.arange(len(X)))
+
+    def draws(
+        self, X: Array, n_samples: int, rng: np.random.Generator, include_noise: bool = False
+    ) -> Array:
+        """Joint draws over the rows, (n, n_outputs, n_samples)."""
+        joint = GatedLeaves(self, X, include_noise).joint()
+        z = joint.draws(self.tree, np.arange(len(X)), n_samples, rng)
+        return np.moveaxis(self.outputs.mean_to_user(np.moveaxis(z, 1, 2)), 2, 1)
+
+    def loo_distribution(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
+        """Predictive distribution at training rows given all others; ``grouped`` leaves out duplicate inputs, too."""
+        components, known_noise = loo.components(rows, grouped), loo.known_noise(rows)
+        local_scale = (self.scales != 1.0).any()
+        scale = loo.scales_without(rows) if local_scale else np.ones(components.mean.shape)
+        log_path = components.of_leaves(self.log_path_weights, -np.inf)
+        if self.weights == "posterior":
+            # These weights have seen the row: without it they are w_k / p_k(y_i | y_-i), up to a factor,
+            # with the density of the evidence, which knows no scales.
+            log_path = log_path - loo.log_density(rows, grouped)
+        return self.distribution(
+            components,
+            squeeze=False,
+            scale=scale,
+            log_constant=self.effective_gate.log_constant(log_path, scale),
+            known_noise=known_noise,
+        )
+
+    def distribution(
+        self,
+        components: Components,
+        include_noise: bool = True,
+        squeeze: bool = True,
+        scale: Array | None = None,
+        log_constant: Array | None = None,
+        known_noise: Array | None = None,
+    ) -> Mixture:
+        """Combine the leaves' predictions of y into a mixture in the user's units.
+
+        Parameters
+        ----------
+        components : Components
+        include_noise, squeeze : bool
+        scale : ndarray of shape (n, n_components, n_outputs), optional
+            Used instead of the leaves' scales.
+        log_constant : ndarray of shape (n, n_components), optional
+            Used instead of the part of the log weights that does not depend on x.
+        known_noise : ndarray of shape (n, n_outputs), optional
+            Noise variance beyond that of the leaves.
+        """
+        if scale is None:
+            scale = components.of_leaves(self.scales, 1.0)
+        weights = self._component_weights(components, log_constant)
+        gate = self.effective_gate
+        n_shapes = len(gate.shape_weights)
+        variance = self._scaled_variance(components, scale, include_noise)[:, :, None, :]
+        variance = variance * gate.shape_variances[:, None]
+        if known_noise is not None:
+            variance = variance + known_noise[:, None, None, :]
+        return Mixture(
+            (weights[:, :, None] * gate.shape_weights).reshape(len(weights), -1),
+            np.repeat(components.mean, n_shapes, axis=1),
+            variance.reshape(len(weights), -1, variance.shape[-1]),
+            self.outputs,
+            squeeze,
+        )
+
+    def _moments(
+        self, X: Array, include_noise: bool = True, with_variance: bool = True
+    ) -> tuple[Array, Array]:
+        """Mean and, ``with_variance``, variance of the mixture, without the mixture of all rows at once."""
+        units = self.outputs
+        mean = np.empty((len(X), units.n_outputs))
+        variance = np.empty_like(mean) if with_variance else mean[:0]
+        for rows in self._chunks(len(X)):
+            components = self._components(X[rows], with_variance or self.gate is not None)
+            weights = self._component_weights(components)[:, :, None]
+            means = components.mean
+            # Where outputs are mixed, leaves and mixture are compared in the user's units.
+            if not units.diagonal:
+                means = units.mean_to_user(means)
+            chunk = (weights * means).sum(axis=1)
+            mean[rows] = units.mean_to_user(chunk) if units.diagonal else chunk
+            if not with_variance:
+                continue
+            scale = components.of_leaves(self.scales, 1.0) * self.effective_gate.mean_variance
+            spread = self._scaled_variance(components, scale, include_noise)
+            if not units.diagonal:
+                spread = units.variance_to_user(spread)
+            spread += np.square(means - chunk[:, None])
+            total = (weights * spread).sum(axis=1)
+            variance[rows] = units.variance_to_user(total) if units.diagonal else total
+        return mean, variance
+
+    def _scaled_variance(self, components: Components, scale: Array, include_noise: bool) -> Array:
+        """Variances of the leaves times their scales, (n, n_components, n_outputs)."""
+        variance = components.variance
+        if not include_noise:
+            # f may be known exactly at a training row without noise; a density still needs a width.
+            variance = np.maximum(
+                variance - components.of_leaves(self.leaf_posterior.noise, 0.0),
+                np.finfo(np.float64).tiny,
+            )
+        return variance * scale
+
+    # Predictions of the leaves
+
+    def to_experts(self, X: Array) -> Tensor:
+        """Scale inputs as the leaf GPs see them."""
+        like = self.leaf_posterior.leaf_gps.X
+        scaled = check_in_range(self.inputs.to_experts(X), "X", like.dtype == torch.float32)
+        return as_tensor(scaled, like)
+
+    def _components(self, X: Array, with_variance: bool = True) -> Components:
+        """Predictions of y by the leaves that the rows reach, but for those of negligible weight."""
+        routes = self._relevant(self.router.route(X))
+        leaf, row = routes.pairs
+        mean, variance = self.leaf_posterior.predict(routes, self.to_experts(X), with_variance)
+        if with_variance:
+            variance += self.leaf_posterior.noise[leaf]
+        return Components.of_pairs(len(X), leaf, row, mean, variance if with_variance else None)
+
+    def _relevant(self, routes: Routes) -> Routes:
+        """Drop leaves whose weight at a row is negligible beside another's, whatever their variances are there."""
+        least, most = self._log_weight_bounds
+        if most.min() >= least.max() + NEGLIGIBLE:
+            return routes
+        leaf, row = routes.pairs
+        best = np.full(row.max(initial=-1) + 1, -np.inf)
+        np.maximum.at(best, row, least[leaf])
+        return routes.only(most[leaf] >= best[row] + NEGLIGIBLE)
+
+    def _chunks(self, n_rows: int) -> list[slice]:
+        """Slices of rows whose leaf predictions fit in memory together."""
+        step = max(1, AT_ONCE // (self.router.max_reached * self.outputs.n_outputs))
+        return [slice(first, first + step) for first in range(0, n_rows, step)]

@@ -1,0 +1,89 @@
+"""Scales of the leaves, the gate, and scores: all that is fitted by leave-one-out once leaves are conditioned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsmgp._util.arrays import Index
+from dsmgp.mixture.gating import fit_gate
+from dsmgp.mixture.model import Model
+
+__all__ = ["LOOSample", "weigh"]
+
+# Rows on which leave-one-out scores are computed.
+MAX_SCORED_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class LOOSample:
+    """Training rows used for leave-one-out; LOO results are kept for these rows only.
+
+    Attributes
+    ----------
+    gate : ndarray of int
+        Rows on which the gate is fitted; none if it stays.
+    scored : ndarray of int
+        Rows on which the scores are computed.
+    """
+
+    gate: Index
+    scored: Index
+
+    @classmethod
+    def draw(cls, n_rows: int, n_gate_rows: int, rng: np.random.Generator) -> LOOSample:
+        """Draw rows without replacement; no gate rows if ``n_gate_rows`` is 0."""
+        gate = _sample(n_rows, n_gate_rows, rng) if n_gate_rows else np.empty(0, dtype=np.int64)
+        return cls(gate, _sample(n_rows, MAX_SCORED_ROWS, rng))
+
+    @property
+    def rows(self) -> Index:
+        """Gate rows and scored rows."""
+        return np.union1d(self.gate, self.scored)
+
+
+def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tuple[float, float]]:
+    """Fit scales and gate by leave-one-out; the leaf posterior must have kept LOO results.
+
+    Parameters
+    ----------
+    model : Model
+    local_scale : bool
+        Whether leaves scale their variances by their LOO residuals.
+    sample : LOOSample
+        If it has no gate rows, the gate stays.
+
+    Returns
+    -------
+    model : Model
+        With these scales and gate.
+    scores : tuple of float
+        Negative log predictive densities in the user's units: of rows left out one by one, and of rows left out
+        with their duplicates.
+    """
+    loo = model.leaf_posterior.leave_one_out()
+    gate, rows = model.gate, sample.gate
+    if len(rows):
+        components = loo.components(rows)
+        leaf_scales = loo.scales_without(rows) if local_scale else np.ones(components.mean.shape)
+        log_path = components.of_leaves(model.log_path_weights, -np.inf)
+        known_noise = loo.known_noise(rows)
+        gate = fit_gate(
+            components, leaf_scales, log_path, loo.observed(rows), local_scale, known_noise
+        )
+    scales = loo.scales if local_scale else np.ones_like(loo.squares)
+    model = replace(model, scales=scales, gate=gate)
+    Y = model.outputs.mean_to_user(loo.observed(sample.scored))
+    distributions = (
+        model.loo_distribution(loo, sample.scored, grouped) for grouped in (False, True)
+    )
+    alone, at_new_inputs = (float(-each.logpdf(Y).sum(axis=1).mean()) for each in distributions)
+    model.leaf_posterior.drop_loo()
+    return model, (alone, at_new_inputs)
+
+
+def _sample(n_rows: int, most: int, rng: np.random.Generator) -> Index:
+    if n_rows <= most:
+        return np.arange(n_rows)
+    return np.sort(rng.choice(n_rows, most, replace=False))

@@ -1,0 +1,77 @@
+"""Checks of single values that a model file holds: what is expected, in words, and a function that says whether it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from sys import float_info
+from typing import Any
+
+__all__ = [
+    "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "TEXT", "Check", "count", "list_of", "number", "one_of",
+    "values_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """What values must be: in words, for the error message, and as a function."""
+
+    expected: str
+    holds: Callable[[Any], bool]
+
+
+ANYTHING = Check("anything", lambda value: True)
+BOOLEAN = Check("true or false", lambda value: type(value) is bool)
+TEXT = Check("text", lambda value: type(value) is str)
+OBJECT = Check("an object", lambda value: isinstance(value, dict))
+# JSON has integers of any size.
+NUMBER = Check(
+    "a number",
+    lambda value: type(value) is float or (type(value) is int and abs(value) <= float_info.max),
+)
+# Of arrays.
+POSITIVE = Check("positive", lambda array: bool((array > 0).all()))
+NOT_NEGATIVE = Check("at least zero", lambda array: bool((array >= 0).all()))
+
+
+def number(low: float = -math.inf, high: float = math.inf) -> Check:
+    """A finite number in a closed range."""
+
+    def holds(value: Any) -> bool:
+        return NUMBER.holds(value) and abs(value) < math.inf and low <= value <= high
+
+    return Check(
+        "a finite number" if high == math.inf else f"a number in [{low:g}, {high:g}]", holds
+    )
+
+
+def count(low: int = 0, high: int = 2**53) -> Check:
+    """A whole number in a closed range."""
+    words = f"a whole number of at least {low}"
+    return Check(words, lambda value: type(value) is int and low <= value <= high)
+
+
+def one_of(*choices: Any) -> Check:
+    """One of some texts or numbers."""
+    words = f"one of {', '.join(map(repr, choices))}"
+    return Check(words, lambda value: any(type(value) is type(c) and value == c for c in choices))
+
+
+def list_of(check: Check, longest: float = math.inf) -> Check:
+    """A list of values that pass a check."""
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, list) and len(value) <= longest and all(map(check.holds, value))
+
+    return Check(f"a list, each entry {check.expected}", holds)
+
+
+def values_of(check: Check) -> Check:
+    """An object whose values pass a check."""
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, dict) and all(map(check.holds, value.values()))
+
+    return Check(f"an object, each value {check.expected}", holds)

@@ -1,0 +1,144 @@
+"""How Cholesky factors of the leaves are stored, if the user asks for them.
+
+They could be computed again from the rest of the file, so they must agree with it. Factorising to check them would take as long as
+not having them; instead each factor must reproduce, in a few products, the leaf's residuals, part of its covariance and its evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp._util.archive import ModelFileError
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backend import BoundKernels
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.posterior import InMemoryLeafPosterior, posterior_from_factors
+from dsmgp.linalg.jitter import JITTER_RANGE
+from dsmgp.linalg.tensors import as_numpy
+from dsmgp.persistence.record import Section
+
+__all__ = ["read_factors", "write_factors"]
+
+# Tolerated rounding errors, in units of the matrix's order times the precision.
+MAX_ROUNDING = 100.0
+
+
+def write_factors(posterior: InMemoryLeafPosterior, section: Section) -> None:
+    """Write rows, weights, evidence and the lower triangles, row after row, of all leaves."""
+    rows, leaf_gps, arrays = posterior.leaf_rows, posterior.leaf_gps, section.arrays
+    dtype = np.float32 if leaf_gps.X.dtype == torch.float32 else np.float64
+    arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
+    arrays["factor.log_evidence"] = posterior.log_evidence
+    arrays["factor.alpha"] = np.stack([as_numpy(a).astype(dtype) for a in posterior.alpha])
+    ends = _triangle_ends(rows)
+    for output in range(leaf_gps.n_outputs):
+        flat = arrays[f"factor.lower.{output}"] = np.empty(ends[-1], dtype)
+        for k in np.flatnonzero(rows.sizes).tolist():
+            factor = as_numpy(posterior.factor(output, k))
+            flat[ends[k] : ends[k + 1]] = factor[np.tril_indices(len(factor))]
+
+
+def read_factors(
+    section: Section, leaf_gps: InMemoryLeafGPs, kernel_parameters: Sequence[Tensor], memory: float
+) -> InMemoryLeafPosterior:
+    """Read the factors of leaves and check each against the leaf's rows and hyperparameters."""
+    dtype = np.float32 if leaf_gps.X.dtype == torch.float32 else np.float64
+    expected, n_pairs = leaf_gps.leaf_rows, len(leaf_gps.leaf_rows.flat)
+    rows = Ragged(
+        section.array("factor.rows", np.int64, n_pairs),
+        section.array("factor.row_ends", np.int64, leaf_gps.n_leaves + 1),
+    )
+    if not np.array_equal(rows.ends, expected.ends) or not np.array_equal(
+        _sorted(rows), _sorted(expected)
+    ):
+        raise ModelFileError("its factors are of other rows than its leaves")
+    alpha = section.array("factor.alpha", dtype, leaf_gps.n_outputs, n_pairs)
+    evidence = section.array("factor.log_evidence", np.float64, "leaves", "outputs")
+    ends, bound = _triangle_ends(rows), leaf_gps.bind(kernel_parameters)
+    factors = []
+    for output in range(leaf_gps.n_outputs):
+        flat = section.array(f"factor.lower.{output}", dtype, int(ends[-1]))
+        by_leaf = []
+        for k, n in enumerate(rows.sizes.tolist()):
+            factor = np.zeros((n, n), dtype)
+            factor[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
+            weights = alpha[output, rows.ends[k] : rows.ends[k + 1]]
+            if n and not _agrees(
+                factor, weights, evidence[k, output], _moments(leaf_gps, bound, output, k, rows[k])
+            ):
+                raise ModelFileError("its factors do not go with its rows and hyperparameters")
+            by_leaf.append(torch.from_numpy(factor).to(leaf_gps.X.device))
+        factors.append(by_leaf)
+    on_device = [torch.from_numpy(a).to(leaf_gps.X.device) for a in alpha]
+    return posterior_from_factors(
+        leaf_gps, kernel_parameters, rows, evidence, on_device, factors, memory
+    )
+
+
+def _sorted(rows: Ragged) -> Index:
+    """Row numbers in increasing order within each leaf."""
+    return np.asarray(rows.flat[np.lexsort((rows.flat, rows.owner))])
+
+
+def _triangle_ends(rows: Ragged) -> Index:
+    """Where the lower triangles of leaves begin and end when they lie one after the other."""
+    return np.concatenate([[0], np.cumsum(rows.sizes * (rows.sizes + 1) // 2)])
+
+
+def _moments(
+    leaf_gps: InMemoryLeafGPs, bound: BoundKernels, output: int, leaf: int, rows: Index
+) -> tuple[Array, Array, Array]:
+    """Return what the factor of a leaf is checked against.
+
+    Returns
+    -------
+    residual : ndarray of shape (n,)
+        y minus its mean.
+    diagonal, last_column : ndarray of shape (n,)
+        Of the covariance of y.
+    """
+    kernel = bound(output, [leaf])
+    where = torch.from_numpy(rows).to(leaf_gps.X.device)
+    X = leaf_gps.X[where].unsqueeze(0)
+    residual = as_numpy(leaf_gps.Y[where, output] - kernel.mean(X)[0])
+    diagonal = as_numpy(kernel.variance(X)[0] + kernel.noise)
+    if leaf_gps.known_noise is not None:
+        diagonal = diagonal + as_numpy(leaf_gps.known_noise[where, output])
+    return residual, diagonal, as_numpy(kernel.cross(X, X[:, -1:])[0, :, 0])
+
+
+def _agrees(
+    factor: NDArray[Any],
+    alpha: NDArray[Any],
+    log_evidence: float,
+    moments: tuple[Array, Array, Array],
+) -> bool:
+    """Check that ``L L' alpha`` is ``y - mean``, diagonal and last column of ``L L'`` those of the covariance, and the evidence theirs."""
+    L, a, n = factor.astype(np.float64), alpha.astype(np.float64), len(alpha)
+    if not (L.diagonal() > 0).all():
+        return False
+    residual, diagonal, last_column = moments
+    eps = np.finfo(factor.dtype).eps
+    with np.errstate(all="ignore"):
+        white = a @ L
+        squares, rounding = np.square(L).sum(axis=1), MAX_ROUNDING * n * eps
+        error = np.linalg.norm(L @ white - residual)
+        solves = error <= rounding * (squares.sum() * np.linalg.norm(a) + np.linalg.norm(residual))
+        # A leaf to which jitter was added has more on its diagonal.
+        relative_jitter = 2.0 * JITTER_RANGE[torch.from_numpy(factor).dtype][1]
+        # Distances are rounded differently by different backends.
+        tolerance = eps ** (1 / 3) * diagonal.max()
+        excess = squares - diagonal
+        same = (-tolerance <= excess) & (excess <= relative_jitter * diagonal.mean() + tolerance)
+        same[:-1] &= np.abs((L @ L[-1] - last_column)[:-1]) <= tolerance
+        evidence = -0.5 * (white @ white + n * LOG_2PI) - np.log(L.diagonal()).sum()
+        close = abs(evidence - log_evidence) <= 1e-3 * (n + abs(evidence))
+    return bool(solves and same.all() and close)

@@ -1,0 +1,201 @@
+"""How a mixture over partitions is stored: tree, families of leaves, gate, and its leaves.
+
+Of the leaves nothing is stored by default, as they can be conditioned again. On request their Cholesky factors are; and
+for a model fitted to a dataset, their rows lie in files beside the model file.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from torch import Tensor
+
+from dsmgp._util.archive import ModelFileError
+from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
+from dsmgp.distributed.workers import LocalWorkers
+from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.interface import LeafPosterior
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.state import TrainingRows
+from dsmgp.gp.process import Family, kernels_by_leaf
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.tensors import as_tensor
+from dsmgp.mixture.gating import BOUNDS, Gate
+from dsmgp.mixture.model import WEIGHTS, Model
+from dsmgp.persistence import checks
+from dsmgp.persistence.factors import read_factors, write_factors
+from dsmgp.persistence.processes import read_leaf_parameters, write_leaf_parameters
+from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Section, refused
+from dsmgp.persistence.tree import read_tree, write_tree
+from dsmgp.tree.nodes import Node, leaves
+
+__all__ = ["MODEL", "read_mixture", "write_mixture"]
+
+#: The name of the file in the folder of a model whose rows are beside it.
+MODEL = "model.dsmgp"
+# Rounded, as logarithms are what a fit bounds.
+SHAPES = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
+
+# The bounds are those of a fit: beyond them a leaf that is less certain could outweigh one that is more so.
+GATE = Record(
+    "gate parameters",
+    Gate,
+    {
+        "variance_exponent": Entry("variance_exponent", checks.number(*BOUNDS["exponent"])),
+        "scale_exponent": Entry("scale_exponent", checks.number(*BOUNDS["scale"])),
+        "shape_weights": ArrayField("shape_weights", ("gate",), checks.NOT_NEGATIVE),
+        "shape_variances": ArrayField("shape_variances", ("gate",)),
+    },
+    check=lambda gate: (
+        abs(gate.shape_weights.sum() - 1) <= 1e-9
+        and bool(((gate.shape_variances >= SHAPES[0]) & (gate.shape_variances <= SHAPES[1])).all())
+    ),
+)
+MIXTURE = Record(
+    "weights, which do not go with its gate",
+    SimpleNamespace,
+    {
+        "family": ArrayField("leaf.family", ("leaves",), checks.NOT_NEGATIVE, dtype=np.int32),
+        "scales": ArrayField("leaf.scale", ("leaves", "outputs"), checks.POSITIVE),
+        "weights": Entry("weights", checks.one_of(*WEIGHTS)),
+        "gate": Part("gate", GATE, prefix="gate.", optional=True),
+    },
+    check=lambda stored: (stored.gate is not None) == (stored.weights == "gated"),
+)
+ROW_STORE = Record(
+    "row files",
+    lambda **fields: RowStore(folder=Path(), **fields),
+    {
+        "n_rows": Entry("store.n_rows", checks.count(1), encode=int),
+        "n_inputs": Length("inputs"),
+        "n_outputs": Length("outputs"),
+        "firsts": ArrayField("store.firsts", (None,), dtype=np.int64),
+        "sizes": ArrayField("store.sizes", ("leaves",), checks.NOT_NEGATIVE, dtype=np.int64),
+        "checksums": ArrayField("store.checksums", (None,), dtype=np.int64),
+    },
+    check=lambda store: (
+        len(store.firsts) == len(store.checksums) + 1
+        and store.firsts[0] == 0
+        and store.firsts[-1] == len(store.sizes)
+        and bool((np.diff(store.firsts) > 0).all())
+    ),
+)
+# Computing it would read all rows.
+LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
+
+
+def write_mixture(
+    model: Model, rows: TrainingRows, path: Path, include_factors: bool, section: Section
+) -> Path:
+    """Write a mixture, and return where its file goes: into a folder if its rows are in files."""
+    MIXTURE.write(model, section)
+    write_tree("tree", model.tree, rows.X, Section(arrays=section.arrays))
+    write_leaf_parameters(model, section)
+    posterior = model.leaf_posterior.settled()
+    store = posterior.leaf_gps.store
+    if store is not None:
+        _copy_rows(store, path)
+        ROW_STORE.write(store, section)
+        LOG_EVIDENCE.write(posterior.log_evidence, section)
+        return path / MODEL
+    if include_factors:
+        write_factors(posterior.to_memory(), section)
+    return path
+
+
+def read_mixture(
+    section: Section,
+    config: FitConfig,
+    rows: TrainingRows,
+    families: list[Family],
+    scaling: tuple[InputScaling, OutputScaling],
+    folder: Path,
+) -> Model:
+    """Read a mixture and condition its leaves on their rows."""
+    tree = read_tree("tree", rows.X, replace(section, header={}))
+    section.sizes["leaves"] = len(leaves(tree))
+    stored = MIXTURE.read(section)
+    family = stored.family.astype(np.int64)
+    if family.max() >= len(families):
+        raise ModelFileError("its array 'leaf.family' names families that are not there")
+    parameters, thetas = read_leaf_parameters(section, families, family)
+    kernels = kernels_by_leaf(families, family, rows.X.shape[1])
+    posterior: LeafPosterior
+    if "store" in section.header:
+        store, memory = ROW_STORE.read(section).moved(folder), 0.5 * config.memory
+        pool = LocalWorkers(memory, config.device)
+        sharded = store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
+        posterior = sharded.condition_later(parameters, memory, LOG_EVIDENCE.read(section))
+    else:
+        leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
+        posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory)
+    model = Model(
+        tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas
+    )  # fmt: skip
+    _check_variances(model, posterior)
+    return model
+
+
+def _leaf_gps(
+    tree: Node,
+    rows: TrainingRows,
+    kernels: Sequence[Sequence[LeafKernel]],
+    scaling: tuple[InputScaling, OutputScaling],
+    config: FitConfig,
+) -> InMemoryLeafGPs:
+    """Set up the leaves as a fit does."""
+    (inputs, outputs), kind = scaling, (config.device, config.dtype)
+    noise = None if rows.noise is None else outputs.noise_to_experts(rows.noise)
+    return InMemoryLeafGPs(
+        leaves(tree),
+        as_tensor(inputs.to_experts(rows.X), kind),
+        as_tensor(outputs.to_experts(rows.Y), kind),
+        kernels,
+        memory=0.25 * config.memory,
+        known_noise=None if noise is None else as_tensor(noise, kind),
+    )
+
+
+def _condition(
+    section: Section, leaf_gps: InMemoryLeafGPs, parameters: Sequence[Tensor], memory: float
+) -> LeafPosterior:
+    """Condition leaves on their rows, or take their factors from the file."""
+    if "factor.alpha" in section.arrays:
+        return read_factors(section, leaf_gps, parameters, memory)
+    with refused("hyperparameters"):  # with which a covariance matrix cannot be factorised
+        return leaf_gps.condition(parameters, memory)
+
+
+def _check_variances(model: Model, posterior: LeafPosterior) -> None:
+    """Refuse a model whose leaves have variances that are no positive numbers in the user's units."""
+    prior = posterior.bound.prior_variance
+    prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
+    with np.errstate(all="ignore"):
+        factor = model.scales * model.effective_gate.mean_variance
+        smallest, largest = (
+            model.outputs.variance_to_user(variance * factor)
+            for variance in (posterior.noise, posterior.noise + prior)
+        )
+    if not all((np.isfinite(each) & (each > 0)).all() for each in (smallest, largest)):
+        raise ModelFileError("it has variances that are out of range")
+
+
+def _copy_rows(store: RowStore, folder: Path) -> None:
+    """Copy row files into a folder, unless they are there; the model file comes last, so a folder that has one is complete."""
+    is_same = folder.resolve() == store.folder.resolve()
+    if not is_same:
+        check_empty(folder)
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / FOLDER).mkdir(exist_ok=True)
+        if not is_same:
+            for shard in range(len(store.checksums)):
+                shutil.copyfile(store.file(shard), store.moved(folder).file(shard))
+    except OSError as error:
+        raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error

@@ -1,0 +1,236 @@
+"""Plots of the predictive distribution: over the only input, or over one of several (partial dependence)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dsmgp._util.arrays import Array
+from dsmgp._util.validation import input_number
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.plots.style import (
+    BAND,
+    MODEL,
+    OBSERVED,
+    add_legend,
+    axes_or_new,
+    show_dates,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from dsmgp.regressor import DSMGPRegressor
+
+__all__ = ["plot_dependence", "plot_predictive"]
+
+# Rows over whose other inputs a partial dependence is averaged.
+MAX_BACKGROUND_ROWS = 100
+# Mixture components of an averaged distribution that are drawn, the heaviest first.
+MAX_COMPONENTS = 1000
+
+
+def plot_predictive(
+    model: DSMGPRegressor,
+    X: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    level: float = 0.9,
+    n_points: int = 400,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot the predictive distribution over one input: its density as shading, its mean and a central interval.
+
+    Parameters
+    ----------
+    model : DSMGPRegressor
+        Fitted to one input and one output.
+    X, y : array-like
+        Rows that set the range shown; with ``y`` they are drawn as points.
+    level : float
+        Probability of the interval.
+    n_points : int
+        Number of grid points along the input.
+    ax : Axes, optional
+        Where to draw; a new figure if left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsmgp import DSMGPRegressor
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> model = DSMGPRegressor(random_state=0).fit(X, np.sin(6 * X[:, 0]))
+    >>> ax = model.plot_predictive(X, n_points=50)
+    >>> ax.get_ylabel()
+    'y'
+    """
+    schema = model.state_.schema
+    if schema.n_features != 1 or schema.n_outputs != 1:
+        raise ValueError(
+            f"expected a model of one input and one output, got {schema.n_features} and {schema.n_outputs}; "
+            "use plot_dependence"
+        )
+    x = schema.to_numbers(X)  # dates as days
+    ax = axes_or_new(ax)
+    margin = 0.03 * np.ptp(x)
+    grid = np.linspace(x.min() - margin, x.max() + margin, n_points)
+    distribution = model.state_.model.mixture(grid[:, None])
+    bounds = () if y is None else (np.min(y), np.max(y))
+    _draw_curve(ax, grid, distribution.mean, "mean", distribution, level, bounds)
+    if y is not None:
+        ax.plot(x[:, 0], np.asarray(y), ".", color="0.2", markersize=2.5, alpha=0.6, label="rows")
+    ax.set_xlabel(schema.input_names[0])
+    ax.set_ylabel(schema.output_names[0])
+    show_dates(ax, model, 0)
+    add_legend(ax)
+    return ax
+
+
+def plot_dependence(
+    model: DSMGPRegressor,
+    X: ArrayLike,
+    feature: int | str = 0,
+    *,
+    output: int = 0,
+    level: float = 0.9,
+    n_points: int = 60,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot the partial dependence on one input: predictions with that input set, averaged over the rows of ``X``.
+
+    The line is the average of the predictive means. The shading and the interval show the uncertainty of an
+    observation: the average of the rows' predictive distributions, each shifted to the average mean, since
+    the differences between rows in their other inputs are no uncertainty. Ticks mark the values of the input in ``X``.
+    A categorical column of the table that ``dsmgp fit`` read is drawn level by level.
+
+    Parameters
+    ----------
+    model : DSMGPRegressor
+        A fitted estimator.
+    X : array-like
+        Rows whose other inputs are averaged over (a random sample of them if there are many).
+    feature : int or str
+        Number or name of the input, or name of a categorical column.
+    output : int
+        Which of several outputs.
+    level : float
+        Probability of the interval of a new observation.
+    n_points : int
+        Number of grid points along the input.
+    ax : Axes, optional
+        Where to draw; a new figure if left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsmgp import DSMGPRegressor
+    >>> X = np.random.default_rng(0).uniform(size=(60, 2))
+    >>> model = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, X[:, 0])
+    >>> model.plot_dependence(X, feature=1, n_points=10).get_xlabel()
+    'x1'
+    """
+    schema = model.state_.schema
+    rows, names = schema.to_numbers(X), schema.input_names  # dates as days
+    ax = axes_or_new(ax)
+    levels = schema.columns.category_inputs.get(feature) if isinstance(feature, str) else None
+    if levels is not None and feature not in names:
+        inputs = list(levels.values())
+        distribution, means = _averaged(model, rows, inputs, np.eye(len(levels)), output)
+        _draw_levels(ax, list(levels), means, distribution, level)
+        ax.set_xlabel(str(feature))
+    else:
+        column = input_number(feature, len(names), names)
+        values = rows[:, column]
+        low, high = np.quantile(values, [0.01, 0.99])
+        if not low < high:
+            low, high = values.min() - 0.5, values.max() + 0.5
+        grid = np.linspace(low, high, n_points)
+        distribution, means = _averaged(model, rows, [column], grid[:, None], output)
+        _draw_curve(ax, grid, means, "average of the means", distribution, level)
+        base = np.full(len(values), 0.01)
+        below = ax.get_xaxis_transform()
+        ax.plot(values, base, "|", transform=below, color=OBSERVED, alpha=0.25, markersize=7)
+        ax.set_xlabel(names[column])
+        show_dates(ax, model, column)
+    ax.set_ylabel(schema.output_names[output])
+    add_legend(ax)
+    return ax
+
+
+def _draw_curve(
+    ax: Axes,
+    grid: Array,
+    means: Array,
+    label: str,
+    distribution: Mixture,
+    level: float,
+    bounds: tuple[float, ...] = (),
+) -> None:
+    """Draw density, mean and interval over a grid; the y-axis holds the interval and ``bounds``."""
+    low, high = distribution.interval(level)
+    bottom, top = min(np.min(low), *bounds, np.inf), max(np.max(high), *bounds, -np.inf)
+    pad = 0.08 * (top - bottom)
+    heights = np.linspace(float(bottom - pad), float(top + pad), 300)
+    density = np.stack([distribution.pdf(height) for height in heights])
+    ax.imshow(
+        density / density.max(axis=0),  # by column, or sharp peaks would drown the rest
+        extent=(grid[0], grid[-1], heights[0], heights[-1]),
+        origin="lower",
+        aspect="auto",
+        cmap="Blues",
+        vmax=1.4,
+        interpolation="bilinear",
+    )
+    ax.plot(grid, means, color=MODEL, linewidth=1.6, label=label)
+    ax.plot(grid, low, color=BAND, linewidth=0.9, linestyle="--", label=f"{level:.0%} interval")
+    ax.plot(grid, high, color=BAND, linewidth=0.9, linestyle="--")
+    ax.set_xlim(grid[0], grid[-1])
+
+
+def _draw_levels(
+    ax: Axes, levels: list[str], means: Array, distribution: Mixture, level: float
+) -> None:
+    """Draw mean and interval of every level of a categorical column."""
+    low, high = (end.reshape(-1) for end in distribution.interval(level))
+    positions = np.arange(len(levels))
+    ax.vlines(positions, low, high, color=BAND, linewidth=1.6, label=f"{level:.0%} interval")
+    ax.plot(positions, means, "o", color=MODEL, label="average of the means")
+    ax.set_xticks(positions, levels, rotation=90 if sum(map(len, levels)) > 40 else 0)
+    ax.set_xlim(-0.5, len(levels) - 0.5)
+
+
+def _averaged(
+    model: DSMGPRegressor, rows: Array, inputs: list[int], values: Array, output: int
+) -> tuple[Mixture, Array]:
+    """Average the predictive distributions of rows whose ``inputs`` are set, to each line of ``values`` in turn.
+
+    Returns
+    -------
+    distribution : Mixture
+        For each line of ``values`` the mixture of the rows' distributions, each shifted to their average mean.
+    means : ndarray of shape (n_values,)
+        These average means.
+    """
+    if len(rows) > MAX_BACKGROUND_ROWS:
+        chosen = np.random.default_rng(0).choice(len(rows), MAX_BACKGROUND_ROWS, replace=False)
+        rows = rows[np.sort(chosen)]
+    n_values, n_rows = len(values), len(rows)
+    set_rows = np.repeat(rows[None], n_values, axis=0)  # (n_values, n_rows, n_inputs)
+    set_rows[:, :, inputs] = values[:, None, :]
+    each = model.state_.model.mixture(set_rows.reshape(-1, rows.shape[1]))
+    row_means = (each.weights * each.component_means[:, :, output]).sum(axis=1)
+    row_means = row_means.reshape(n_values, n_rows)
+    shift = (row_means.mean(axis=1, keepdims=True) - row_means).reshape(-1, 1)
+    weights = each.weights.reshape(n_values, -1) / n_rows
+    means = (each.component_means[:, :, output] + shift).reshape(n_values, -1)
+    variances = each.component_variances[:, :, output].reshape(n_values, -1)
+    # Components of negligible weight cost as much as the others.
+    n_kept = min(MAX_COMPONENTS, weights.shape[1])
+    heaviest = np.argpartition(-weights, n_kept - 1, axis=1)[:, :n_kept]
+    weights, means, variances = (
+        np.take_along_axis(table, heaviest, axis=1) for table in (weights, means, variances)
+    )
+    weights /= weights.sum(axis=1, keepdims=True)
+    return Mixture(weights, means[:, :, None], variances[:, :, None]), row_means.mean(axis=1)

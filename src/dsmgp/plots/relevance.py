@@ -1,0 +1,124 @@
+"""Relevance of the inputs by the length scales that the leaves have learned, as numbers and as a plot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dsmgp._util.arrays import Array
+from dsmgp.gp.process import Family
+from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.linalg.tensors import as_numpy
+from dsmgp.mixture.model import Model
+from dsmgp.plots.style import BAND, axes_or_new
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from dsmgp.regressor import DSMGPRegressor
+
+__all__ = ["has_length_scales", "plot_relevance", "relevance"]
+
+# Training rows at which mixture weights are averaged.
+MAX_ROWS = 1000
+
+
+def plot_relevance(model: DSMGPRegressor, *, n_most: int = 20, ax: Axes | None = None) -> Axes:
+    """Plot how fast the function varies along each input: inverse length scales per standard deviation.
+
+    They are relative to the largest, and averaged over the leaves with their mixture weights. Needs kernels with a
+    length scale per input.
+
+    Parameters
+    ----------
+    model : DSMGPRegressor
+        A fitted estimator.
+    n_most : int
+        Number of inputs shown, the most relevant ones.
+    ax : Axes, optional
+        Where to draw; a new figure if left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsmgp import DSMGPRegressor
+    >>> X = np.random.default_rng(0).uniform(size=(80, 2))
+    >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(9 * X[:, 1]))
+    >>> [label.get_text() for label in model.plot_relevance().get_yticklabels()]
+    ['x0', 'x1']
+    """
+    values, names = relevance(model), model.state_.schema.input_names
+    ax = axes_or_new(ax)
+    order = np.argsort(values)[-n_most:]
+    ax.barh([names[k] for k in order], values[order], color=BAND)
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("relevance")
+    return ax
+
+
+def has_length_scales(model: DSMGPRegressor) -> bool:
+    """Return whether all kernels have a length scale for each input."""
+    fitted = model.state_.model
+    return all(
+        isinstance(kernel, StationaryKernel)
+        for family in fitted.families
+        for kernel in family.leaf_kernels(fitted.inputs.centre.size)
+    )
+
+
+def relevance(model: DSMGPRegressor) -> Array:
+    """Return the inverse length scale per standard deviation of each input, relative to the largest.
+
+    It is the average over outputs, and over leaves with the mixture weights that they have at training rows.
+    Leaves that were fine-tuned count with their own length scales.
+
+    Returns
+    -------
+    ndarray of shape (n_inputs,)
+    """
+    fitted = model.state_.model
+    n_inputs = fitted.inputs.centre.size
+    if fitted.thetas is None and len(fitted.families) == 1:
+        (family,) = fitted.families
+        tables = [as_numpy(vector)[None] for vector in family.kernel_parameters(n_inputs)]
+        rates = _inverse_length_scales(family, n_inputs, tables)[0]
+    else:
+        rows = model.state_.rows.X
+        if len(rows) > MAX_ROWS:
+            rows = rows[np.random.default_rng(0).choice(len(rows), MAX_ROWS, replace=False)]
+        rates = fitted.leaf_weights(rows) @ _leaf_rates(model.state_.mixture, n_inputs)
+    return np.asarray(rates / rates.max())
+
+
+def _leaf_rates(model: Model, n_inputs: int) -> Array:
+    """Return the inverse length scales of leaves that differ in their hyperparameters, (n_leaves, n_inputs)."""
+    tables = [as_numpy(table) for table in model.leaf_posterior.kernel_parameters]
+    rates = np.empty((len(model.family), n_inputs))
+    for number, family in enumerate(model.families):
+        leaves = np.flatnonzero(model.family == number)
+        rates[leaves] = _inverse_length_scales(
+            family, n_inputs, [table[leaves] for table in tables]
+        )
+    return rates
+
+
+def _inverse_length_scales(family: Family, n_inputs: int, kernel_parameters: list[Array]) -> Array:
+    """Return the inverse length scales of leaves of one family, averaged over outputs, (n_leaves, n_inputs).
+
+    Parameters
+    ----------
+    family : Family
+    n_inputs : int
+    kernel_parameters : list of ndarray of shape (n_leaves, n_kernel_parameters)
+        By output.
+    """
+    total = np.zeros((len(kernel_parameters[0]), n_inputs))
+    for kernel, parameters in zip(family.leaf_kernels(n_inputs), kernel_parameters, strict=True):
+        if not isinstance(kernel, StationaryKernel):
+            raise ValueError(
+                "the kernel has no length scale for each input; use plot_dependence to see what inputs do"
+            )
+        columns = list(kernel.columns)
+        total[:, columns] += 1.0 / parameters[:, : len(columns)] / len(kernel_parameters)
+    return total

@@ -1,0 +1,295 @@
+"""Routing: which rows reach which leaves of a tree.
+
+A row goes on from a sum node to all of its children, and from a product to the child whose region holds it. A tree is
+first flattened into arrays of two-way cuts, and all rows descend at once: in compiled code (:mod:`.routing_numba`),
+in torch, or on a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.machine import has_numba
+from dsmgp._util.ragged import Ragged
+from dsmgp.linalg.threads import Threads
+from dsmgp.tree.nodes import Leaf, Node, Sum, fold, leaves, map_leaves, nodes
+from dsmgp.tree.region import Region, box
+
+__all__ = ["Router", "Routes", "place", "route"]
+
+# Rows that a thread routes at once: few enough that the arrays involved stay in its cache.
+PIECE_ROWS = 2**14
+# Up to so many rows are routed before threads would have woken up: see Threads.map.
+BRIEF_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Which rows reach which leaves.
+
+    Attributes
+    ----------
+    leaf : ndarray of shape (n_reached,)
+        Numbers of the leaves that any row reaches, in increasing order.
+    rows : Ragged
+        For each of them, the numbers of the rows that reach it.
+    """
+
+    leaf: Index
+    rows: Ragged
+
+    @classmethod
+    def of(cls, leaf: Index, row: Index) -> Routes:
+        """Group (leaf, row) pairs by leaf; the rows of each leaf stay in the order given."""
+        short = leaf.astype(np.uint16) if leaf.max(initial=0) < 2**16 else leaf  # sorts fastest
+        sizes = np.bincount(leaf)
+        reached = np.flatnonzero(sizes)
+        return cls(reached, Ragged.of_sizes(row[np.argsort(short, kind="stable")], sizes[reached]))
+
+    @property
+    def pairs(self) -> tuple[Index, Index]:
+        """Leaf and row of every pair, ordered by leaf."""
+        return self.leaf[self.rows.owner], self.rows.flat
+
+    def by_leaf(self, n_leaves: int) -> Ragged:
+        """Return the rows of every leaf of a tree, reached or not."""
+        sizes = np.zeros(n_leaves, dtype=np.int64)
+        sizes[self.leaf] = self.rows.sizes
+        return Ragged.of_sizes(self.rows.flat, sizes)
+
+    def only(self, chosen: NDArray[np.bool_]) -> Routes:
+        """Return the pairs for which ``chosen``, of shape (n_pairs,), is true."""
+        leaf, row = self.pairs
+        return Routes.of(leaf[chosen], row[chosen])
+
+
+class Router:
+    """A tree flattened into arrays, so that all rows can be routed at once.
+
+    Parameters
+    ----------
+    root : Node
+        The tree.
+    device : torch.device, optional
+        A GPU on which many rows are routed. Few rows are routed on the CPU, which is sooner done than a GPU begins.
+
+    Examples
+    --------
+    >>> from dsmgp.tree import Product
+    >>> halves = [Leaf(part) for part in Region.whole(1).split(0, [0.5])]
+    >>> router = Router(Product(halves, dimension=0, splits=[0.5]))
+    >>> routes = router.route(np.array([[0.9], [0.1], [0.5]]))
+    >>> routes.leaf, routes.rows[1]
+    (array([0, 1]), array([0, 2]))
+    """
+
+    def __init__(self, root: Node, device: torch.device | None = None) -> None:
+        flat = _FlatTree(root)
+        self.root = root
+        self.device = device or torch.device("cpu")
+        self._trees = {"cpu": _TreeTensors.of(flat, torch.device("cpu"))}
+        if self.device.type != "cpu":
+            self._trees[self.device.type] = _TreeTensors.of(flat, self.device)
+
+    @cached_property
+    def max_reached(self) -> int:
+        """The largest number of leaves that a row can reach."""
+        return fold(
+            self.root,
+            lambda leaf: 1,
+            lambda product, counts: max(counts),
+            lambda node, counts: sum(counts),
+        )
+
+    def route(self, X: Array) -> Routes:
+        """Return the leaves that each row of ``X``, of shape (n_rows, n_dims), reaches."""
+        # Read-only memory is copied: torch does not know it.
+        rows = torch.from_numpy(np.require(X, np.float64, ["C", "W"]))
+        device = torch.device("cpu") if len(X) <= PIECE_ROWS else self.device
+        step = PIECE_ROWS if device.type == "cpu" else len(X)
+        tree = self._trees[device.type]
+        pieces = Threads(device).map(
+            lambda first: tree.pairs(rows[first : first + step], first),
+            range(0, max(len(X), 1), step),
+            brief=len(X) <= BRIEF_ROWS,
+        )
+        leaf, row = (np.concatenate([piece[k].cpu().numpy() for piece in pieces]) for k in (0, 1))
+        return Routes.of(leaf, row)  # rows of a leaf are in order, within a piece and across pieces
+
+
+@dataclass(frozen=True)
+class _TreeTensors:
+    """The arrays of a :class:`_FlatTree` on one device."""
+
+    dimension: Tensor
+    split: Tensor
+    below: Tensor
+    above: Tensor
+    leaf: Tensor
+    sums: dict[int, Tensor]
+
+    @classmethod
+    def of(cls, flat: _FlatTree, device: torch.device) -> _TreeTensors:
+        return cls(
+            torch.tensor(flat.dimension, device=device),
+            torch.tensor(flat.split, dtype=torch.float64, device=device),
+            torch.tensor(flat.below, device=device),
+            torch.tensor(flat.above, device=device),
+            torch.tensor(flat.leaf, device=device),
+            {at: torch.tensor(children, device=device) for at, children in flat.sums.items()},
+        )
+
+    def pairs(self, X: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Return leaf and row of every pair, for rows whose numbers start at ``first``."""
+        device = self.leaf.device
+        X, every = X.to(device), torch.arange(len(X), device=device)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        waiting = [(torch.zeros_like(every), every)]
+        while waiting:
+            node, row = waiting.pop()
+            node = self._descend(node, X if len(row) == len(X) else X[row])
+            leaf = self.leaf[node]
+            ended = leaf >= 0
+            pairs.append((leaf[ended], row[ended] + first))
+            for at in node[~ended].unique().tolist():
+                here = row[node == at]
+                waiting += [(child.expand(len(here)), here) for child in self.sums[at]]
+        return torch.cat([leaf for leaf, _ in pairs]), torch.cat([row for _, row in pairs])
+
+    def _descend(self, node: Tensor, X: Tensor) -> Tensor:
+        """Return the leaf or sum node below ``node`` that each row of X reaches, both of shape (n_rows,)."""
+        if X.device.type == "cpu" and has_numba():
+            from dsmgp.tree.routing_numba import descend
+
+            node = node.clone()  # it may be an expanded view, and is changed in place
+            tables = (self.dimension, self.split, self.below, self.above)
+            descend(*(t.numpy() for t in (*tables, X, node)))
+            return node
+        columns = X.T.contiguous()
+        every = torch.arange(len(X), device=X.device)
+        while True:
+            x = columns[self.dimension[node], every]
+            following = torch.where(x < self.split[node], self.below[node], self.above[node])
+            if torch.equal(following, node):
+                return node
+            node = following
+
+
+class _FlatTree:
+    """A tree as lists with an entry for each leaf, each sum and each two-way cut.
+
+    A product of several cuts becomes a nest of two-way cuts. A leaf or sum has an infinite split and leads to itself
+    on both sides.
+
+    Attributes
+    ----------
+    dimension, split : list
+        Rows with ``x[dimension] < split`` go on to the entry ``below``, others to the entry ``above``.
+    below, above : list of int
+    leaf : list of int
+        The number of the leaf, or -1.
+    sums : dict of int to list of int
+        For the entry of a sum, the entries of its children.
+    """
+
+    def __init__(self, root: Node) -> None:
+        self.dimension: list[int] = []
+        self.split: list[float] = []
+        self.below: list[int] = []
+        self.above: list[int] = []
+        self.leaf: list[int] = []
+        self.sums: dict[int, list[int]] = {}
+        n_leaves = 0
+        entries = {id(root): self._new()}  # of nodes that are yet to be visited
+        for node in nodes(root):
+            at = entries.pop(id(node))
+            if isinstance(node, Leaf):
+                self.leaf[at] = n_leaves
+                n_leaves += 1
+            elif isinstance(node, Sum):
+                self.sums[at] = [self._new() for _ in node.children]
+                entries |= {id(c): k for c, k in zip(node.children, self.sums[at], strict=True)}
+            else:
+                ends = self._cut(at, node.dimension, node.splits)
+                entries |= {id(c): k for c, k in zip(node.children, ends, strict=True)}
+
+    def _new(self) -> int:
+        at = len(self.leaf)
+        self.dimension.append(0)
+        self.split.append(np.inf)
+        self.below.append(at)
+        self.above.append(at)
+        self.leaf.append(-1)
+        return at
+
+    def _cut(self, at: int, dimension: int, splits: Sequence[float]) -> list[int]:
+        """Turn an entry into a nest of cuts, the middle one first, and return the entries of the parts."""
+        if not splits:
+            return [at]
+        middle = len(splits) // 2
+        below, above = self._new(), self._new()
+        self.dimension[at], self.split[at] = dimension, splits[middle]
+        self.below[at], self.above[at] = below, above
+        return [
+            *self._cut(below, dimension, splits[:middle]),
+            *self._cut(above, dimension, splits[middle + 1 :]),
+        ]
+
+
+def route(root: Node, X: Array) -> Routes:
+    """Return the leaves that the rows of ``X`` reach; for several ``X``, keep a :class:`Router`."""
+    return Router(root).route(X)
+
+
+def place(root: Node, X: Array, replace_rows: bool = False) -> Node:
+    """Return the tree with the rows of ``X`` placed in its leaves.
+
+    Parameters
+    ----------
+    root : Node
+        A tree over the whole input space.
+    X : ndarray of shape (n_rows, n_dims)
+        Training inputs.
+    replace_rows : bool
+        Whether to replace the rows that leaves have. Otherwise leaves that have rows must have just those of ``X`` in
+        their region, and keep their order.
+    """
+    if root.region.n_dims != X.shape[1]:
+        raise ValueError(
+            f"the tree does not fit the data: it has {root.region.n_dims} dimensions, "
+            f"X has {X.shape[1]} columns"
+        )
+    if not root.region.same_as(Region.whole(X.shape[1])):
+        raise ValueError(
+            "the tree does not fit the data: its root must cover the whole input space, "
+            f"got {box(root.region)}; start from Region.whole({X.shape[1]})"
+        )
+    if len({id(node) for node in nodes(root)}) < sum(1 for _ in nodes(root)):
+        raise ValueError(
+            "a node stands in two places of the tree; build a node of its own for each"
+        )
+    leaf_rows = route(root, X).by_leaf(len(leaves(root)))
+    numbers = itertools.count()
+
+    def placed(leaf: Leaf) -> Leaf:
+        number = next(numbers)
+        rows = leaf_rows[number]
+        given = None if replace_rows else leaf.rows
+        if given is not None and not np.array_equal(np.sort(given), rows):
+            raise ValueError(
+                f"the tree does not fit the data: leaf {number} lists {leaf.n_rows} "
+                f"rows that are not the {rows.size} rows of X in its region; "
+                "leave rows out and they are placed for you"
+            )
+        return replace(leaf, rows=rows if given is None else given)
+
+    return map_leaves(root, placed)

@@ -1,0 +1,111 @@
+"""Rows on disk: files by shard, which are read as they were written."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from dsmgp import ModelFileError
+from dsmgp.distributed.row_store import (
+    RowWriter,
+    check_empty,
+    first_leaves_of_shards,
+    shard_bytes,
+)
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+
+
+def test_shards_are_ranges_of_leaves_that_fit_in_memory():
+    sizes = np.random.default_rng(0).integers(10, 200, size=300)
+    firsts = first_leaves_of_shards(sizes, 3, 1, 1e5)
+    each = [shard_bytes(sizes[a:b], 3, 1) for a, b in pairwise(firsts)]
+    assert firsts[0] == 0
+    assert firsts[-1] == 300
+    assert max(each) < 1e5 + shard_bytes(np.array([200]), 3, 1)
+    assert len(first_leaves_of_shards(sizes, 3, 1, 1e12)) == 2
+
+
+def test_more_shards_than_files_can_be_open_are_refused():
+    with pytest.raises(MemoryError, match="raise memory_limit"):
+        first_leaves_of_shards(np.full(5000, 100), 3, 1, 1e5)
+
+
+class Pool:
+    """Keeps the plans of shards."""
+
+    device = torch.device("cpu")
+
+    def memory_of_shard(self, memory):
+        return memory
+
+    def place(self, plans):
+        self.plans = plans
+        return list(range(len(plans)))
+
+    def remove(self, shards):
+        pass
+
+
+def plans_of(store, X, Y):
+    pool = Pool()
+    scaling = InputScaling.of(X, False), OutputScaling.of(Y, False)
+    store.leaf_gps(pool, [[None] * len(store.sizes)], scaling, 1e9, torch.float64)
+    return pool.plans
+
+
+@pytest.fixture
+def written(rng, tmp_path):
+    """Two shards of four leaves in all; leaf 3 holds every row, the others a third each."""
+    X, Y = rng.normal(size=(90, 2)).round(1), rng.normal(size=(90, 1))
+    with RowWriter(tmp_path, np.array([0, 2, 4]), 2, 1) as writer:
+        for first in (0, 50):  # in two batches
+            batch = np.arange(first, min(first + 50, 90))
+            leaf = np.concatenate([batch % 3, np.full(len(batch), 3)])
+            row = np.tile(np.arange(len(batch)), 2)
+            writer.add(leaf, row, X[batch], Y[batch])
+    return X, Y, writer.store
+
+
+def test_shards_read_the_rows_that_were_written(written):
+    X, Y, store = written
+    assert store.n_rows == 90
+    np.testing.assert_array_equal(store.sizes, [30, 30, 30, 90])
+    first, second = (plan.load() for plan in plans_of(store, X, Y))
+    for data, rows in (
+        (first, [np.arange(0, 90, 3), np.arange(1, 90, 3)]),
+        (second, [np.arange(2, 90, 3), np.arange(90)]),
+    ):
+        for k, expected in enumerate(rows):
+            here = data.leaf_rows[k]
+            np.testing.assert_array_equal(data.ids[here], expected)
+            np.testing.assert_array_equal(data.X[here], X[expected])
+            np.testing.assert_array_equal(data.Y[here], Y[expected])
+        same = (data.X[:, None] == data.X[None]).all(axis=-1)
+        np.testing.assert_array_equal(data.labels[:, None] == data.labels[None], same)
+    assert len(second.ids) == 90  # rows of two leaves are kept once
+
+
+@pytest.mark.parametrize("damage", ["short", "changed", "gone"])
+def test_damaged_files_are_refused(written, damage):
+    X, Y, store = written
+    path = store.file(1)
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-8] if damage == "short" else bytes([whole[0] ^ 1]) + whole[1:])
+    good, bad = plans_of(store, X, Y)
+    good.load()
+    with pytest.raises(ModelFileError, match="gone" if damage == "gone" else "damaged"):
+        bad.load()
+
+
+def test_only_folders_without_other_files_are_written_to(written, tmp_path):
+    check_empty(tmp_path)  # what an interrupted fit leaves
+    check_empty(tmp_path / "new")
+    (tmp_path / "shards" / "notes.txt").write_text("mine")
+    with pytest.raises(ModelFileError, match="is there already"):
+        check_empty(tmp_path)
+    with pytest.raises(ModelFileError, match="does not exist"):
+        check_empty(tmp_path / "no" / "where")

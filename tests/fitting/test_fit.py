@@ -1,0 +1,115 @@
+"""Partitions that differ in kernel and theta: the model is still exactly what its parts say."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dsmgp import DSMGPRegressor
+from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.numba_backend import NumbaBackend
+from dsmgp.experts.torch_backend import TorchBackend
+from dsmgp.fitting import fit as fit_module
+from dsmgp.gp.process import build_process
+from dsmgp.tree import Leaf, Region, leaves
+from tests.support.leaf_predictions import predict_leaves
+
+
+@pytest.fixture
+def rows(rng):
+    X = rng.uniform(-2, 2, size=(160, 2))
+    return X, np.sin(3 * X[:, 0]) + np.abs(X[:, 1]) + 0.1 * rng.normal(size=160)
+
+
+@pytest.fixture
+def mixed(rows, monkeypatch):
+    """A model whose partitions take turns between two kernels, whatever their scores."""
+    monkeypatch.setattr(fit_module, "CLOSE_SCORES", np.inf)
+    return DSMGPRegressor(leaf_size=40, sum_children=4, random_state=0).fit(*rows)
+
+
+@pytest.mark.parametrize("backend", [NumbaBackend, TorchBackend])
+def test_leaves_with_kernels_of_their_own_are_each_what_they_are_alone(rows, backend):
+    X, y = torch.from_numpy(rows[0]), torch.from_numpy(rows[1])[:, None]
+    processes = [
+        build_process(k, "constant", noise, 2) for k, noise in (("matern12", 0.1), ("rbf", 0.03))
+    ]
+    own = [process.leaf_kernel(2) for process in processes]
+    kernel_parameters = [
+        p.kernel_parameters(leaf_kernel).detach()
+        for p, leaf_kernel in zip(processes, own, strict=True)
+    ]
+    some_leaves = [Leaf(Region.whole(2), np.arange(k, k + 30)) for k in (0, 30, 60, 90)]
+    family = [0, 1, 1, 0]
+    together = InMemoryLeafGPs(some_leaves, X, y, [[own[f] for f in family]], backend=backend)
+    table = torch.stack(kernel_parameters)[family]
+    evidence, (gradient,) = together.log_evidence_and_gradient([table])
+    conditioned = condition(together, [table])
+    test = X[120:]
+    answers = predict_leaves(conditioned, [(k, test) for k in range(4)])
+    for k, f in enumerate(family):
+        alone = InMemoryLeafGPs([some_leaves[k]], X, y, [own[f]], backend=backend)
+        expected, (by,) = alone.log_evidence_and_gradient([kernel_parameters[f]])
+        np.testing.assert_allclose(evidence[k], expected[0], rtol=1e-12)
+        np.testing.assert_allclose(gradient[k], by[0], rtol=1e-9, atol=1e-10)
+        ((mean, variance),) = predict_leaves(condition(alone, [kernel_parameters[f]]), [(0, test)])
+        torch.testing.assert_close(answers[k][0], mean)
+        torch.testing.assert_close(answers[k][1], variance)
+        assert conditioned.noise[k, 0] == pytest.approx(processes[f].noise)
+
+
+def test_two_kernels_take_turns(mixed):
+    model = mixed.state_.model
+    assert len(model.families) == 2
+    assert len({family.kernel for family in model.families}) == 2
+    assert np.bincount(model.family).min() > 0
+    assert model.families[0].kernel == min(mixed.kernel_scores_, key=mixed.kernel_scores_.get)
+    (line,) = [line for line in mixed.summary().splitlines() if line.startswith("kernels used")]
+    assert all(family.kernel in line for family in model.families)
+
+
+def test_one_kernel_far_ahead_stands_alone(rows, monkeypatch):
+    monkeypatch.setattr(fit_module, "CLOSE_SCORES", 0.0)
+    model = DSMGPRegressor(leaf_size=40, random_state=0).fit(*rows).state_.model
+    assert len(model.families) == 1
+
+
+def test_the_evidence_is_that_of_the_partitions_with_their_own_kernels(mixed, rows):
+    """By dense algebra: a sum over partitions of products over leaves."""
+    X, y = rows
+    model = mixed.state_.model
+    Z, t = model.inputs.to_experts(X), model.outputs.to_experts(y[:, None])[:, 0]
+    logs, number = [], 0
+    for child in model.tree.children:
+        total = 0.0
+        for leaf in leaves(child):
+            process = model.families[model.family[number]].processes[0]
+            with torch.no_grad():
+                K = process.kernel(torch.from_numpy(Z[leaf.rows])).to_dense().numpy()
+            K += process.noise * np.eye(len(K))
+            total += stats.multivariate_normal.logpdf(t[leaf.rows], cov=K)
+            number += 1
+        logs.append(total - np.log(len(model.tree.children)))
+    expected = np.logaddexp.reduce(logs) - len(X) * model.outputs.log_det
+    assert mixed.log_marginal_likelihood_ == pytest.approx(expected, rel=1e-8)
+
+
+def test_joint_and_marginal_distributions_agree(mixed, rng):
+    X = rng.uniform(-2, 2, size=(12, 2))
+    mean, std = mixed.predict(X, return_std=True)
+    joint_mean, covariance = mixed.predict(X, return_cov=True)
+    np.testing.assert_allclose(joint_mean, mean, rtol=1e-8)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-8)
+
+
+def test_large_leaves_learn_a_theta_of_their_own_where_it_is_better(rng):
+    """A smooth function of many rows: what is learned far apart shows in large leaves only."""
+    X = rng.uniform(-1, 1, size=(1500, 3))
+    y = np.sin(2 * X[:, 0] * np.exp(X[:, 1])) + X[:, 2] + 0.01 * rng.normal(size=1500)
+    model = DSMGPRegressor("rbf", random_state=0).fit(X, y).state_.model
+    sizes = np.array([leaf.n_rows for leaf in leaves(model.tree)])
+    assert sizes.max() == 1500  # one leaf for all is among them
+    assert len(model.families) == 2
+    assert sizes[model.family == 1].max() == 1500
+    assert sizes[model.family == 0].max() < 500

@@ -1,0 +1,199 @@
+"""The report: everything on one page, which works without a network, in a real browser."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from matplotlib.image import imread
+
+from dsmgp import DSMGPRegressor
+from dsmgp.report import report_html, results, write_report
+from dsmgp.report.figures import Figure
+from dsmgp.scores import coverage, rmse
+
+HEADINGS = [
+    "Data", "The model in words", "Scores", "Calibration", "What matters",
+    "Where predictions are uncertain", "Where the model splits", "Settings",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(150, 2)), columns=["size", "a<b & 'c'"])
+    y = np.sin(6 * X["size"]) + (X["size"] > 0.5) + 0.1 * rng.normal(size=150)
+    model = DSMGPRegressor("rbf", leaf_size=40, max_iter=10, random_state=0).fit(X[:100], y[:100])
+    return model, X[100:], y[100:].to_numpy()
+
+
+@pytest.fixture(scope="module")
+def page(judged, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, *judged, targets=["price"], title="Prices <of> houses")
+    return path
+
+
+class Tags(HTMLParser):
+    """Open tags are closed in their order; attributes that would fetch something."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.sources, self.headings = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        self.sources += [v for k, v in attributes if k in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+
+def test_the_page_is_complete_and_needs_no_network(page):
+    text = page.read_text()
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert tags.headings == HEADINGS
+    assert all(source.startswith(("data:image/png;base64,", "#")) for source in tags.sources)
+    assert not re.search(r"https?://|@import|<script|url\(", text)
+    assert "Prices &lt;of&gt; houses" in text
+    assert "a&lt;b &amp; &#39;c&#39;" in text
+
+
+def test_the_page_has_the_scores(judged, page):
+    model, X, y = judged
+    text = page.read_text()
+    assert f"{rmse(y, model.predict(X)):.5g}" in text
+    assert f"{coverage(y, model.predict_dist(X)):.1%}" in text
+
+
+def test_several_outputs_and_kernels_without_length_scales(judged):
+    _, X, y = judged
+    Y = np.column_stack([y, -y])
+    kernel = ScaleKernel(RBFKernel()) + LinearKernel()
+    model = DSMGPRegressor(kernel, leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
+    text = report_html(model, X, Y, targets=["up", "down"])
+    assert "down along size" in text
+    assert "Relevance of inputs" not in text
+    with pytest.raises(ValueError, match="a name for each of 2 outputs"):
+        report_html(model, X, Y)
+
+
+def words(text):
+    return re.sub(r'base64,[^"]*', "", text)
+
+
+def test_several_outputs_are_scored_one_by_one(judged):
+    _, X, y = judged
+    Y = np.column_stack([y, 1000 * y])
+    model = DSMGPRegressor("rbf", leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
+    text = words(report_html(model, X, Y, targets=["small", "large"]))
+    for k, name in enumerate(["small", "large"]):
+        assert f"<h3>{name}</h3>" in text
+        assert f"{rmse(Y[:, k], model.predict(X)[:, k]):.5g}" in text
+        assert f"90% intervals of {name} hold" in text
+    assert "all targets together" in text
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_one_row_or_a_constant_target_give_finite_numbers(judged, constant):
+    model, X, y = judged
+    if constant:
+        y = np.full(50, 3.3)
+        model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, y)
+    else:
+        X, y = X[:1], y[:1]
+    text = words(report_html(model, X, y))  # numpy's warnings are errors here
+    assert not re.search(r"\b(nan|inf)\b", text)
+    assert ("about equally certain" in text) == constant
+
+
+def test_dates_are_shown_as_dates():
+    when = pd.Series(pd.date_range("2020-01-01", periods=60, freq="D"))
+    X = pd.DataFrame({"x": np.linspace(0, 1, 60), "when": when})
+    model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.sin(6 * X["x"]))
+    text = words(report_html(model, X, np.sin(6 * X["x"])))
+    assert "<td>when</td><td>2020-01-01</td><td>2020-01-30 12:00:00</td><td>2020-02-29</td>" in text
+
+
+@pytest.mark.parametrize("likely", [True, False])
+def test_change_points_are_listed(rng, likely, monkeypatch):
+    monkeypatch.setattr(results, "MAX_CHANGES", 1)
+    when = pd.date_range("2021-03-01", periods=90, freq="D")
+    t = np.arange(90)
+    y = 4.0 * likely * ((t > 30) + 2.0 * (t > 60)) + 0.1 * rng.normal(size=90)
+    model = DSMGPRegressor("rbf", structure="changepoint", random_state=0)
+    X = pd.DataFrame({"day": when})
+    text = report_html(model.fit(X, y), X, y)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.headings == [*HEADINGS[:6], "Where the function changes", "Settings"]
+    assert "Rows are ordered by day." in words(text)
+    assert "nan" not in words(text)
+    if likely:
+        assert (
+            "2 of them can be located with a probability of 50% or more, of which the 1 most"
+            in text
+        )
+        assert (
+            text.count("<td>2021-03-31</td><td>2021-04-01</td>")
+            + text.count("<td>2021-04-30</td><td>2021-05-01</td>")
+            == 1
+        )
+    else:
+        assert "0 of them can be located with a probability of 50% or more.</p>" in text
+    assert 'alt="The function"' in text
+    assert "fitted to 90 rows with 1 input." in text
+
+
+def test_extrapolation_is_reported_as_it_is(monkeypatch):
+    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_: Figure("", "", "", 1, 1))
+
+    def statement(model, X, y):
+        text = " ".join(report_html(model, X, y).split())
+        return re.search(r"evaluated here on \d+ rows\. (.*?)</p>", text)[1]
+
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(50, 2)), columns=["a", "b"])
+    far = pd.concat([X, X[:10] + 50.0])
+    signal, noise = np.sin(6 * X["a"]), rng.normal(size=50)
+    model = DSMGPRegressor("rbf", max_iter=20, random_state=0).fit(X, signal)
+    assert statement(model, X, signal) == "All of them lie within the range of the training rows."
+    text = statement(model, far, np.zeros(60))
+    assert "16.7% of them lie outside" in text
+    assert (
+        float(re.search(r"have (\S+) times the standard deviation of the others\.$", text)[1]) > 2
+    )
+    model.fit(X, noise)
+    assert "nothing in them warns" in statement(model, far, np.zeros(60))
+
+
+def test_a_real_chromium_shows_it(page, tmp_path):
+    pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
+    picture = tmp_path / "page.png"
+    script = Path(__file__).parents[1] / "support" / "chromium.py"
+    done = subprocess.run(
+        [sys.executable, script, page, picture], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["title"] == "Prices <of> houses"
+    assert seen["headings"] == HEADINGS
+    assert seen["images"] == seen["shown"] >= 6
+    assert seen["console"] == []
+    assert seen["outside"] == []
+    assert seen["links"]
+    assert seen["width"] <= seen["viewport"]
+    assert imread(picture)[:, :, :3].std() > 0.05  # something was drawn
