@@ -3,8 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# An environment without torch, for the tests of what a plain installation has.
+CORE := .venv-core
+CORE_READY := $(CORE)/.ready
 
-.PHONY: demo reproduce test test-all docs site lint types check coverage mutants soak audit package clean
+.PHONY: demo reproduce test test-core test-all docs site lint types check coverage mutants soak audit package clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
@@ -16,6 +19,14 @@ reproduce: $(READY)
 # Two files of tests at a time: most of them keep one core busy.
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# The same from the built wheel, where torch is not installed; what needs an extra that is missing is left out.
+test-core: $(CORE_READY)
+	rm -rf build/wheel
+	$(CORE)/bin/python -m hatchling build -t wheel -d build/wheel
+	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheel/*.whl
+	$(CORE)/bin/python -c "import dsmgp, importlib.util as u; assert not u.find_spec('torch') and '$(CORE)' in dsmgp.__file__"
+	$(CORE)/bin/python -m pytest -q -n 2 --dist loadfile -p tests.support.missing_extras tests --pyargs dsmgp
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
@@ -56,7 +67,7 @@ audit: $(READY)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(BIN)/python benchmarks/audit.py
 
-# A wheel, installed with its dependencies into an empty environment, and README's first example run there.
+# A wheel, installed with its core dependencies into an empty environment, and the whole default path run there.
 package: $(READY)
 	$(BIN)/python -m pytest -q -m slow tests/test_supply.py
 
@@ -65,5 +76,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
+$(CORE_READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(CORE)
+	$(CORE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ".[test]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CORE) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import peers
 from dsmgp import DSMGPRegressor, Mixture
@@ -24,7 +23,7 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.duplicates import equal_rows
 from dsmgp.mixture.gating import fit_gate
 from dsmgp.tree import Leaf, Region
-from harness import HERE, Runs, score, setting, standardised
+from harness import HERE, Runs, on_gpu, score, setting, standardised
 from peers import Answer, Method, answer
 
 RESULTS = HERE / "results" / "accuracy.json"
@@ -95,7 +94,7 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
 
 def exact(X, Y, X_test, seed) -> Answer:
     """Our backend, one leaf, converged; the kernel chosen as by default."""
-    most = 20_000 if torch.cuda.is_available() else 6000
+    most = 20_000 if on_gpu() else 6000
     if len(X) > most:
         raise MemoryError(f"one leaf of more than {most} rows takes too long here")
     tree = Leaf(Region.whole(X.shape[1]))

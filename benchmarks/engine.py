@@ -19,6 +19,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,8 @@ from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.torch_backend import TorchBackend
 from dsmgp.fitting import effort
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.torch_kernels import bind
 from dsmgp.linalg import lapack
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree import Leaf, Region
@@ -58,25 +60,24 @@ class Problem:
         self.n_rows, self.n_leaves = n_rows, math.ceil(n_leaves / n_threads) * n_threads
         device = "cuda" if on_gpu() else "cpu"
         total = self.n_leaves * n_rows
-        X, Y = (torch.from_numpy(a).to(device) for a in generated(total, 0)[:2])
+        X, Y = generated(total, 0)[:2]
         n_dims = X.shape[1]
         kernel = StationaryKernel(kind, tuple(range(n_dims)), "constant")
-        kernel_parameters = torch.tensor([2.0] * n_dims + [1.3, 0.1, 0.05], dtype=torch.float64)
+        kernel_parameters = np.array([2.0] * n_dims + [1.3, 0.1, 0.05])
         whole, numbers = Region.whole(n_dims), np.arange(total).reshape(self.n_leaves, n_rows)
         leaves = [Leaf(whole, rows) for rows in numbers]
-        backends = {"batched": TorchBackend}
-        if not on_gpu() and NumbaBackend.supports(X, [[kernel]]):
+        backends = {"batched": partial(TorchBackend, device=device)}
+        if not on_gpu() and NumbaBackend.supports([[kernel]]):
             backends["native"] = NumbaBackend
         self.leaf_gps = {
-            name: InMemoryLeafGPs(leaves, X, Y, [kernel], backend=backend)
+            name: InMemoryLeafGPs(leaves, X, Y, [kernel], backend=backend, device=device)
             for name, backend in backends.items()
         }
-        self.kernel_parameters, self.labels = [kernel_parameters.to(device)], np.arange(total)
-        rows = X.view(self.n_leaves, n_rows, -1)
-        K, _ = kernel.bind(self.kernel_parameters[0]).covariance(
-            rows, torch.ones_like(rows[..., 0]).bool()
-        )
-        K.diagonal(dim1=-2, dim2=-1).add_(kernel_parameters[-1])
+        self.kernel_parameters, self.labels = [kernel_parameters], np.arange(total)
+        rows = torch.from_numpy(X).to(device).view(self.n_leaves, n_rows, -1)
+        bound = bind(kernel, torch.from_numpy(kernel_parameters).to(device))
+        K, _ = bound.covariance(rows, torch.ones_like(rows[..., 0]).bool())
+        K.diagonal(dim1=-2, dim2=-1).add_(float(kernel_parameters[-1]))
         self.matrices = K
         self.work = torch.empty(0) if on_gpu() else torch.empty_like(K)
 
@@ -266,11 +267,10 @@ def measure_prediction(arguments: argparse.Namespace) -> list[dict]:
 def _bare_solves(model: DSMGPRegressor, X_test: np.ndarray) -> Callable[[], object]:
     """The triangular solves that variances at these rows need, and nothing else."""
     conditioned = model.state_.model.leaf_posterior
-    tasks = []
+    tasks, device = [], conditioned.leaf_gps.device
     routes = model.state_.model.router.route(X_test)
     for number, n_points in zip(routes.leaf, routes.rows.sizes, strict=True):
-        group, slot = int(conditioned.group[number]), int(conditioned.slot[number])
-        factor = conditioned.factors.get(group)[0][slot]
+        factor = torch.from_numpy(conditioned.factor(0, number)).to(device)
         tasks.append((factor, factor.new_ones(len(factor), int(n_points))))
 
     def solve(task: tuple[torch.Tensor, torch.Tensor]) -> None:

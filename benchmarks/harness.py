@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dsmgp import Mixture, scores
+from dsmgp._util.machine import has_cuda
 from dsmgp.datasets import load
+from dsmgp.linalg.threads import n_threads
 
 HERE = Path(__file__).parent
 Array = np.ndarray
@@ -24,12 +25,14 @@ Split = tuple[Array, Array, Array, Array]
 
 
 def on_gpu() -> bool:
-    return torch.cuda.is_available()
+    return has_cuda()
 
 
 def synchronise() -> None:
     """Wait for what the GPU was told to do."""
     if on_gpu():
+        import torch
+
         torch.cuda.synchronize()
 
 
@@ -38,8 +41,15 @@ def setting() -> dict[str, str]:
     command = ["git", "rev-parse", "--short", "HEAD"]
     # A machine that was sent the files alone is told the commit.
     commit = os.environ.get("DSMGP_COMMIT") or subprocess.check_output(command, text=True, cwd=HERE)
-    device = torch.cuda.get_device_name() if on_gpu() else f"{torch.get_num_threads()} cores"
-    return {"commit": commit.strip(), "machine": f"{platform.machine()}, {device}"}
+    return {"commit": commit.strip(), "machine": f"{platform.machine()}, {_device()}"}
+
+
+def _device() -> str:
+    if not on_gpu():
+        return f"{n_threads()} cores"
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 # Results on disk

@@ -23,6 +23,7 @@ import cluster
 import compare
 import engine
 import finetune
+import footprint
 import memory
 import outofcore
 import scales
@@ -39,7 +40,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, engine, finetune, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, engine, finetune, footprint, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
     structures, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

@@ -24,7 +24,7 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.factor_sharing import plan_sharing
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.tree import Node, leaves
 from dsmgp.tree.growing import grow_balanced, grow_paper
 from harness import HERE, setting, table, write_report
@@ -47,9 +47,8 @@ class Problem:
         self.leaves, n_dims = leaves(tree), X.shape[1]
         y = np.sin(6.0 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
         kernel = StationaryKernel("rbf", tuple(range(n_dims)), "zero")
-        self.kernel_parameters = torch.tensor([0.2] * n_dims + [1.0, 0.01], dtype=torch.float64)
-        targets = torch.from_numpy(y).unsqueeze(-1)
-        self.leaf_gps = InMemoryLeafGPs(self.leaves, torch.from_numpy(X), targets, [kernel])
+        self.kernel_parameters = np.array([0.2] * n_dims + [1.0, 0.01])
+        self.leaf_gps = InMemoryLeafGPs(self.leaves, X, y[:, None], [kernel])
         self.labels = np.arange(len(X))
 
     def condition(self, share: bool, leave_out: bool) -> InMemoryLeafPosterior:

@@ -31,6 +31,7 @@ from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Components
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.gp.process import kernels_by_leaf, parameters_by_leaf
 from dsmgp.mixture.gating import fit_gate
 from dsmgp.mixture.model import Model
 from dsmgp.tree import Leaf, Region, leaves
@@ -65,9 +66,7 @@ class Setting:
 
     @classmethod
     def of(cls, model: Model, X: Array) -> Setting:
-        kernel_parameters = [
-            family.kernel_parameters(X.shape[1])[0].numpy() for family in model.families
-        ]
+        kernel_parameters = [family.kernel_parameters[0] for family in model.families]
         units = [model.inputs.scale * natural[: X.shape[1]] for natural in kernel_parameters]
         number, wanted = 0, []
         for child in model.tree.children:
@@ -182,16 +181,12 @@ def _loo_density(case: Setting, parts: list[Array], family: int) -> Array:
 def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> InMemoryLeafPosterior:
     model, whole = case.model, Region.whole(case.X.shape[1])
     seen = model.leaf_posterior.leaf_gps
-    laws = [family.leaf_kernels(case.X.shape[1]) for family in model.families]
-    kernel_parameters = [family.kernel_parameters(case.X.shape[1]) for family in model.families]
+    family = np.array(families)
     leaf_gps = InMemoryLeafGPs(
         [Leaf(whole, rows) for rows in parts], seen.X, seen.Y,
-        [[laws[f][output] for f in families] for output in range(seen.n_outputs)],
+        kernels_by_leaf(model.families, family), device=seen.device, dtype=seen.dtype,
     )  # fmt: skip
-    tables = [
-        np.stack([kernel_parameters[f][o].numpy() for f in families]) for o in range(seen.n_outputs)
-    ]
-    return condition(leaf_gps, [seen.X.new_tensor(t) for t in tables], labels=case.labels)
+    return condition(leaf_gps, parameters_by_leaf(model.families, family), labels=case.labels)
 
 
 WAYS: dict[str, tuple[Callable[..., Partition], int]] = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 # A script for a process of its own, which needs a browser.
-collect_ignore = ["chromium.py"]
+collect_ignore = ["support/chromium.py"]
 
 # Time is never asserted, and the first example may load or compile something.
 settings.register_profile("dsmgp", deadline=None)

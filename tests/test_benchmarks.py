@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("gpytorch")  # a peer
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 

@@ -2,13 +2,18 @@
 
 import numpy as np
 import pytest
+
+from dsmgp import DSMGPRegressor
+
+pytest.importorskip("botorch")
+
+import gpytorch
 import torch
 from botorch.acquisition import LogExpectedImprovement, qLogExpectedImprovement
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.test_functions import Hartmann
 
-from dsmgp import DSMGPRegressor
 from dsmgp.botorch import DSMGPModel, MixturePosterior
 
 
@@ -167,25 +172,60 @@ def test_optimising_hartmann_beats_random_search():
 # Leaves as exact GPs
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"kernel": "rbf"}, {"kernel": "rq", "mean": "linear"}, {"kernel": "auto", "mean": "constant"}],
-)
-def test_a_leaf_in_gpytorch_predicts_the_same(wavy, settings):
-    X, y = wavy
-    model = DSMGPRegressor(leaf_size=60, max_iter=5, random_state=0, **settings).fit(X, y)
+def assert_leaves_predict_the_same(model, X):
+    """Compare the first and the last leaf with what GPyTorch predicts from their modules."""
     fitted = model.state_.model
     Z = fitted.to_experts(X[:7] + 0.1)
     for leaf in (0, len(fitted.family) - 1):
         exact = model.to_gpytorch(leaf=leaf)
         with torch.no_grad():
-            predicted = exact(Z)
+            predicted = exact(torch.from_numpy(Z))
         mean, covariance = fitted.leaf_posterior.joint(leaf, Z)
         np.testing.assert_allclose(predicted.mean, mean[:, 0], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(predicted.covariance_matrix, covariance[0], rtol=1e-4, atol=1e-5)
-        assert exact.likelihood.noise.item() == pytest.approx(
-            float(fitted.leaf_posterior.noise[leaf, 0])
-        )
+        noise = float(fitted.leaf_posterior.noise[leaf, 0])
+        assert exact.likelihood.noise.item() == pytest.approx(noise)
+
+
+SETTINGS = {
+    "rbf": {"kernel": "rbf"},
+    "rq, linear mean": {"kernel": "rq", "mean": "linear"},
+    "sum": {"kernel": "rbf+periodic", "mean": "constant"},
+    "module in closed form": {"kernel": gpytorch.kernels.RBFKernel(), "mean": "constant"},
+    "module without": {"kernel": gpytorch.kernels.RBFKernel() + gpytorch.kernels.LinearKernel()},
+}
+
+
+def fit(X, y, **settings):
+    return DSMGPRegressor(leaf_size=60, max_iter=5, random_state=0, **settings).fit(X, y)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_a_leaf_in_gpytorch_predicts_the_same(wavy, settings):
+    assert_leaves_predict_the_same(fit(*wavy, **settings), wavy[0])
+
+
+def test_a_leaf_of_one_of_several_families_predicts_the_same(wavy):
+    assert_leaves_predict_the_same(fit(*wavy, kernel="auto", mean="constant"), wavy[0])
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_a_fine_tuned_leaf_has_its_own_hyperparameters(wavy, settings):
+    model = fit(*wavy, **settings)
+    of_family = model.to_gpytorch().likelihood.noise.item()
+    model.finetune(max_iter=3, parameters="all")
+    assert model.to_gpytorch().likelihood.noise.item() != pytest.approx(of_family, rel=1e-3)
+    assert_leaves_predict_the_same(model, wavy[0])
+
+
+def test_known_noise_adds_to_that_of_the_leaf(wavy):
+    X, y = wavy
+    known = np.linspace(0.01, 0.3, len(y))
+    model = DSMGPRegressor("rbf", leaf_size=60, max_iter=5, random_state=0).fit(X, y, noise=known)
+    posterior = model.state_.model.leaf_posterior
+    rows = posterior.leaf_gps.leaf_rows[0]
+    expected = posterior.leaf_gps.known_noise[rows, 0] + posterior.noise[0, 0]
+    np.testing.assert_allclose(model.to_gpytorch().likelihood.noise.numpy(), expected)
 
 
 def test_leaves_out_of_range_are_refused(fitted):

@@ -1,14 +1,19 @@
 """Imports between packages point one way, the core needs the core dependencies only, and ``import dsmgp`` is light."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 
 import pytest
 
+from tests.support.missing_extras import NEED_EXTRA
+
 SOURCE = Path(__file__).parents[1] / "src" / "dsmgp"
+SAMPLE = Path(__file__).parent / "data" / "format-1.dsmgp"
 
 # Packages and top-level modules, lowest first. Each imports only from those before it.
 ORDER = [
@@ -41,22 +46,32 @@ ORDER = [
     "reproduce",
     "cli",
 ]
-CORE = {"torch", "gpytorch", "sklearn", "numpy", "scipy", "threadpoolctl"}
-EXTRAS = {"matplotlib", "numba", "ray", "pandas", "typer", "rich"}
-# Packages and modules that need an extra, and are imported when used.
-NEED_EXTRA = {
-    "botorch", "cli", "datasets", "demo", "plots.style", "ray", "report", "reproduce",
-    "data.encoding", "data.parquet", "data.tables", "data.predictions", "fitting.dataset",
-    "distributed.ray_cluster", "distributed.ray_workers", "_util.progress_bar",
-    "linalg.lapack_numba", "tree.routing_numba", "experts.numba_leaf", "experts.numba_leaves",
-    "experts.numba_kernels",
-    "changepoints.numba_kernels",
+CORE = {"numba", "numpy", "scipy", "sklearn", "threadpoolctl"}
+# Dependencies that only extras bring. Modules of the core import them inside functions.
+OPTIONAL = {
+    "botorch", "gpytorch", "jinja2", "linear_operator", "matplotlib", "pandas", "polars", "pyarrow",
+    "ray", "rich", "torch", "typer",
 }  # fmt: skip
+# Compiled code. Numba is a core dependency, but it takes long to import and may be missing or broken on a machine.
+COMPILED = {
+    "changepoints.numba_kernels", "experts.numba_kernels", "experts.numba_leaf",
+    "experts.numba_leaves", "linalg.lapack_numba", "tree.routing_numba",
+}  # fmt: skip
+# Modules of core dependencies that are slow to import and rarely used.
+SLOW = {"scipy.signal"}
+# What neither ``import dsmgp.regressor`` nor the start of the command line may load.
+HEAVY = OPTIONAL - {"rich", "typer"} | {"llvmlite", "numba"}
 
 
-def imports_of(path):
+def imports_of(path, inside_functions=True):
     """Names of all modules and of the names in them that a file imports, but for type checkers only."""
     tree = ast.parse(path.read_text())
+    in_functions = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for inner in ast.walk(node)
+    }
     for_type_checkers = {
         id(inner)
         for node in ast.walk(tree)
@@ -64,7 +79,7 @@ def imports_of(path):
         for inner in ast.walk(node)
     }
     for node in ast.walk(tree):
-        if id(node) in for_type_checkers:
+        if id(node) in for_type_checkers or (not inside_functions and id(node) in in_functions):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -88,9 +103,13 @@ def package_of(name):
     return first if is_module else "__init__"
 
 
-def needs_extra(path):
-    module = module_of(path)
-    return module in NEED_EXTRA or module.split(".")[0] in NEED_EXTRA
+def is_in(modules, module):
+    """Whether a module, or the package that it is in, is listed."""
+    return module in modules or module.split(".")[0] in modules
+
+
+def is_imported_late(module):
+    return is_in(COMPILED.union(*NEED_EXTRA.values()), module)
 
 
 def test_imports_between_packages_point_one_way():
@@ -133,20 +152,17 @@ def inner_imports(path):
                     yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_functions_import_optional_dependencies_only():
+def test_functions_import_only_what_is_optional_or_slow():
     """And the command line whatever it needs, so that it starts quickly: no cycle is hidden in a function."""
-    optional = {"matplotlib", "pandas", "polars", "pyarrow", "ray", "rich"}
     for path in SOURCE.rglob("*.py"):
         if package_of(module_of(path)) in ("cli", "demo"):
             continue
         for name in inner_imports(path):
-            target = target_module(name.removeprefix("dsmgp."))
-            ours = name.startswith("dsmgp.") and needs_extra(
-                SOURCE / f"{target.replace('.', '/')}.py"
-            )
-            assert ours or name.split(".")[0] in optional, (
-                f"{module_of(path)} imports {name} inside"
-            )
+            if name.startswith("dsmgp."):
+                allowed = is_imported_late(target_module(name.removeprefix("dsmgp.")))
+            else:
+                allowed = name.split(".")[0] in OPTIONAL or name.rpartition(".")[0] in SLOW
+            assert allowed, f"{module_of(path)} imports {name} inside"
 
 
 def target_module(name):
@@ -179,34 +195,78 @@ def test_no_modules_import_one_another_in_a_circle():
 
 
 def test_the_core_imports_core_dependencies_only():
-    known = CORE | {"dsmgp"} | sys.stdlib_module_names
+    """Others inside functions, where they are needed; and numba in compiled code only."""
     for path in SOURCE.rglob("*.py"):
-        if not needs_extra(path):
-            for name in imports_of(path):
-                assert name.split(".")[0] in known, f"{module_of(path)} imports {name}"
+        module = module_of(path)
+        known = CORE - {"numba"} | {"dsmgp"} | sys.stdlib_module_names
+        known |= {"llvmlite", "numba"} if module in COMPILED else set()
+        if module in COMPILED or not is_imported_late(module):
+            for name in imports_of(path, inside_functions=False):
+                assert name.split(".")[0] in known, f"{module} imports {name}"
+
+
+def test_no_module_imports_one_that_needs_more_than_itself():
+    """Outside of functions; of what needs torch nothing is imported before it is used, not even by ``cli`` or ``reproduce``."""
+    for path in SOURCE.rglob("*.py"):
+        module = module_of(path)
+        for name in imports_of(path, inside_functions=False):
+            if not name.startswith("dsmgp."):
+                continue
+            target = target_module(name.removeprefix("dsmgp."))
+            if not is_imported_late(module):
+                assert not is_imported_late(target), f"{module} imports {name}"
+            if not any(is_in(NEED_EXTRA[extra], module) for extra in ("torch", "botorch")):
+                assert not is_in(NEED_EXTRA["torch"], target), f"{module} imports {name}"
+
+
+def test_modules_that_are_imported_late_exist():
+    found = {module_of(path) for path in SOURCE.rglob("*.py")}
+    found |= {module.removesuffix(".__init__") for module in found}
+    assert COMPILED.union(*NEED_EXTRA.values()) <= found
+
+
+def test_the_core_is_what_the_package_depends_on():
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    names = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert {"sklearn" if name == "scikit-learn" else name for name in names} == CORE
+    assert NEED_EXTRA.keys() <= project["optional-dependencies"].keys()
 
 
 def loaded(statement):
     """Packages that a fresh interpreter loads for a statement, but for those it starts with."""
-    code = f"import sys; old = set(sys.modules); {statement}; print(*set(sys.modules) - old)"
+    code = f"import sys; old = set(sys.modules); {statement}\nprint(*set(sys.modules) - old)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
 def test_importing_dsmgp_loads_nothing_heavy():
-    assert not loaded("import dsmgp; dir(dsmgp)") & (CORE | EXTRAS)
+    assert not loaded("import dsmgp; dir(dsmgp)") & (CORE | OPTIONAL)
 
 
-def test_the_regressor_brings_in_no_extra():
-    ours = loaded("from dsmgp import DSMGPRegressor") & EXTRAS
-    assert ours <= loaded("import torch, gpytorch, sklearn.base")
+def test_the_regressor_loads_nothing_heavy():
+    """But for pandas and pyarrow, which ``import sklearn.base`` loads where they are installed."""
+    alone = loaded("import sklearn.base") & {"pandas", "pyarrow"}
+    assert not loaded("from dsmgp import DSMGPRegressor") & HEAVY - alone
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"], ["info", SAMPLE]])
+def test_the_command_line_starts_without_anything_heavy(arguments):
+    pytest.importorskip("typer")
+    statement = (
+        f"sys.argv = {['dsmgp', *map(str, arguments)]}; from dsmgp.cli.__main__ import main\n"
+        "import contextlib, io\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main()\n"
+    )
+    found = loaded(statement)
+    assert "typer" in found
+    assert not found & (HEAVY | {"scipy", "sklearn"})
 
 
 def test_public_names_are_there_when_asked_for():
     import dsmgp
 
     assert set(dsmgp.__all__) <= set(dir(dsmgp))
-    assert loaded(f"from dsmgp import *; {', '.join(dsmgp.__all__)}") >= {"torch", "sklearn"}
+    assert "sklearn" in loaded(f"from dsmgp import *; {', '.join(dsmgp.__all__)}")
     with pytest.raises(AttributeError, match="has no attribute 'regression'"):
         _ = dsmgp.regression
 

@@ -14,8 +14,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -24,6 +22,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsmgp import DSMGPRegressor
+from dsmgp._util.machine import has_torch
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 
 
@@ -42,13 +42,63 @@ def test_it_works_in_pipelines_searches_and_cross_validation(wavy):
     X, y = wavy
     pipeline = make_pipeline(StandardScaler(), DSMGPRegressor(max_iter=10, random_state=0))
     assert cross_val_score(pipeline, X, y, cv=3).min() > 0.8
-    grid = {
-        "kernel": ["rbf", "matern32", ScaleKernel(RBFKernel(ard_num_dims=2))],
-        "leaf_size": [30, 60],
-    }
+    kernels = ["rbf", "matern32", Kernel((KernelTerm("rbf", [0.7, 0.7], 1.0),))]
+    if has_torch():
+        kernels.append(gpytorch_kernel())
+    grid = {"kernel": kernels, "leaf_size": [30, 60]}
     search = GridSearchCV(DSMGPRegressor(max_iter=5, random_state=0), grid, cv=2).fit(X, y)
     assert search.best_score_ > 0.8
     assert search.predict(X).shape == (120,)
+
+
+def gpytorch_kernel():
+    gpytorch = pytest.importorskip("gpytorch")
+    return gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2))
+
+
+@pytest.mark.parametrize("weights", ["posterior", "gated"])
+@pytest.mark.parametrize("kernel", ["rbf", "matern12", "rq", "periodic", "matern32+periodic"])
+def test_a_learned_kernel_passed_back_gives_the_same_predictions(wavy, kernel, weights):
+    X, y = wavy
+    space = Region.whole(2)
+    tree = Sum([Leaf(space), Product([Leaf(p) for p in space.split(0, [0.0])], 0, [0.0])])
+    options = {"structure": tree, "weights": weights, "random_state": 0}
+    learned = DSMGPRegressor(kernel, max_iter=10, **options).fit(X, y)
+    assert learned.kernel_.name == kernel
+    given = {"noise_variance": learned.noise_, "optimizer": None}
+    again = DSMGPRegressor(learned.kernel_, **given, **options).fit(X, y)
+    assert repr(again.kernel_) == repr(learned.kernel_)
+    assert again.n_evaluations_ == 0
+    for one, other in zip(
+        again.predict(X, return_std=True), learned.predict(X, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    assert again.log_marginal_likelihood_ == pytest.approx(learned.log_marginal_likelihood_)
+
+
+def test_learning_goes_on_from_a_kernel_with_values(wavy):
+    X, y = wavy
+    leaf = Leaf(Region.whole(2))
+    learned = DSMGPRegressor("rbf", structure=leaf, weights="posterior").fit(X, y)
+    given = {"noise_variance": learned.noise_, "structure": leaf, "weights": "posterior"}
+    again = DSMGPRegressor(learned.kernel_, max_iter=2, **given).fit(X, y)
+    far = DSMGPRegressor("rbf", max_iter=2, **given).fit(X, y)
+    assert abs(again.log_marginal_likelihood_ - learned.log_marginal_likelihood_) < 0.01
+    assert far.log_marginal_likelihood_ < learned.log_marginal_likelihood_ - 0.1
+
+
+def test_a_kernel_for_another_number_of_inputs_is_refused(wavy):
+    X, y = wavy
+    kernel = DSMGPRegressor("rbf", max_iter=2).fit(X, y).kernel_
+    with pytest.raises(ValueError, match="inputs with 1 columns: it has 2 length scales"):
+        DSMGPRegressor(kernel).fit(X[:, :1], y)
+
+
+def test_several_outputs_have_a_kernel_each(wavy):
+    X, y = wavy
+    model = DSMGPRegressor("matern32", max_iter=3).fit(X, np.column_stack([y, y**2]))
+    assert [kernel.name for kernel in model.kernel_] == ["matern32"] * 2
+    assert not np.array_equal(*(kernel.lengthscale for kernel in model.kernel_))
 
 
 def test_clones_carry_parameters_and_no_fit(wavy):
@@ -144,14 +194,19 @@ def test_it_works_in_processes_that_were_forked(wavy):
 
 FORKED = """
 import os, signal, sys
-import numpy as np, torch
+import numpy as np
 from dsmgp import DSMGPRegressor
+from dsmgp._util.machine import has_torch
 
-torch.set_num_threads(2)
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60_000, 3))
 y = X[:, 0] + 0.1 * rng.normal(size=len(X))
-for n_fit, n_predict, dtype in [(400, 0, "float64"), (9000, 300, "float64"), (400, 60_000, "float64"), (400, 2000, "float32")]:
+cases = [(400, 0, "float64"), (9000, 300, "float64"), (400, 60_000, "float64")]
+if has_torch() and sys.argv[1] == "with torch":
+    import torch
+    torch.set_num_threads(2)
+    cases.append((400, 2000, "float32"))
+for n_fit, n_predict, dtype in cases:
     def work():
         model = DSMGPRegressor(
             "matern32", noise_variance=0.1, optimizer=None, leaf_size=20, dtype=dtype, random_state=0
@@ -167,9 +222,12 @@ for n_fit, n_predict, dtype in [(400, 0, "float64"), (9000, 300, "float64"), (40
 """
 
 
-def test_a_forked_process_fits_and_predicts_what_its_parent_did():
+@pytest.mark.parametrize("loaded", ["with torch", "without torch"])
+def test_a_forked_process_fits_and_predicts_what_its_parent_did(loaded):
     """Torch's own threads do not survive a fork: the calling thread must never have started them."""
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
+    if loaded == "with torch":
+        pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-c", FORKED, loaded], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -210,8 +268,10 @@ def test_summary_says_what_was_learned(wavy):
         assert part in text
     noise = float(re.search(r"noise +std ([\d.e+-]+)", text)[1])
     assert noise == pytest.approx(1.0, rel=0.4)  # in the units of 10 y
-    general = ScaleKernel(RBFKernel()) + ScaleKernel(RBFKernel(ard_num_dims=2))
-    assert "AdditiveKernel" in DSMGPRegressor(general, max_iter=2).fit(X, y).summary()
+    assert "periodic(lengthscale=" in DSMGPRegressor("rbf+periodic", max_iter=2).fit(X, y).summary()
+    if has_torch():
+        general = gpytorch_kernel() + gpytorch_kernel()
+        assert "AdditiveKernel" in DSMGPRegressor(general, max_iter=2).fit(X, y).summary()
     Y = np.column_stack([y, y + 0.01 * X[:, 0]])
     both = DSMGPRegressor("rbf", random_state=0).fit(X, Y)
     assert "rotated" in both.summary()
@@ -221,6 +281,7 @@ def test_summary_says_what_was_learned(wavy):
 
 
 def test_float32_is_close_to_float64(wavy):
+    pytest.importorskip("torch")
     X, y = wavy
     double = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=20).fit(X, y)
     single = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=20, dtype="float32").fit(X, y)
@@ -270,15 +331,24 @@ def test_verbose_reports_and_silence_is_the_default(wavy, capfd):
 
 def test_global_settings_are_left_alone(wavy):
     X, y = wavy
-    torch.manual_seed(5)
-    before = (torch.get_default_dtype(), torch.get_num_threads(), torch.random.get_rng_state())
     np.random.seed(5)  # noqa: NPY002
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     DSMGPRegressor(leaf_size=20, mean="linear", random_state=0).fit(X, y).predict(X)
+    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"kernel": "gpytorch"}])
+def test_global_settings_of_torch_are_left_alone(wavy, options):
+    torch = pytest.importorskip("torch")
+    X, y = wavy
+    if "kernel" in options:
+        options = {"kernel": gpytorch_kernel()}
+    torch.manual_seed(5)
+    before = (torch.get_default_dtype(), torch.get_num_threads(), torch.random.get_rng_state())
+    DSMGPRegressor(leaf_size=20, mean="linear", random_state=0, **options).fit(X, y).predict(X)
     assert torch.get_default_dtype() == before[0]
     assert torch.get_num_threads() == before[1]
     assert torch.equal(torch.random.get_rng_state(), before[2])
-    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
 
 
 def bad_rows():
@@ -291,7 +361,7 @@ def bad_rows():
     text[5, 1] = "red"
     frame = pd.DataFrame({"a": X[:, 0], "colour": ["red"] * 20})
     frame_nan = pd.DataFrame({"a": X[:, 0], "b": nan[:, 1]})
-    return {
+    cases = {
         "nan": (nan, y, "X contains NaN in row 3, column 1"),
         "nan_frame": (frame_nan, y, "row 3, column 1 ('b')"),
         "inf": (inf, y, "infinity (inf) in row 4, column 0"),
@@ -325,11 +395,15 @@ def bad_rows():
             "a dict in column 1 of X, row 0: float() argument",
         ),
         "endless": ([[10**400, 1.0]] * 20, y, "out of range in column 0 of X, row 0"),
-        "gradient": (torch.ones(20, 2, requires_grad=True), y, "call .detach()"),
         "time": (pl.DataFrame({"a": [time(12)] * 20}), y, "column 'a' of X holds times"),
         "y_cube": (X, np.zeros((20, 1, 1)), "one or two dimensions"),
         "y_no_columns": (X, np.zeros((20, 0)), "one or two dimensions"),
     }
+    if has_torch():
+        import torch
+
+        cases["gradient"] = (torch.ones(20, 2, requires_grad=True), y, "call .detach()")
+    return cases
 
 
 def test_whole_numbers_that_lose_digits_are_warned_of(rng):
@@ -337,6 +411,7 @@ def test_whole_numbers_that_lose_digits_are_warned_of(rng):
         DSMGPRegressor("rbf", optimizer=None).fit(rng.uniform(size=(9, 1)), 2**60 + np.arange(9))
 
 
+BAD_DEVICE = "try 'auto' or 'cpu'" if has_torch() else "expected device to be 'auto', 'cpu' or"
 BAD_PARAMETERS = {
     "kernel": ({"kernel": "gauss"}, "'rbf', 'matern12'"),
     "kernel_object": ({"kernel": object()}, "or a gpytorch kernel"),
@@ -364,10 +439,10 @@ BAD_PARAMETERS = {
     "standardize": ({"standardize": "no"}, "standardize to be True or False, got 'no'"),
     "local_scale": ({"local_scale": 3}, "local_scale to be None or True or False, got 3"),
     "effort": ({"effort": "extreme"}, "'low', 'medium', 'high'"),
-    "device_meta": ({"device": "meta"}, "try 'auto' or 'cpu'"),
+    "device_meta": ({"device": "meta"}, BAD_DEVICE),
     "max_iter": ({"max_iter": 0}, "max_iter to be a whole number"),
     "n_restarts": ({"n_restarts": -1}, "n_restarts to be a whole number of at least 0"),
-    "device": ({"device": "quantum"}, "try 'auto' or 'cpu'"),
+    "device": ({"device": "quantum"}, BAD_DEVICE),
     "memory": ({"memory_limit": "lots"}, "such as '4GB'"),
     "memory_zero": ({"memory_limit": 0}, "such as '4GB'"),
     "tree_dims": ({"structure": Leaf(Region.whole(3))}, "3 dimensions, X has 2 columns"),

@@ -61,14 +61,13 @@ def licence_of(name):
 
 def core():
     """What ``pip install dsmgp`` brings, directly and through others."""
-    found, waiting = set(), ["dsmgp"]
+    found, waiting = set(), [Requirement(line) for line in project()["dependencies"]]
     while waiting:
-        for requirement in requires(waiting.pop()) or []:
-            name = plain(re.match(r"[\w.-]+", requirement)[0])
-            if "extra ==" in requirement or name in found or not is_installed(name):
-                continue
+        one = waiting.pop()
+        name = plain(one.name)
+        if name not in found and (not one.marker or one.marker.evaluate({"extra": ""})):
             found.add(name)
-            waiting.append(name)
+            waiting += wanted_by(name, {""}) if is_installed(name) else []
     return found
 
 
@@ -88,18 +87,27 @@ def test_every_pinned_dependency_has_a_permissive_licence_or_a_reason():
 
 
 def test_nothing_that_the_core_needs_is_an_exception():
-    assert {"torch", "gpytorch", "numpy"} <= core()
+    assert {"numba", "numpy", "scikit-learn"} <= core()
     assert not core() & EXCEPTIONS.keys()
+
+
+def test_the_core_is_small():
+    assert not core() & {"gpytorch", "matplotlib", "pandas", "pyarrow", "ray", "torch"}
+    assert len(core()) <= 10
 
 
 def test_every_exception_is_one():
     assert set(pinned()) >= EXCEPTIONS.keys()
 
 
+def project():
+    """What the project declares; the file, as an installation may be older."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
 def declared():
-    """What the project asks for, with all extras; the file, as an installation may be older."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    """What the project asks for, with all extras."""
+    groups = [project()["dependencies"], *project()["optional-dependencies"].values()]
     return [Requirement(line) for group in groups for line in group]
 
 
@@ -133,7 +141,7 @@ def test_every_dependency_is_pinned():
 
 def test_so_is_what_dependencies_need():
     """Or is, by whoever needs it. What torch brings for GPUs is left to torch: builds for CPUs come without."""
-    assert {"torch", "setuptools", "markupsafe"} <= needed().keys()
+    assert {"torch", "gpytorch", "markupsafe"} <= needed().keys()
     loose = {
         name: asker
         for name, (asker, one) in needed().items()
@@ -172,7 +180,7 @@ def first_example_runs(python, site, folder):
 
 
 @pytest.mark.slow
-def test_a_wheel_brings_its_own_dependencies(tmp_path):
+def test_a_wheel_brings_its_own_dependencies_and_the_default_path_needs_no_others(tmp_path):
     """Into an environment that has nothing but pip, as users do."""
     wheel, _ = packages(tmp_path)
     home = tmp_path / "home"
@@ -181,6 +189,10 @@ def test_a_wheel_brings_its_own_dependencies(tmp_path):
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "-c", ROOT / "constraints.txt", wheel], check=True)
     first_example_runs(python, home, tmp_path)
+    script = [python, "-W", "error", ROOT / "tests" / "support" / "core_path.py"]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "all done"
 
 
 def test_wheel_and_sdist_install_and_run_the_first_example(tmp_path):

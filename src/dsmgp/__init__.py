@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from dsmgp.regressor import DSMGPRegressor, load
     from dsmgp.tree.changepoint_leaf import ChangePoints
 else:
-    # Loaded on first use: scikit-learn, which the regressor needs, imports scipy.stats and pandas and so takes
-    # nearly as long as torch and gpytorch. Hidden from type checkers, which assume that a module with
-    # __getattr__ has every name.
+    # Loaded on first use: the regressor needs scikit-learn's base class, which imports scipy.stats and, where it is
+    # installed, pandas. That takes half a second or more, which the command line can do without. Hidden from type
+    # checkers, which assume that a module with __getattr__ has every name.
     from importlib import import_module
 
     from dsmgp import _moved

@@ -1,16 +1,18 @@
-"""Export of one leaf of a fitted mixture as an exact GP of GPyTorch."""
+"""Export of one leaf of a fitted mixture as an exact GP of GPyTorch. Needs ``dsmgp[torch]``."""
 
 from __future__ import annotations
 
-import copy
 import numbers
 
 import gpytorch
+import numpy as np
 import torch
+from gpytorch.kernels import AdditiveKernel
 from torch import Tensor
 
-from dsmgp.gp.process import Process
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp._util.arrays import Array
+from dsmgp.gp.gpytorch_process import AutogradKernel, Modules, gpytorch_modules
+from dsmgp.gp.kernels import LeafKernel, StationaryKernel, SumKernel
 from dsmgp.mixture.model import Model
 
 __all__ = ["ExactLeaf", "exact_leaf"]
@@ -20,58 +22,63 @@ class ExactLeaf(gpytorch.models.ExactGP):  # type: ignore[misc]
     """An exact GP with a leaf's rows and hyperparameters, in the experts' units."""
 
     def __init__(
-        self, X: Tensor, y: Tensor, process: Process, likelihood: gpytorch.likelihoods.Likelihood
+        self, X: Tensor, y: Tensor, modules: Modules, likelihood: gpytorch.likelihoods.Likelihood
     ) -> None:
         super().__init__(X, y, likelihood)
-        self.mean_module, self.covar_module = process.mean, process.kernel
+        self.mean_module, self.covar_module = modules.mean, modules.kernel
 
     def forward(self, X: Tensor) -> gpytorch.distributions.MultivariateNormal:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
 def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
-    """Return a leaf for one output, with copies of its modules, ready to predict."""
+    """Return a leaf for one output, with modules of its own, ready to predict."""
     leaf_gps = model.leaf_posterior.settled().leaf_gps
     if not (isinstance(leaf, numbers.Integral) and 0 <= leaf < leaf_gps.n_leaves):
         raise ValueError(f"expected a leaf from 0 to {leaf_gps.n_leaves - 1}, got {leaf!r}")
     if not (isinstance(output, numbers.Integral) and 0 <= output < leaf_gps.n_outputs):
         raise ValueError(f"expected an output from 0 to {leaf_gps.n_outputs - 1}, got {output!r}")
-    process = copy.deepcopy(model.families[int(model.family[leaf])].processes[output])
-    kernel_parameters = model.leaf_posterior.kernel_parameters[output].detach().cpu().double()
-    _set_kernel_parameters(
-        process,
-        kernel_parameters[leaf] if kernel_parameters.ndim == 2 else kernel_parameters,
-        leaf_gps.X.shape[1],
-    )
-    rows = torch.from_numpy(leaf_gps.leaf_rows[leaf].copy())
+    rows = leaf_gps.leaf_rows[leaf]
     if not len(rows):
         raise ValueError(f"leaf {leaf} has no rows; choose another")
-    X, Y = leaf_gps.X.cpu().double(), leaf_gps.Y.cpu().double()
-    likelihood = process.likelihood
+    process = model.families[int(model.family[leaf])].processes[output]
+    modules = gpytorch_modules(process)
+    # They differ from those of the family if the leaf was fine-tuned.
+    kernel_parameters = model.leaf_posterior.kernel_parameters[output]
+    own = kernel_parameters[leaf] if kernel_parameters.ndim == 2 else kernel_parameters
+    _set_kernel_parameters(modules, process.leaf_kernel, own)
+    likelihood = modules.likelihood
     if leaf_gps.known_noise is not None:  # adds to the noise that was learned
-        noise = leaf_gps.known_noise.cpu().double()[rows, output] + process.noise
+        noise = torch.from_numpy(leaf_gps.known_noise[rows, output]) + likelihood.noise.detach()
         likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise)
-    return ExactLeaf(X[rows], Y[rows, output], process, likelihood).eval()
+    X, y = torch.from_numpy(leaf_gps.X[rows]), torch.from_numpy(leaf_gps.Y[rows, output])
+    return ExactLeaf(X, y, modules, likelihood).eval()
 
 
-def _set_kernel_parameters(process: Process, kernel_parameters: Tensor, n_dims: int) -> None:
-    """Set the hyperparameters of a process to those of a leaf, which may be fine-tuned."""
-    leaf_kernel = process.leaf_kernel(n_dims)
-    if not isinstance(leaf_kernel, StationaryKernel):
-        process.theta = kernel_parameters
+def _set_kernel_parameters(
+    modules: Modules, leaf_kernel: LeafKernel, kernel_parameters: Array
+) -> None:
+    """Set the parameters of modules whose kernel parameters are those of ``leaf_kernel``."""
+    values = torch.from_numpy(np.array(kernel_parameters))
+    if isinstance(leaf_kernel, AutogradKernel):
+        modules.set_theta(values)
         return
-    n = len(leaf_kernel.columns)
-    base = process.kernel.base_kernel
-    scales = kernel_parameters[:n]
-    base.lengthscale = scales if base.ard_num_dims else scales[:1]
-    process.kernel.outputscale = kernel_parameters[n]
-    after = n + 1
-    if leaf_kernel.kind == "rq":
-        base.alpha, after = kernel_parameters[after], after + 1
+    assert isinstance(leaf_kernel, (StationaryKernel, SumKernel))
+    kernel = modules.kernel
+    scaled = list(kernel.kernels) if isinstance(kernel, AdditiveKernel) else [kernel]
+    for term, module in zip(leaf_kernel.terms, scaled, strict=True):
+        of_term, values = values[: term.n_parameters], values[term.n_parameters :]
+        n, base = len(term.columns), module.base_kernel
+        base.lengthscale = of_term[:n] if base.ard_num_dims else of_term[:1]
+        module.outputscale = of_term[n]
+        if term.kind == "rq":
+            base.alpha = of_term[n + 1]
+        elif term.kind == "periodic":
+            base.period_length = of_term[n + 1 :]
     if leaf_kernel.mean_kind == "constant":
-        process.mean.constant = kernel_parameters[after]
+        modules.mean.constant = values[0]
     elif leaf_kernel.mean_kind == "linear":
         with torch.no_grad():
-            process.mean.weights.copy_(kernel_parameters[after : after + n_dims].reshape(-1, 1))
-            process.mean.bias.copy_(kernel_parameters[after + n_dims : after + n_dims + 1])
-    process.likelihood.noise = kernel_parameters[-1]
+            modules.mean.weights.copy_(values[:-2].unsqueeze(-1))
+            modules.mean.bias.copy_(values[-2:-1])
+    modules.likelihood.noise = values[-1]

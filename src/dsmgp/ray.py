@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from dsmgp._util.arrays import Index
+from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.ray_cluster import import_ray
 from dsmgp.distributed.ray_workers import RayWorkers, Traffic
 from dsmgp.distributed.sharded import ShardedLeafGPs
@@ -125,28 +122,29 @@ class RayExecutor:
     def __deepcopy__(self, memo: dict[int, Any]) -> RayExecutor:
         return self  # a handle on a cluster, of which there is one
 
-    def driver_device(self, device: torch.device) -> torch.device:
-        return torch.device("cpu")
-
-    def leaf_device(self, device: torch.device) -> torch.device:
+    def leaf_device(self, device: str) -> str:
         resources = self.resources_per_worker or {}
-        return torch.device("cuda" if resources.get("GPU", 0) > 0 else "cpu")
+        return "cuda" if resources.get("GPU", 0) > 0 else "cpu"
 
-    def worker_pool(self, memory: float, device: torch.device) -> RayWorkers:
+    def worker_pool(self, memory: float, device: str) -> RayWorkers:
         self.workers.limit_memory(memory)
         return self.workers
 
     def leaf_gps(
         self,
         leaves: Sequence[Leaf],
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         memory: float,
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
+        device: str = "cpu",
+        dtype: str = "float64",
     ) -> LeafGPs:
-        return ShardedLeafGPs.send(leaves, X, Y, kernels, self.workers, memory, known_noise, labels)
+        return ShardedLeafGPs.send(
+            leaves, X, Y, kernels, self.workers, memory, known_noise, labels, dtype
+        )
 
 
 @cache

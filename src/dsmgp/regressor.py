@@ -11,9 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import gpytorch
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -21,6 +20,7 @@ from sklearn.exceptions import NotFittedError
 
 from dsmgp import plots
 from dsmgp._util.arrays import Array
+from dsmgp._util.machine import require_torch
 from dsmgp._util.validation import (
     check_choice,
     check_count,
@@ -44,7 +44,7 @@ from dsmgp.fitting.learning import FitContext
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.fitting.training_data import InMemoryRows, TrainingData
 from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
-from dsmgp.gpytorch_export import exact_leaf
+from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.splits import ChangePoint, Splits
@@ -53,6 +53,9 @@ from dsmgp.summary import summarise
 from dsmgp.training_mode import progress_shown, training_mode
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
 from dsmgp.tree.nodes import Node, Sum
+
+if TYPE_CHECKING:
+    import gpytorch
 
 __all__ = ["DSMGPRegressor", "fit_table", "load"]
 
@@ -68,13 +71,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel : str or gpytorch.kernels.Kernel, default="auto"
+    kernel : str, Kernel or gpytorch.kernels.Kernel, default="auto"
         ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
-        length-scale per input and an output scale, a sum of them such as ``"matern32+periodic"``, or any
-        GPyTorch kernel (a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
+        length scale per input and an output scale, with log-normal priors on both; a sum of them such as
+        ``"matern32+periodic"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
+        kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
         tries the first four and keeps the one with the best leave-one-out score.
     mean : str or gpytorch.means.Mean, default="zero"
-        ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean.
+        ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``).
     noise_variance : float, optional
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
@@ -116,9 +120,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     standardize : bool, default=True
         Whether inputs and outputs are standardised internally.
     device : str, default="auto"
-        A torch device; ``"auto"`` is the GPU if there is one.
+        ``"cpu"``, or a GPU by torch's name for it (``dsmgp[torch]``); ``"auto"`` is the GPU if there is one.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the experts.
+        Precision of the experts; ``"float32"`` needs ``dsmgp[torch]``.
     memory_limit : int or str, optional
         Memory for matrices, in bytes or as text such as ``"4GB"``.
     executor : {"local", "ray"} or RayExecutor, default="local"
@@ -140,8 +144,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         The structure, in the units of X. Leaves list the positions of their training rows.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
-    kernel_, noise_ : gpytorch kernel and float
-        As learned, in the experts' units. Several outputs: a list of each; if outputs were rotated they belong to
+    kernel_, noise_ : Kernel and float
+        As learned, in the experts' units. ``kernel_`` is a :class:`~dsmgp.gp.kernels.Kernel` with length scales and output
+        scale, or GPyTorch's where one was given. Several outputs: a list of each; if outputs were rotated they belong to
         the components, of which ``output_loading_`` composes the outputs.
     leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
         Noise variance of each leaf, in the order of ``dsmgp.tree.nodes.leaves(tree_)`` and in the experts' units,
@@ -192,7 +197,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: str | gpytorch.kernels.Kernel = "auto",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "auto",
         mean: str | gpytorch.means.Mean = "zero",
         noise_variance: float | None = None,
         structure: str | ChangePoints | Node = "balanced",
@@ -766,6 +771,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         1
         """
         check_supported(self.state_.model, "to_gpytorch")
+        require_torch("to_gpytorch()")
+        from dsmgp.gpytorch_export import exact_leaf
+
         return exact_leaf(self._conditioned().mixture, leaf, output)
 
     def save(
@@ -878,7 +886,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._loo_scores("loo_score_new_inputs_")[1]
 
     @property
-    def kernel_(self) -> gpytorch.kernels.Kernel | list[gpytorch.kernels.Kernel]:
+    def kernel_(self) -> Any:
         kernels = [process.kernel for process in self.state_.model.processes]
         return kernels[0] if len(kernels) == 1 else kernels
 

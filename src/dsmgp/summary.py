@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.state import FittedState
+from dsmgp.gp.kernels import Kernel, StationaryKernel
 from dsmgp.gp.process import Process
 from dsmgp.gp.scaling import OutputScaling
-from dsmgp.gp.stationary import StationaryKernel
 from dsmgp.mixture.fitted_model import FittedModel
 
 __all__ = ["summarise"]
@@ -70,18 +71,10 @@ def _kernel_lines(
     """List the hyperparameters of one GP; those of a rotated component are in its own units."""
     unit = model.outputs.loading[output, output] if model.outputs.diagonal else 1.0
     noise = f"  noise           std {math.sqrt(process.noise) * abs(unit):.4g}"
-    leaf_kernel = process.leaf_kernel(len(names))
+    leaf_kernel = process.leaf_kernel
     if not isinstance(leaf_kernel, StationaryKernel):
-        parameters = [
-            f"  {name} = {np.array2string(value, precision=4)}"
-            for name, value in _parameters(process)
-        ]
-        return [
-            f"  {type(process.kernel).__name__}, in the units the experts see:",
-            *parameters,
-            noise,
-        ]
-    kernel_parameters = process.kernel_parameters(leaf_kernel).detach().numpy()
+        return [*_other_kernel(process.kernel), noise]
+    kernel_parameters = process.kernel_parameters()
     n = len(leaf_kernel.columns)
     lines = [
         f"  {leaf_kernel.kind}, {_mean_in_words(model, kernel_parameters, leaf_kernel, unit, names)}",
@@ -121,8 +114,12 @@ def _mean_in_words(
     return f"linear mean ({named})"
 
 
-def _parameters(process: Process) -> Iterator[tuple[str, Array]]:
-    """Yield names and values of a kernel's parameters, in their constrained form."""
-    for name, raw, constraint in process.kernel.named_parameters_and_constraints():
-        value = raw if constraint is None else constraint.transform(raw)
-        yield name.replace("raw_", ""), value.detach().numpy()
+def _other_kernel(kernel: Any) -> list[str]:
+    """List the hyperparameters of a sum of kernels, or of a GPyTorch kernel, which has no unit of its own for an input."""
+    if isinstance(kernel, Kernel):
+        return [f"  {kernel.name}, in the units the experts see:", *(f"  {term}" for term in kernel.terms)]
+    lines = [f"  {type(kernel).__name__}, in the units the experts see:"]
+    for name, raw, constraint in kernel.named_parameters_and_constraints():
+        value = (raw if constraint is None else constraint.transform(raw)).detach().numpy()
+        lines.append(f"  {name.replace('raw_', '')} = {np.array2string(value, precision=4)}")
+    return lines

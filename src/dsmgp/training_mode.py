@@ -1,14 +1,13 @@
-"""The context of a fit: gradients enabled, progress shown."""
+"""The context of a fit: gradients of torch enabled where it is loaded, progress shown."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-
-import torch
+from contextlib import ExitStack, contextmanager
 
 __all__ = ["progress_shown", "training_mode"]
 
@@ -16,8 +15,13 @@ __all__ = ["progress_shown", "training_mode"]
 @contextmanager
 def training_mode(verbose: bool = False) -> Iterator[None]:
     """Enable gradients, and show progress if ``verbose``."""
-    # In the caller's inference mode a search would silently stay where it starts.
-    with torch.inference_mode(False), torch.enable_grad(), progress_shown(verbose):
+    torch = sys.modules.get("torch")  # where it is not loaded, nobody has turned gradients off
+    with ExitStack() as stack:
+        if torch is not None and hasattr(torch, "inference_mode"):  # it may be half loaded
+            # In the caller's inference mode a search would silently stay where it starts.
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+        stack.enter_context(progress_shown(verbose))
         yield
 
 

@@ -42,7 +42,8 @@ def test_files_are_those_of_safetensors_to_the_last_byte():
     start = ours.index(archive.MARK) + len(archive.MARK)
     blank = ours[:start] + b"0" * archive.DIGITS + ours[start + archive.DIGITS :]
     text = json.dumps(
-        {"checksum": "0" * archive.DIGITS, "format": 1, **HEADER}, separators=(",", ":")
+        {"checksum": "0" * archive.DIGITS, "format": archive.FORMAT, **HEADER},
+        separators=(",", ":"),
     )
     tight = {name: np.asarray(array, order="C") for name, array in ARRAYS.items()}
     assert blank == safetensors.numpy.save(tight, {"dsmgp": text})

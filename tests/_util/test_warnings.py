@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import dsmgp
 from dsmgp import ChangePoints, DSMGPRegressor, FactorisationWarning
 from dsmgp._util.warnings import warn_user
-from dsmgp.linalg.tensors import within_memory
+from dsmgp.linalg.device_memory import within_memory
 
 SOURCE = Path(dsmgp.__file__).parent
 DUPLICATES = np.repeat(np.linspace(-1, 1, 3)[:, None], 20, axis=0)
@@ -85,6 +84,10 @@ def test_other_warnings_name_the_user_too():
     )
     found = caught("always", lambda: model.fit(X, y))
     assert [w.filename for w in found if "leaf_size" in str(w.message)] == [__file__]
+
+
+def test_a_shortage_of_a_gpus_memory_names_the_user():
+    torch = pytest.importorskip("torch")
     tries = iter([torch.OutOfMemoryError("too large"), None])
 
     def work():

@@ -1,23 +1,23 @@
-"""Every baseline against its published formula, by dense algebra on small data; and that those that learn do learn."""
+"""Baselines in NumPy against their published formulas, by dense algebra on small data; none of them needs torch."""
 
 from __future__ import annotations
 
-import gpytorch
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-import torch
 from scipy.stats import multivariate_normal, norm
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dsmgp import DSMGPRegressor, Mixture, scores
+from dsmgp import DSMGPRegressor, baselines
+from dsmgp._util import machine
 from dsmgp.baselines import (
     BCM,
     GRBCM,
-    KISSGP,
     RBCM,
-    SVGP,
     ConstantBaseline,
     ExactGP,
     GPoE,
@@ -26,34 +26,32 @@ from dsmgp.baselines import (
     NaiveLocalExperts,
     PoE,
 )
-from dsmgp.baselines.kiss import _Additive, _grid_posterior, _Grids, _log_evidence, _Moments
 from dsmgp.baselines.moe import InputGate, _hold_out, _members, _within
 from dsmgp.experts.conditioning import condition
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import leaves
+from tests.baselines.contract import beats_a_linear_model, holds_its_contract, ignores_units
 from tests.support.oracle import kernel
 
 NOISE = 0.05
 LENGTHS = np.array([0.8, 1.7])
 K = kernel("rbf", LENGTHS, 1.3)
 COMMITTEES = [PoE, GPoE, BCM, RBCM, GRBCM]
-ALL = [*COMMITTEES, ExactGP, NaiveLocalExperts, MoE, SVGP, KISSGP, LinearBaseline, ConstantBaseline]
+ALL = [*COMMITTEES, ExactGP, NaiveLocalExperts, MoE, LinearBaseline, ConstantBaseline]
 
 
 def fixed(**more):
     """Hyperparameters that are given: nothing is learned, and units are the user's."""
-    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=2)).double()
-    kernel.base_kernel.lengthscale = torch.from_numpy(LENGTHS)
-    kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
+    kernel = Kernel((KernelTerm("rbf", LENGTHS, 1.3),))
     options = {"kernel": kernel, "noise_variance": NOISE, "optimizer": None, "standardize": False}
     return {**options, "random_state": 0, **more}
 
 
 def small(cls, **more):
     """An estimator for few rows."""
-    sizes = {SVGP: {"n_inducing": 20, "max_iter": 200}, KISSGP: {"grid_size": 20}}
-    sizes |= {cls: {} for cls in (ExactGP, LinearBaseline, ConstantBaseline)}
-    seeded = {} if cls in (KISSGP, LinearBaseline, ConstantBaseline) else {"random_state": 0}
+    sizes = {cls: {} for cls in (ExactGP, LinearBaseline, ConstantBaseline)}
+    seeded = {} if cls in (LinearBaseline, ConstantBaseline) else {"random_state": 0}
     return cls(**sizes.get(cls, {"leaf_size": 30}), **seeded, **more)
 
 
@@ -195,8 +193,7 @@ def test_theta_maximises_the_evidence_of_all_experts(wavy):
         )
 
     learned = model.kernel_[0]
-    lengths = learned.base_kernel.lengthscale.detach().numpy()[0]
-    scale, noise = learned.outputscale.item(), model.noise_[0]
+    lengths, scale, noise = learned.lengthscale, learned.outputscale, model.noise_[0]
     best = log_evidence(lengths, scale, noise)
     for factor in (0.8, 1.25):
         assert log_evidence(factor * lengths, scale, noise) < best
@@ -232,115 +229,11 @@ def test_constant_baseline_is_the_mean(wavy, test_inputs):
     np.testing.assert_allclose(predicted.std, y.std(ddof=1))
 
 
-# KISS
-
-
-def dense_ski(model, X, n_dims):
-    """GPyTorch's own interpolated kernels, one for each input, added up."""
-    total = 0.0
-    for d in range(n_dims):
-        base = gpytorch.kernels.RBFKernel().double()
-        base.lengthscale = model.log_length[d].exp().detach()
-        interpolated = gpytorch.kernels.GridInterpolationKernel(
-            base, grid_size=model.points.shape[1], grid_bounds=((-1.0, 1.0),)
-        ).double()
-        interpolated.update_grid([model.points[d, :, 0]])
-        total = total + model.log_scale[d].exp() * interpolated(X[:, d : d + 1]).to_dense()
-    return total
-
-
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of GPyTorch, in the oracle only
-def test_kiss_evidence_is_that_of_the_interpolated_kernel(wavy):
-    X, y = wavy
-    fitted = KISSGP(grid_size=24, max_iter=5, standardize=False).fit(X, y)
-    grids = fitted._grids
-    model = _Additive("rbf", grids, 1.0)
-    with torch.no_grad():
-        model.log_length += torch.tensor([0.3, -0.4])
-    W = grids.weights(X)
-    facts = _Moments(
-        torch.from_numpy((W.T @ W).toarray()), torch.from_numpy(W.T @ y), float(y @ y), len(y)
-    )
-    with torch.no_grad():
-        C = dense_ski(model, torch.from_numpy(X), 2).numpy() + float(model.noise) * np.eye(len(y))
-    expected = multivariate_normal.logpdf(y, np.zeros(len(y)), C)
-    np.testing.assert_allclose(_log_evidence(model, facts).item(), expected, rtol=1e-6)
-
-
-def test_kiss_predictions_are_those_of_the_interpolated_kernel(wavy, test_inputs):
-    X, y = wavy
-    grids = _Grids.around(X, 24)
-    model = _Additive("rbf", grids, 1.0)
-    W, W_test = grids.weights(X), grids.weights(test_inputs)
-    facts = _Moments(
-        torch.from_numpy((W.T @ W).toarray()), torch.from_numpy(W.T @ y), float(y @ y), len(y)
-    )
-    mean, half, noise = _grid_posterior(model, facts)
-    with torch.no_grad():
-        L = torch.block_diag(*model.factor()).numpy()
-    K = L @ L.T
-    C, cross = W @ K @ W.T + noise * np.eye(len(y)), W @ K @ W_test.T
-    np.testing.assert_allclose(W_test @ mean, cross.T @ np.linalg.solve(C, y), atol=1e-9)
-    expected = np.diag(W_test @ K @ W_test.T - cross.T @ np.linalg.solve(C, cross))
-    np.testing.assert_allclose(np.square(W_test @ half).sum(axis=1), expected, atol=1e-9)
-
-
-def test_kiss_learns_an_additive_function(rng):
-    X = rng.uniform(-2, 2, size=(400, 3))
-    y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=400)
-    model = KISSGP().fit(X[:300], y[:300])
-    predicted = model.predict_dist(X[300:])
-    assert scores.rmse(y[300:], predicted.mean) < 0.13
-    assert 0.08 < np.median(predicted.std) < 0.13
-    assert np.isfinite(model.predict([[9.0, -9.0, 0.0]])).all()  # beyond the grids
-
-
-# SVGP
-
-
-def test_svgp_with_a_point_at_every_row_is_close_to_the_exact_gp(rng):
-    X = np.linspace(-2, 2, 40)[:, None]
-    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=40)
-    model = SVGP(n_inducing=40, max_iter=400, batch_size=40, random_state=0).fit(X, y)
-    mean, std = model.predict(X, return_std=True)
-    exact_mean, exact_std = ExactGP(random_state=0).fit(X, y).predict(X, return_std=True)
-    np.testing.assert_allclose(mean, exact_mean, atol=0.05)
-    np.testing.assert_allclose(std, exact_std, atol=0.03)
-    path = model.path_[0]
-    assert path[-1] > path[0]
-
-
-def test_svgp_law_is_titsias_best_for_its_theta_and_points(wavy, test_inputs):
-    X, y = wavy
-    fitted = SVGP(15, max_iter=400, batch_size=len(y), standardize=False, random_state=0).fit(X, y)
-    model = fitted._models[0]
-    rows, test, y = (torch.from_numpy(A) for A in (X, test_inputs, y))
-    with torch.no_grad():
-        points, noise = model.variational_strategy.inducing_points, model.likelihood.noise
-        K = model.kernel(points, points).to_dense()
-        K = K + 1e-6 * torch.eye(len(K), dtype=K.dtype)  # GPyTorch's jitter
-        K_rows, K_test = (model.kernel(points, A).to_dense() for A in (rows, test))
-        A = K + K_rows @ K_rows.mT / noise
-        mean = K_test.mT @ torch.linalg.solve(A, K_rows @ y) / noise
-        known = (K_test * torch.linalg.solve(K, K_test)).sum(0)
-        left = (K_test * torch.linalg.solve(A, K_test)).sum(0)
-        variance = model.kernel(test, diag=True) - known + left + noise
-    predicted = fitted.predict_dist(test_inputs)
-    np.testing.assert_allclose(predicted.mean, mean.numpy(), atol=1e-3)
-    np.testing.assert_allclose(predicted.var, variance.numpy(), atol=1e-3)
-
-
-@pytest.mark.parametrize("cls", [SVGP, KISSGP, MoE])
-def test_those_that_approximate_beat_a_linear_model(cls, wavy, rng):
-    X, y = wavy
-    X_test = rng.uniform(-2, 2, size=(200, 2))
-    y_test = np.sin(2 * X_test[:, 0]) + 0.5 * X_test[:, 1] + 0.1 * rng.normal(size=200)
-    predicted, line = (m.fit(X, y).predict_dist(X_test) for m in (small(cls), LinearBaseline()))
-    assert scores.mae(y_test, predicted.mean) < 0.5 * scores.mae(y_test, line.mean)
-    assert scores.nlpd(y_test, predicted) < scores.nlpd(y_test, line)
-
-
 # Mixture of experts
+
+
+def test_moe_beats_a_linear_model(wavy, rng):
+    beats_a_linear_model(small(MoE), *wavy, rng)
 
 
 def test_gate_is_bayes_rule(rng):
@@ -395,8 +288,8 @@ def test_moe_judges_sweeps_by_rows_that_no_expert_has(wavy):
     config = model._config()
     data = TrainingData.of(X, y[:, None], config)
     family = build_family(model.kernel, data, config)
-    gps = set_up_leaves(some, family.leaf_kernels(2), data, config)
-    posterior = condition(gps, family.kernel_parameters(2), labels=data.labels)
+    gps = set_up_leaves(some, family.leaf_kernels, data, config)
+    posterior = condition(gps, family.kernel_parameters, labels=data.labels)
     gate = InputGate.of(X[kept], expert)
     candidates, joint = model._joint(posterior, data, gate, X, held)
     log_joint = gate.log_joint(X[held])
@@ -426,9 +319,7 @@ def test_a_full_expert_takes_those_that_gain_most():
 # The contract of all
 
 
-@parametrize_with_checks(
-    [ConstantBaseline(), LinearBaseline(), GRBCM(leaf_size=10, max_iter=5), KISSGP(12, max_iter=5)]
-)
+@parametrize_with_checks([ConstantBaseline(), LinearBaseline(), GRBCM(leaf_size=10, max_iter=5)])
 def test_scikit_learns_estimator_checks(estimator, check):
     check(estimator)
 
@@ -440,7 +331,6 @@ def test_scikit_learns_estimator_checks(estimator, check):
         NaiveLocalExperts(leaf_size=10, max_iter=5),
         ExactGP(max_iter=5),
         MoE(leaf_size=10, max_iter=5),
-        SVGP(n_inducing=5, max_iter=100),
     ]
 )
 def test_scikit_learns_estimator_checks_of_the_others(estimator, check):
@@ -448,38 +338,13 @@ def test_scikit_learns_estimator_checks_of_the_others(estimator, check):
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_contract(cls, wavy, rng):
-    X, y = wavy
-    model = small(cls)
-    assert clone(model).get_params() == model.get_params()
-    with pytest.raises(Exception, match="not fitted"):
-        model.predict(X)
-    assert model.fit(X, y) is model
-    predicted = model.predict_dist(X[:9])
-    assert isinstance(predicted, Mixture)
-    mean, std = model.predict(X[:9], return_std=True)
-    np.testing.assert_allclose(mean, predicted.mean)
-    np.testing.assert_allclose(std, predicted.std)
-    assert mean.shape == std.shape == (9,)
-    again = clone(model).fit(X, y)
-    np.testing.assert_allclose(again.predict(X[:9]), mean, atol=1e-6)
-    # Two outputs, independent: each is what it is alone.
-    Y = np.column_stack([y, X[:, 0]])
-    both = clone(model).fit(X, Y).predict_dist(X[:9])
-    assert both.mean.shape == (9, 2)
-    np.testing.assert_allclose(both.joint_logpdf(Y[:9]).shape, (9,))
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(np.where(X > 1.9, np.nan, X), y)
+def test_contract(cls, wavy):
+    holds_its_contract(small(cls), *wavy)
 
 
-@pytest.mark.parametrize("cls", [ExactGP, NaiveLocalExperts, RBCM, KISSGP, LinearBaseline])
+@pytest.mark.parametrize("cls", [ExactGP, NaiveLocalExperts, RBCM, LinearBaseline])
 def test_units_do_not_matter(cls, wavy):
-    X, y = wavy
-    mean, std = small(cls).fit(X, y).predict(X[:9], return_std=True)
-    scaled = small(cls).fit(10.0 * X - 3.0, 5.0 * y + 7.0)
-    far, wide = scaled.predict(10.0 * X[:9] - 3.0, return_std=True)
-    np.testing.assert_allclose(far, 5.0 * mean + 7.0, atol=1e-3)
-    np.testing.assert_allclose(wide, 5.0 * std, rtol=1e-2)
+    ignores_units(small(cls), *wavy)
 
 
 @pytest.mark.parametrize(
@@ -490,9 +355,6 @@ def test_units_do_not_matter(cls, wavy):
         (PoE(leaf_size=0), "leaf_size"),
         (GPoE("loud"), "weighting"),
         (ExactGP(learning_rows=0), "learning_rows"),
-        (SVGP(n_inducing=0), "n_inducing"),
-        (KISSGP(grid_size=2), "grid_size"),
-        (KISSGP(kernel="rq"), "kernel"),
         (MoE(n_sweeps=-1), "n_sweeps"),
         (PoE(kernel="auto"), "kernel"),
     ],
@@ -500,3 +362,37 @@ def test_units_do_not_matter(cls, wavy):
 def test_what_cannot_be_is_refused(model, message, wavy):
     with pytest.raises(ValueError, match=message):
         model.fit(*wavy)
+
+
+# Without torch
+
+
+def test_torch_is_loaded_for_those_only_that_need_it():
+    code = """
+import sys
+import numpy as np
+from dsmgp import baselines
+X = np.linspace(0, 1, 40)[:, None]
+for cls in (baselines.ExactGP, baselines.NaiveLocalExperts, baselines.MoE, baselines.RBCM, baselines.GRBCM):
+    cls(random_state=0).fit(X, X[:, 0]).predict(X)
+dir(baselines), baselines.__all__
+assert not {"torch", "gpytorch"} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["KISSGP", "SVGP"])
+def test_without_torch_the_remedy_is_named(name, monkeypatch):
+    monkeypatch.delitem(vars(baselines), name, raising=False)
+    monkeypatch.setattr(machine, "has_torch", lambda: False)
+    with pytest.raises(
+        ImportError, match=rf"^dsmgp.baselines.{name} needs torch .*dsmgp\[torch\]'$"
+    ):
+        getattr(baselines, name)
+
+
+def test_all_names_are_listed():
+    assert set(baselines.__all__) <= set(dir(baselines))
+    with pytest.raises(AttributeError, match="has no attribute 'Oracle'"):
+        _ = baselines.Oracle

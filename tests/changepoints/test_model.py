@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
 from dsmgp import ChangePoints, DSMGPRegressor
 from dsmgp.changepoints import components
 from dsmgp.changepoints import model as changepoint_model
-from dsmgp.gp.process import build_process
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum
 from dsmgp.tree.changepoint_leaf import ChangePointLeaf
 from tests.support.oracle import kernel
@@ -28,11 +27,8 @@ def few():
 
 def fixed(structure, **options):
     """Return an estimator with fixed hyperparameters, without scaling."""
-    gp = build_process("matern32", "zero", NOISE, 1)
-    gp.kernel.base_kernel.lengthscale = torch.tensor(SCALE, dtype=torch.float64)
-    gp.kernel.outputscale = SIGNAL
     return DSMGPRegressor(
-        gp.kernel,
+        Kernel((KernelTerm("matern32", [SCALE], SIGNAL),)),
         structure=structure,
         noise_variance=NOISE,
         optimizer=None,
@@ -183,13 +179,13 @@ def test_other_inputs_enter_the_kernel_only(few):
     x, y = few
     Z = np.column_stack([np.sin(5 * x), x])
     k2 = kernel("matern32", np.array([1.1, 0.6]), SIGNAL)
-    gp = build_process("matern32", "zero", NOISE, 2)
-    gp.kernel.base_kernel.lengthscale = torch.tensor([1.1, 0.6], dtype=torch.float64)
-    gp.kernel.outputscale = SIGNAL
     model = DSMGPRegressor(
-        gp.kernel, structure=ChangePoints(1, hazard=0.2), noise_variance=NOISE, optimizer=None,
+        Kernel((KernelTerm("matern32", [1.1, 0.6], SIGNAL),)),
+        structure=ChangePoints(1, hazard=0.2),
+        noise_variance=NOISE,
+        optimizer=None,
         standardize=False,
-    ).fit(Z, y)  # fmt: skip
+    ).fit(Z, y)
     exact = BruteForce(x, y, k2, NOISE, segmentations(x), hazard_prior(x, h=0.2), Z)
     assert model.log_marginal_likelihood_ == pytest.approx(exact.log_evidence, abs=1e-8)
     new = np.column_stack([np.cos(AT), AT])

@@ -50,6 +50,28 @@ def test_a_covariance_that_cannot_be_factorised_is_reported_with_the_remedy(obje
         objective.condition(memory=0.0)
 
 
+@pytest.mark.parametrize("shift", [800.0, -800.0, -300.0, np.nan, np.inf])
+def test_a_theta_far_off_has_a_value_or_none_but_no_warnings(objective, shift):
+    start = objective.theta
+    for i in range(len(start)):
+        theta = start.copy()
+        theta[i] += shift
+        value, gradient = objective(theta)
+        assert np.isfinite(value) or (value == -np.inf and not gradient.any())
+        assert np.isfinite(gradient).all()
+
+
+def test_a_restarted_objective_is_independent_of_the_first(objective):
+    processes, theta = objective.processes, objective.theta
+    other = objective.restarted()
+    other(theta + 0.5)
+    np.testing.assert_array_equal(objective.theta, theta)
+    objective(theta + 1.0)
+    np.testing.assert_array_equal(processes[0].theta, theta)
+    np.testing.assert_array_equal(objective.processes[0].theta, theta + 1.0)
+    np.testing.assert_array_equal(other.processes[0].theta, theta + 0.5)
+
+
 @pytest.mark.parametrize(
     "structure",
     [

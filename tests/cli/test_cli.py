@@ -110,6 +110,22 @@ def test_info_shows_the_contents_of_a_file(folder):
     assert about["settings"]["effort"] == "low"
     assert len(about["units"]["inputs"]["scale"]) == len(about["inputs"])
     assert "leaves" in run("info", folder / "price.dsmgp").stdout
+    assert about["torch"] is None  # had no part in it
+
+
+def test_info_names_the_kernel_of_a_kernel_with_values(wavy, tmp_path):
+    options = {"leaf_size": 60, "max_iter": 1, "random_state": 0}
+    first = dsmgp.DSMGPRegressor("rbf+rq", **options).fit(*wavy)
+    dsmgp.DSMGPRegressor(first.kernel_, **options).fit(*wavy).save(tmp_path / "model.dsmgp")
+    about = json.loads(run("info", tmp_path / "model.dsmgp", "--json").stdout)
+    assert about["settings"]["kernel"] == "rbf+rq"
+
+
+def test_info_reads_files_of_former_versions():
+    sample = Path(__file__).parents[1] / "data" / "format-1.dsmgp"
+    about = json.loads(run("info", sample, "--json").stdout)
+    assert (about["format"], about["kernels"]) == (1, ["matern32"])
+    assert about["torch"]
 
 
 def test_models_that_python_saved_can_be_used(wavy, tmp_path):

@@ -81,11 +81,10 @@ def in_memory(model, rows):
     X, Y = rows[["a", "b"]].to_numpy(), rows[["y"]].to_numpy()
     inner = model.state_.model
     tree = place(inner.tree, X, replace_rows=True)
-    like = inner.leaf_posterior.leaf_gps.X.new_tensor
     leaf_gps = InMemoryLeafGPs(
         leaves(tree),
-        like(inner.inputs.to_experts(X)),
-        like(inner.outputs.to_experts(Y)),
+        inner.inputs.to_experts(X),
+        inner.outputs.to_experts(Y),
         inner.leaf_posterior.leaf_gps.kernels,
     )
     posterior = condition(leaf_gps, inner.leaf_posterior.kernel_parameters)

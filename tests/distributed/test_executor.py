@@ -14,9 +14,6 @@ class Counting:
     def __init__(self):
         self.inner, self.n_calls = LocalExecutor(), 0
 
-    def driver_device(self, device):
-        return self.inner.driver_device(device)
-
     def leaf_device(self, device):
         return self.inner.leaf_device(device)
 
@@ -67,7 +64,7 @@ def test_anything_else_is_refused(rows, wrong):
 def test_renamed_methods_are_named_in_the_error(rows):
     with pytest.raises(
         ValueError,
-        match="rename home to driver_device, works_on to leaf_device, hosts to worker_pool",
+        match="rename works_on to leaf_device, hosts to worker_pool, experts to leaf_gps",
     ):
         DSMGPRegressor(executor=Former()).fit(*rows)
 

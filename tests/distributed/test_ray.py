@@ -5,16 +5,20 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 import warnings
 
-import gpytorch
 import numpy as np
 import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor, FactorisationWarning, load
+from dsmgp._util.machine import has_torch
 from dsmgp.fitting import dataset
+from dsmgp.gp.kernels import Kernel, KernelTerm
+from dsmgp.linalg.threads import n_threads
 
 ray = pytest.importorskip("ray")
 
@@ -63,13 +67,10 @@ OPTIONS = {
     "paper": {"structure": "paper", "leaf_size": 60, "weights": "posterior"},
     "uniform": {"kernel": "rbf", "leaf_size": [40, 100], "weights": "uniform"},
     "whole tree": {"kernel": "matern32", "leaf_size": 80, "objective": "full", "max_iter": 5},
-    "any kernel": {
-        "kernel": gpytorch.kernels.PeriodicKernel(ard_num_dims=2), "leaf_size": 50, "max_iter": 5, "weights": "posterior",
-    },
-}  # fmt: skip
+}
 
 
-SLOW = ("any kernel", "whole tree", "uniform")
+SLOW = ("whole tree", "uniform")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,14 @@ def test_two_workers_find_what_one_process_finds(executor, rows, options):
     far = DSMGPRegressor(random_state=0, executor=executor, **options).fit(X, y)
     assert isinstance(far.state_.model.leaf_posterior, ShardedLeafPosterior)
     same(far, local, X_test)
+
+
+@pytest.mark.slow
+def test_two_workers_take_gpytorch_kernels(executor, rows):
+    gpytorch = pytest.importorskip("gpytorch")
+    kernel = gpytorch.kernels.PeriodicKernel(ard_num_dims=2)
+    options = {"kernel": kernel, "leaf_size": 50, "max_iter": 5, "weights": "posterior"}
+    test_two_workers_find_what_one_process_finds(executor, rows, options)
 
 
 def test_two_outputs_and_known_noise(executor, rows):
@@ -133,8 +142,9 @@ def test_files_pickles_and_copies_need_no_cluster(executor, rows, tmp_path):
     for again in (pickle.loads(pickle.dumps(far)), copy.deepcopy(far)):
         assert not isinstance(again.state_.model.leaf_posterior, ShardedLeafPosterior)
         np.testing.assert_allclose(again.predict(X_test, return_std=True), expected, **EXACT)
-    assert far.to_gpytorch().train_inputs[0].shape[1] == 2
     assert "leaves" in far.summary()
+    if has_torch():
+        assert far.to_gpytorch().train_inputs[0].shape[1] == 2
 
 
 @pytest.fixture
@@ -243,8 +253,7 @@ def test_few_numbers_for_a_leaf_are_moved_while_learning(executor, rows):
 
 def test_warnings_and_errors_of_workers_reach_the_user(executor, rows):
     X, y, _ = rows
-    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
-    kernel.base_kernel.lengthscale = 1e3
+    kernel = Kernel((KernelTerm("rbf", [1e3, 1e3], 1.0),))
     options = {"kernel": kernel, "optimizer": None, "leaf_size": 50, "executor": executor}
     with pytest.warns(FactorisationWarning, match=r"covariance of leaf \d+ \(\d+ rows\)"):
         DSMGPRegressor(noise_variance=1e-19, random_state=0, **options).fit(X, y)
@@ -330,6 +339,27 @@ def test_gpus_are_asked_for_and_missed(executor):
         pytest.skip("there is one")
     with pytest.raises(RuntimeError, match=r"could not start: .*no GPU was found by torch"):
         _ = RayExecutor(n_workers=1, resources_per_worker={"GPU": 1}).workers
+
+
+def test_workers_use_the_cores_reserved_for_them_and_need_no_torch(executor, rows):
+    X, y, X_test = rows
+    with RayExecutor(n_workers=1) as another:
+        options = {"kernel": "rbf", "leaf_size": 100, "random_state": 0}
+        DSMGPRegressor(executor=another, **options).fit(X, y).predict(X_test)
+        (actor,) = another.workers._actors
+        seen = actor.__ray_call__.remote(lambda _: (n_threads(), "torch" in sys.modules))
+        assert ray.get(seen) == (1, False)
+
+
+@pytest.mark.parametrize(("inherited", "reserved"), [("1", 2), ("2", 1)])
+def test_the_number_of_threads_does_not_depend_on_the_environment(inherited, reserved):
+    script = (
+        "from dsmgp.distributed.ray_workers import _set_n_threads; from dsmgp.linalg.threads import n_threads; "
+        f"_set_n_threads({reserved}); print(n_threads())"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": inherited, "OPENBLAS_NUM_THREADS": inherited}
+    printed = subprocess.check_output([sys.executable, "-c", script], env=environment)
+    assert int(printed) == min(reserved, len(os.sched_getaffinity(0)))
 
 
 def test_ray_by_its_name_joins_the_cluster_there_is(executor, rows):

@@ -7,13 +7,16 @@ import copy
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")
+
 import torch
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts import torch_backend as batched_module
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.experts.numpy_backend import NumpyBackend
+from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -29,7 +32,7 @@ def rows(rng):
 @pytest.fixture
 def small_memory(monkeypatch):
     """From the outside: a machine on which a batch of matrices of more than so many numbers does not fit."""
-    monkeypatch.setattr(NumbaBackend, "supports", staticmethod(lambda X, kernels: False))
+    monkeypatch.setattr(NumpyBackend, "supports", staticmethod(lambda kernels: False))
     monkeypatch.setattr(batched_module, "LEAST_ELEMENTS", 2**8)
     solve, largest = batched_module._solve, []
 
@@ -67,7 +70,7 @@ def test_when_memory_runs_out_batches_get_smaller_and_the_result_stays(rows, sma
 
 
 def test_a_prediction_that_runs_out_of_memory_lets_go_of_factors(rows, monkeypatch):
-    monkeypatch.setattr(NumbaBackend, "supports", staticmethod(lambda X, kernels: False))
+    monkeypatch.setattr(NumpyBackend, "supports", staticmethod(lambda kernels: False))
     found = fitted(rows)
     mean, std = found.predict(rows[2], return_std=True)
     held = found.state_.model.leaf_posterior.factors.n_bytes
@@ -168,13 +171,14 @@ def test_fine_tuning_ends_where_it_does_on_a_cpu(rows, parameters):
 @pytest.mark.parametrize("quantity", ["log_evidence", "squares"])
 def test_evidence_that_runs_out_of_memory_is_computed_in_smaller_groups(quantity, monkeypatch, rng):
     """The backend is replaced by one with other groups, which must compute the rest."""
+    monkeypatch.setattr(NumpyBackend, "supports", staticmethod(lambda kernels: False))
     monkeypatch.setattr(batched_module, "LEAST_ELEMENTS", 2**8)
-    X, Y = (torch.from_numpy(rng.normal(size=(64, 1))) for _ in range(2))
+    X, Y = (rng.normal(size=(64, 1)) for _ in range(2))
     leaves = [Leaf(Region.whole(1), np.arange(16 * k, 16 * k + 16)) for k in range(4)]
     # With two kernels the smaller groups also come in another order.
     kernels = [StationaryKernel(kind, (0,), "zero") for kind in ("rbf", "matern32")] * 2
-    leaf_gps = InMemoryLeafGPs(leaves, X, Y, [kernels], backend=batched_module.TorchBackend)
-    parameters = [torch.tensor([1.0, 1.0, 0.1], dtype=torch.float64)]
+    leaf_gps = InMemoryLeafGPs(leaves, X, Y, [kernels])
+    parameters = [np.array([1.0, 1.0, 0.1])]
     expected = getattr(leaf_gps, quantity)(parameters)
     n_groups = len(leaf_gps.backend.groups)
     evaluate, calls = getattr(batched_module.TorchBackend, quantity), []

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.duplicates import equal_rows
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.gp.process import build_process
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 from dsmgp.tree.routing import place
 from tests.support.oracle import brute_force
@@ -30,10 +28,7 @@ def case(rng):
             *(Product([Leaf(p) for p in space.split(d, [0.1])], d, [0.1]) for d in (0, 1)),
         ]
     )
-    kernel = build_process("rbf", "zero", NOISE, 2).kernel
-    kernel.base_kernel.lengthscale = torch.from_numpy(ELL)
-    kernel.outputscale = torch.tensor(SCALE, dtype=torch.float64)
-    return X, y, tree, kernel
+    return X, y, tree, Kernel((KernelTerm("rbf", ELL, SCALE),))
 
 
 def conditioned(X, y, tree, kernel, weights, **options):
@@ -54,6 +49,7 @@ def conditioned(X, y, tree, kernel, weights, **options):
     ).leave_one_out()
 
 
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("grouped", [False, True])
 def test_each_leafs_loo_distributions_equal_refitting(case, grouped):
     X, y, tree, kernel = case
@@ -77,15 +73,12 @@ def test_each_leafs_loo_distributions_equal_refitting(case, grouped):
 
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("n_outputs", [1, 2])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("backend")
 def test_under_posterior_weights_the_left_out_density_is_that_of_the_model_without_the_row(
-    case, rng, monkeypatch, grouped, n_outputs, compiled
+    case, rng, grouped, n_outputs
 ):
     """Exactly p(y_i | y_-i), weights and all, by brute force on the other rows; and without all duplicates."""
     X, y, tree, kernel = case
-    if compiled:
-        pytest.importorskip("numba")
-    monkeypatch.setattr(NumbaBackend, "supports", staticmethod(lambda X, kernels: compiled))
     Y = np.stack([y, np.cos(X[:, 1]) + 0.3 * rng.normal(size=24)], axis=1)[:, :n_outputs]
     model, loo = conditioned(X, Y, tree, kernel, "posterior")
     density = model.state_.model.loo_distribution(loo, np.arange(24), grouped).pdf(Y)

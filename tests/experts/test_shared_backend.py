@@ -5,18 +5,17 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 
 from dsmgp import DSMGPRegressor, FactorisationWarning
 from dsmgp.experts import factor_sharing as sharing
 from dsmgp.experts import shared_backend as shared
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.torch_backend import TorchBackend
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.linalg import lapack
 from dsmgp.tree import Leaf, Region, leaves
 from dsmgp.tree.growing import grow_balanced, grow_paper
+from tests.support.cores import using_threads
 from tests.support.leaf_predictions import predict_leaves
 
 pytestmark = pytest.mark.skipif(not lapack.available, reason="SciPy does not export LAPACK")
@@ -26,10 +25,8 @@ EXACT = {"rtol": 1e-10, "atol": 1e-10}
 @pytest.fixture(autouse=True)
 def one_core():
     """Matrices this small are slower on two."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+    with using_threads(1):
+        yield
 
 
 @pytest.fixture
@@ -50,18 +47,13 @@ def rows_of(n, n_outputs=1, repeated=False, d=1, seed=0):
     return X, waves + 0.1 * rng.normal(size=waves.shape)
 
 
-def leaf_gps_of(X, Y, tree, mean_kind="zero", backend=None):
+def leaf_gps_of(X, Y, tree, mean_kind="zero", **options):
     leaf_kernels = [StationaryKernel("matern52", tuple(range(X.shape[1])), mean_kind)] * Y.shape[1]
-    return InMemoryLeafGPs(
-        leaves(tree), torch.tensor(X), torch.tensor(Y), leaf_kernels, backend=backend
-    )
+    return InMemoryLeafGPs(leaves(tree), X, Y, leaf_kernels, **options)
 
 
 def kernel_parameters_of(X, Y, mean=(), noise=0.02):
-    return [
-        torch.tensor([0.3 + 0.1 * k] * X.shape[1] + [1.0, *mean, noise], dtype=torch.float64)
-        for k in range(Y.shape[1])
-    ]
+    return [np.array([0.3 + 0.1 * k] * X.shape[1] + [1.0, *mean, noise]) for k in range(Y.shape[1])]
 
 
 def paper(X, n=8, leaf_size=100, **options):
@@ -81,12 +73,12 @@ TREES = {
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("n_outputs", [1, 2])
 @pytest.mark.parametrize("repeated", [False, True])
-@pytest.mark.parametrize("backend", [None, TorchBackend])
-def test_shared_is_separate(always, tree, n_outputs, repeated, backend):
+@pytest.mark.usefixtures("backend")
+def test_shared_is_separate(always, tree, n_outputs, repeated):
     X, Y = rows_of(250, n_outputs, repeated)
     tree = TREES[tree](X)
     labels = np.unique(X, axis=0, return_inverse=True)[1].reshape(-1)
-    leaf_gps = leaf_gps_of(X, Y, tree, "constant", backend)
+    leaf_gps = leaf_gps_of(X, Y, tree, "constant")
     kernel_parameters = kernel_parameters_of(X, Y, mean=(0.3,))
     alone, together = (
         condition(leaf_gps, kernel_parameters, labels=labels, share=s) for s in (0, 1)
@@ -103,14 +95,18 @@ def test_shared_is_separate(always, tree, n_outputs, repeated, backend):
         densities = (one.log_density(every, grouped) for one in loo)
         np.testing.assert_allclose(*densities, **EXACT)
     np.testing.assert_allclose(loo[0].scales_without(every), loo[1].scales_without(every), **EXACT)
-    test = torch.linspace(-0.1, 1.1, 40, dtype=torch.float64)[:, None]
+    test = np.linspace(-0.1, 1.1, 40)[:, None]
     tasks = [(number, test) for number in range(leaf_gps.n_leaves)]
     for one, other in zip(
         predict_leaves(together, tasks), predict_leaves(alone, tasks), strict=True
     ):
-        torch.testing.assert_close(one, other, **EXACT)
+        for table, expected in zip(one, other, strict=True):
+            np.testing.assert_allclose(table, expected, **EXACT)
     for number, _ in tasks:
-        torch.testing.assert_close(together.joint(number, test), alone.joint(number, test), **EXACT)
+        for table, expected in zip(
+            together.joint(number, test), alone.joint(number, test), strict=True
+        ):
+            np.testing.assert_allclose(table, expected, **EXACT)
 
 
 @pytest.mark.parametrize("structure", ["paper", "balanced"])
@@ -153,12 +149,10 @@ def test_nothing_is_planned_where_it_cannot_pay(why, monkeypatch):
     tree = TREES["balanced"](X) if why == "small" else paper(X, 1 if why == "one partition" else 8)
     leaf_gps, kernel_parameters = leaf_gps_of(X, Y, tree), kernel_parameters_of(X, Y)
     if why == "float32":
-        single = torch.tensor(X).float(), torch.tensor(Y).float()
-        leaf_gps = InMemoryLeafGPs(
-            leaves(tree), *single, [StationaryKernel("matern52", (0,), "zero")]
-        )
+        pytest.importorskip("torch")
+        leaf_gps = leaf_gps_of(X, Y, tree, dtype="float32")
     if why == "a theta each":
-        kernel_parameters = [kernel_parameters[0].repeat(leaf_gps.n_leaves, 1)]
+        kernel_parameters = [np.tile(kernel_parameters[0], (leaf_gps.n_leaves, 1))]
     monkeypatch.setattr(shared, "plan_sharing", lambda rows: pytest.fail("planned in vain"))
     assert condition(leaf_gps, kernel_parameters).sharing is None
 
@@ -181,10 +175,11 @@ def test_what_does_not_fit_in_memory_is_not_shared():
     limited = condition(leaf_gps, kernel_parameters, memory=limit)
     assert limited.sharing is None
     assert limited.factors.n_bytes <= limit
-    test = torch.rand(5, 1, dtype=torch.float64)
+    test = np.random.default_rng(0).uniform(size=(5, 1))
     tasks = [(number, test) for number in range(leaf_gps.n_leaves)]
     for one, other in zip(predict_leaves(kept, tasks), predict_leaves(limited, tasks), strict=True):
-        torch.testing.assert_close(one, other, **EXACT)
+        for table, expected in zip(one, other, strict=True):
+            np.testing.assert_allclose(table, expected, **EXACT)
     assert limited.factors.n_bytes <= limit
 
 
@@ -194,8 +189,8 @@ def test_a_leaf_that_needs_noise_gets_as_much_as_alone(always):
     cuts = [np.arange(90), np.arange(60), np.arange(120), np.arange(70, 120)]
     nodes = [Leaf(Region.whole(1), rows) for rows in cuts]
     leaf_kernel = StationaryKernel("rbf", (0,), "zero")
-    leaf_gps = InMemoryLeafGPs(nodes, torch.tensor(X), torch.tensor(Y), [leaf_kernel])
-    kernel_parameters = [torch.tensor([0.02, 1.0, 0.0], dtype=torch.float64)]
+    leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel])
+    kernel_parameters = [np.array([0.02, 1.0, 0.0])]
     found = []
     for share in (False, True):
         with pytest.warns(FactorisationWarning, match=r"leaf 2 \(120 rows\), leaf 3 \(50 rows\)"):
@@ -210,7 +205,7 @@ def test_equal_leaves_are_left_out_once(always, monkeypatch):
     X, Y = rows_of(60)
     nodes = [Leaf(Region.whole(1), rows) for rows in (np.arange(60), np.arange(60)[::-1].copy())]
     leaf_kernel = StationaryKernel("rbf", (0,), "zero")
-    leaf_gps = InMemoryLeafGPs(nodes, torch.tensor(X), torch.tensor(Y), [leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel])
     condition(leaf_gps, kernel_parameters_of(X, Y), labels=np.arange(60))
     assert calls == [60]
 

@@ -2,26 +2,24 @@
 
 import numpy as np
 import pytest
-import torch
 
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.torch_backend import TorchBackend
 from dsmgp.gp.process import build_process
 from dsmgp.tree import Leaf, Region
 
 
-@pytest.mark.parametrize("backend", [NumbaBackend, TorchBackend])
-@pytest.mark.parametrize("kernel", ["matern12", "rq", "periodic"])
-def test_other_kernels_give_what_leaves_set_up_anew_give(rng, backend, kernel):
-    X, Y = torch.from_numpy(rng.normal(size=(60, 2))), torch.from_numpy(rng.normal(size=(60, 2)))
-    known = torch.from_numpy(rng.uniform(size=(60, 2)))
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("kernel", ["matern12", "rq", "periodic", "rbf+matern32", "gpytorch"])
+def test_other_kernels_give_what_leaves_set_up_anew_give(rng, kernel):
+    kernel = linear() if kernel == "gpytorch" else kernel
+    X, Y = rng.normal(size=(60, 2)), rng.normal(size=(60, 2))
+    known = rng.uniform(size=(60, 2))
     leaves = [Leaf(Region.whole(2), np.arange(k, k + 20)) for k in (0, 20, 40)]
-    first = [build_process("rbf", "zero", 0.1, 2).leaf_kernel(2)] * 2
+    first = [build_process("rbf", "zero", 0.1, 2).leaf_kernel] * 2
     process = build_process(kernel, "zero", 0.1, 2)
-    leaf_kernel = process.leaf_kernel(2)
-    parameters = [process.kernel_parameters(leaf_kernel).detach()] * 2
-    gps = InMemoryLeafGPs(leaves, X, Y, first, backend=backend, known_noise=known)
+    leaf_kernel = process.leaf_kernel
+    parameters = [process.kernel_parameters()] * 2
+    gps = InMemoryLeafGPs(leaves, X, Y, first, known_noise=known)
     evidence, gradients = gps.with_kernels([leaf_kernel] * 2).log_evidence_and_gradient(parameters)
     anew = InMemoryLeafGPs(leaves, X, Y, [leaf_kernel] * 2, known_noise=known)
     expected, by = anew.log_evidence_and_gradient(parameters)
@@ -29,26 +27,37 @@ def test_other_kernels_give_what_leaves_set_up_anew_give(rng, backend, kernel):
     np.testing.assert_allclose(gradients, by, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("backend", [NumbaBackend, TorchBackend])
-def test_rows_are_not_set_up_again(rng, backend, monkeypatch):
-    X = torch.from_numpy(rng.normal(size=(40, 1)))
-    kernels = [[build_process(k, "zero", 0.1, 1).leaf_kernel(1)] for k in ("rbf", "matern32")]
-    gps = InMemoryLeafGPs([Leaf(Region.whole(1), np.arange(40))], X, X, kernels[0], backend=backend)
-    monkeypatch.setattr(backend, "__init__", lambda *args: pytest.fail("set up again"))
+@pytest.mark.usefixtures("backend")
+def test_rows_are_not_set_up_again(rng, monkeypatch):
+    X = rng.normal(size=(40, 1))
+    kernels = [[build_process(k, "zero", 0.1, 1).leaf_kernel] for k in ("rbf", "matern32")]
+    gps = InMemoryLeafGPs([Leaf(Region.whole(1), np.arange(40))], X, X, kernels[0])
+    monkeypatch.setattr(type(gps.backend), "__init__", lambda *args: pytest.fail("set up again"))
     assert gps.with_kernels(kernels[1]).kernels == [kernels[1]]
     assert gps.kernels == [kernels[0]]
 
 
 PAIRS = [("rq", "rbf"), ("rbf", "rq"), ("rbf", "periodic"), ("rq", "periodic")]
+PAIRS += [("rbf", "gpytorch"), ("rq", "gpytorch"), ("gpytorch", "rbf")]
 
 
+def linear():
+    """A kernel that is not computed in batches."""
+    pytest.importorskip("torch")
+    from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+
+    return ScaleKernel(RBFKernel()) + LinearKernel()
+
+
+@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_backend_and_groups_are_those_of_leaves_set_up_anew(rng, before, after):
     """Also where only some leaves change from a kernel that is computed in batches to one that is not."""
-    X, Y = torch.from_numpy(rng.normal(size=(80, 2))), torch.from_numpy(rng.normal(size=(80, 1)))
+    X, Y = rng.normal(size=(80, 2)), rng.normal(size=(80, 1))
     leaves = [Leaf(Region.whole(2), np.arange(k, k + 20)) for k in (0, 20, 40, 60)]
     first, other, kept = (
-        build_process(k, "zero", 0.1, 2).leaf_kernel(2) for k in (before, after, "matern32")
+        build_process(linear() if k == "gpytorch" else k, "zero", 0.1, 2).leaf_kernel
+        for k in (before, after, "matern32")
     )
     for mixed in (False, True):
         old, new = ([[kept, kept, k, k] if mixed else [k] * 4] for k in (first, other))

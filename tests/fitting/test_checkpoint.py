@@ -7,7 +7,6 @@ import sys
 import textwrap
 import time
 
-import gpytorch
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from dsmgp._util.archive import read_archive
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fingerprint import fingerprint
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum
 from tests.support.damage import made_up
 
@@ -111,6 +111,8 @@ def test_a_driver_that_was_killed_goes_on(rows, whole, tmp_path, count):
 
 
 KERNELS = {
+    "values": """
+        Kernel((KernelTerm("matern32", [0.5, 2.0], 1.3), KernelTerm("periodic", [1.0, 1.0], 0.5, period=[2.0, 2.0])))""",
     "prior on the length scale": """
         gpytorch.kernels.ScaleKernel(
             gpytorch.kernels.MaternKernel(
@@ -127,9 +129,10 @@ KERNELS = {
 }
 
 INTERRUPTED = """
-import sys, gpytorch, numpy as np
+import sys, numpy as np
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+IMPORTS
 evaluate, n = InMemoryLeafGPs.log_evidence_and_gradient, 0
 def counted(*arguments, **options):
     global n
@@ -149,21 +152,27 @@ DSMGPRegressor(kernel, leaf_size=[40, 80], random_state=0, max_iter=9, checkpoin
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def test_a_fit_with_a_kernel_object_resumes_in_another_process(rows, tmp_path, count, kernel):
     path, code = tmp_path / "fit.ckpt", textwrap.dedent(kernel).strip()
-    script = INTERRUPTED.replace("KERNEL", code, 1)
+    imports = "from dsmgp.gp.kernels import Kernel, KernelTerm"
+    names = {"Kernel": Kernel, "KernelTerm": KernelTerm}
+    if "gpytorch" in code:
+        imports = "import gpytorch"
+        names = {"gpytorch": pytest.importorskip("gpytorch")}
+    script = INTERRUPTED.replace("KERNEL", code, 1).replace("IMPORTS", imports, 1)
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     ended = subprocess.run(
         [sys.executable, "-c", script, str(path)], env=environment, capture_output=True, text=True
     )
     assert "KeyboardInterrupt" in ended.stderr
     options = {**OPTIONS, "max_iter": 9}
-    expected = DSMGPRegressor(eval(code), **options).fit(*rows)
+    expected = DSMGPRegressor(eval(code, names), **options).fit(*rows)
     count["n"] = 0
-    model = DSMGPRegressor(eval(code), checkpoint=path, **options).fit(*rows)
+    model = DSMGPRegressor(eval(code, names), checkpoint=path, **options).fit(*rows)
     assert count["n"] == expected.n_evaluations_ - 5  # one in five is written down
     np.testing.assert_array_equal(model.predict(rows[0]), expected.predict(rows[0]))
 
 
 def kernel_with(nu=1.5, rate=1.0, upper=20.0, length=1.0, fixed=False):
+    gpytorch = pytest.importorskip("gpytorch")
     kernel = gpytorch.kernels.ScaleKernel(
         gpytorch.kernels.MaternKernel(nu, lengthscale_prior=gpytorch.priors.GammaPrior(2.0, rate)),
         outputscale_constraint=gpytorch.constraints.Interval(0.01, upper),
@@ -173,22 +182,53 @@ def kernel_with(nu=1.5, rate=1.0, upper=20.0, length=1.0, fixed=False):
     return kernel
 
 
+def assert_told_apart(settings):
+    prints = [fingerprint([np.zeros(2)], FitConfig(**own)) for own in settings]
+    assert len(set(prints)) == len(prints)
+    return prints
+
+
 def test_the_fingerprint_tells_kernels_and_trees_apart():
     parts = Region.whole(1).split(0, [0.5])
     split = Product([Leaf(part) for part in parts], 0, [0.5])
     other = Product([Leaf(part) for part in Region.whole(1).split(0, [0.25])], 0, [0.25])
-    settings = [
-        *({"kernel": kernel_with(**change)} for change in (
-            {}, {"nu": 2.5}, {"rate": 2.0}, {"upper": 30.0}, {"length": 2.0}, {"fixed": True}
-        )),
-        {"kernel": gpytorch.kernels.RBFKernel()},
-        {"kernel": "rbf"},
-        *({"structure": tree} for tree in (
-            split, other, Sum([split, other]), Sum([other, split]), Sum([split, other], np.log([0.3, 0.7]))
-        )),
-    ]  # fmt: skip
-    prints = [fingerprint([np.zeros(2)], FitConfig(**own)) for own in settings]
-    assert len(set(prints)) == len(prints)
+    terms = [
+        KernelTerm("rbf", [0.5], 1.0),
+        KernelTerm("rbf", [0.6], 1.0),
+        KernelTerm("rbf", [0.5], 2.0),
+        KernelTerm("matern32", [0.5], 1.0),
+        KernelTerm("rq", [0.5], 1.0, alpha=0.5),
+        KernelTerm("rq", [0.5], 1.0, alpha=0.6),
+        KernelTerm("periodic", [0.5], 1.0, period=[2.0]),
+        KernelTerm("periodic", [0.5], 1.0, period=[3.0]),
+    ]
+    prints = assert_told_apart(
+        [
+            *({"kernel": Kernel((term,))} for term in terms),
+            {"kernel": Kernel((terms[0], terms[3]))},
+            {"kernel": Kernel((terms[3], terms[0]))},
+            {"kernel": "rbf"},
+            *({"structure": tree} for tree in (
+                split, other, Sum([split, other]), Sum([other, split]), Sum([split, other], np.log([0.3, 0.7]))
+            )),
+        ]
+    )  # fmt: skip
+    same = Kernel((KernelTerm("rbf", [0.5], 1.0),))
+    assert fingerprint([np.zeros(2)], FitConfig(kernel=same)) == prints[0]
+    assert fingerprint([np.zeros((2, 1))], FitConfig(kernel=same)) != prints[0]
+
+
+def test_the_fingerprint_tells_gpytorch_kernels_apart():
+    gpytorch = pytest.importorskip("gpytorch")
+    prints = assert_told_apart(
+        [
+            *({"kernel": kernel_with(**change)} for change in (
+                {}, {"nu": 2.5}, {"rate": 2.0}, {"upper": 30.0}, {"length": 2.0}, {"fixed": True}
+            )),
+            {"kernel": gpytorch.kernels.RBFKernel()},
+            {"kernel": "rbf"},
+        ]
+    )  # fmt: skip
     assert fingerprint([np.zeros(2)], FitConfig(kernel=kernel_with())) == prints[0]
     assert fingerprint([np.zeros((2, 1))], FitConfig(kernel=kernel_with())) != prints[0]
 

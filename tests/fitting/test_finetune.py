@@ -3,10 +3,8 @@
 import copy
 import pickle
 
-import gpytorch
 import numpy as np
 import pytest
-import torch
 from scipy import optimize, sparse, stats
 
 from dsmgp import DSMGPRegressor, scores
@@ -15,14 +13,17 @@ from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting import finetune as module
 from dsmgp.fitting.batched_lbfgs import maximise
 from dsmgp.fitting.finetune import TiedObjective, finetune
-from dsmgp.fitting.optimize import evidence_objective, maximise_evidence
+from dsmgp.fitting.optimize import evidence_objective
+from dsmgp.fitting.optimize import maximise as search
 from dsmgp.fitting.pair_evidence import NoiseEvidence, PairEvidence
 from dsmgp.fitting.similarity import jaccard, overlap, similarity_matrix
 from dsmgp.fitting.updates import recondition
-from dsmgp.gp.leaf_parameters import Thetas, parameter_names
+from dsmgp.gp.kernels import Kernel
+from dsmgp.gp.leaf_parameters import Thetas
 from dsmgp.gp.process import build_process
 from dsmgp.mixture.inference import infer, prior_log_path_weights
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
+from tests.support.sklearn_kernels import covariance
 
 # Similarity
 
@@ -107,7 +108,9 @@ def test_a_search_steps_back_from_where_there_is_no_value():
 # The objectives
 
 
-def periodic():
+def periodic_module():
+    """A kernel of GPyTorch without closed form, with a prior."""
+    gpytorch = pytest.importorskip("gpytorch")
     return gpytorch.kernels.ScaleKernel(
         gpytorch.kernels.PeriodicKernel(lengthscale_prior=gpytorch.priors.GammaPrior(2.0, 1.0))
     )
@@ -122,16 +125,17 @@ class Case:
         self.known_noise = rng.uniform(0, 0.5, size=40) * known
         rows = [np.arange(0, 22), np.arange(22, 40), np.arange(10, 30), np.arange(40)]
         self.leaves = [Leaf(Region.whole(2), r) for r in rows]
+        kernels = [periodic_module() if kernel == "gpytorch" else kernel for kernel in kernels]
         processes = [build_process(kernel, "constant", 0.1, 2) for kernel in kernels]
-        self.thetas = Thetas(processes, np.arange(4) % len(kernels), 2)
+        self.thetas = Thetas(processes, np.arange(4) % len(kernels))
         self.table = self.thetas.start()
         self.table += 0.3 * rng.normal(size=self.table.shape)
         self.leaf_gps = InMemoryLeafGPs(
             self.leaves,
-            torch.from_numpy(self.X),
-            torch.from_numpy(self.y)[:, None],
+            self.X,
+            self.y[:, None],
             [[self.thetas.leaf_kernels[f] for f in self.thetas.family]],
-            known_noise=torch.from_numpy(self.known_noise)[:, None] if known else None,
+            known_noise=self.known_noise[:, None] if known else None,
         )
         S = rng.uniform(0.1, 1, size=(4, 4))
         S[0, 1] = S[2, 3] = 0.0
@@ -139,23 +143,34 @@ class Case:
         self.ties = sparse.csr_matrix(S * rng.uniform(0.1, 0.9, size=4))
 
     def dense(self, i, theta):
-        """Leaf i's objective, by GPyTorch's own matrices and SciPy's density."""
-        process = copy.deepcopy(self.thetas.processes[self.thetas.family[i]])
-        process.theta = torch.from_numpy(theta)
+        """Leaf i's objective, by the matrices of scikit-learn or of GPyTorch, and SciPy's density."""
+        process = self.thetas.processes[self.thetas.family[i]].with_theta(theta)
         W, total = self.ties.toarray(), 0.0
         for j, leaf in enumerate(self.leaves):
-            x = torch.from_numpy(self.X[leaf.rows])
-            with torch.no_grad():
-                K = process.kernel(x).to_dense().numpy()
-                K += np.diag(process.noise + self.known_noise[leaf.rows])
-                mean = process.mean(x).numpy()
+            x = self.X[leaf.rows]
+            K, mean = matrix_and_mean(process, x)
+            K = K + np.diag(process.noise + self.known_noise[leaf.rows])
             if W[i, j]:
                 total += W[i, j] * stats.multivariate_normal.logpdf(self.y[leaf.rows], mean, K)
-        return total + min(W[i].sum(), 1.0) * process.log_prior()[0]
+        return total + min(W[i].sum(), 1.0) * process.log_prior(theta)[0]
+
+
+def matrix_and_mean(process, X):
+    """The covariance of f and the prior mean of a process, by code of others."""
+    if isinstance(process.kernel, Kernel):
+        constant = process.theta[process.names.index("mean")]
+        return covariance(process.kernel, X, X), np.full(len(X), constant)
+    import torch
+
+    with torch.no_grad():
+        x = torch.from_numpy(X)
+        return process.kernel(x).to_dense().numpy(), process.modules.mean(x).numpy()
 
 
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("kernels", [("rbf", "matern32"), ("rq",), (periodic(),)])
+@pytest.mark.parametrize(
+    "kernels", [("rbf", "matern32"), ("rq",), ("periodic",), ("rbf+periodic",), ("gpytorch",)]
+)
 def test_objective_and_gradient_are_those_of_dense_algebra(rng, kernels, known):
     case = Case(rng, kernels, known)
     columns = np.arange(len(case.thetas.names))
@@ -177,7 +192,7 @@ def test_objective_and_gradient_are_those_of_dense_algebra(rng, kernels, known):
     np.testing.assert_allclose(again[1], gradient[np.ix_(chosen, few)], rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("kernels", [("rbf", "matern32"), (periodic(),)])
+@pytest.mark.parametrize("kernels", [("rbf", "matern32"), ("periodic",), ("gpytorch",)])
 @pytest.mark.parametrize("at_once", [30, 2**21])
 def test_noise_alone_by_eigenvalues_is_the_evidence_of_the_pairs(
     rng, kernels, at_once, monkeypatch
@@ -199,39 +214,45 @@ def test_noise_alone_by_eigenvalues_is_the_evidence_of_the_pairs(
         assert not result[1][:, ~noise].any()
 
 
-class Picky(gpytorch.priors.NormalPrior):
-    """A prior that looks at its values, which is not possible for many leaves at once."""
-
-    def log_prob(self, x):
-        return super().log_prob(x) - (1.0 if bool((x > 0.5).any()) else 0.0)
-
-
-class Faulty(gpytorch.priors.NormalPrior):
-    """A prior with a fault that shows in its first evaluation only."""
-
-    n_evaluations = 0
-
-    def log_prob(self, value):
-        type(self).n_evaluations += 1
-        if self.n_evaluations == 1:
-            raise RuntimeError("a fault of the prior")
-        return super().log_prob(value)
-
-
 def test_a_fault_of_a_prior_is_not_hidden():
+    gpytorch = pytest.importorskip("gpytorch")
+
+    class Faulty(gpytorch.priors.NormalPrior):
+        """A prior with a fault that shows in its first evaluation only."""
+
+        n_evaluations = 0
+
+        def log_prob(self, value):
+            type(self).n_evaluations += 1
+            if self.n_evaluations == 1:
+                raise RuntimeError("a fault of the prior")
+            return super().log_prob(value)
+
     kernel = gpytorch.kernels.RBFKernel(lengthscale_prior=Faulty(0.0, 1.0))
-    thetas = Thetas([build_process(kernel, "zero", 0.1, 1)], np.zeros(2, dtype=int), 1)
+    thetas = Thetas([build_process(kernel, "zero", 0.1, 1)], np.zeros(2, dtype=int))
     with pytest.raises(RuntimeError, match="a fault of the prior"):
         thetas.log_prior(np.arange(2), thetas.start())
 
 
-@pytest.mark.parametrize("prior", [None, gpytorch.priors.GammaPrior(2.0, 1.0), Picky(0.0, 1.0)])
+def with_prior(name):
+    """A kernel of GPyTorch with one of its priors, or one of the user's own."""
+    gpytorch = pytest.importorskip("gpytorch")
+
+    class Picky(gpytorch.priors.NormalPrior):
+        """A prior that looks at its values, which is not possible for many leaves at once."""
+
+        def log_prob(self, x):
+            return super().log_prob(x) - (1.0 if bool((x > 0.5).any()) else 0.0)
+
+    prior = Picky(0.0, 1.0) if name == "picky" else gpytorch.priors.GammaPrior(2.0, 1.0)
+    return gpytorch.kernels.RBFKernel(ard_num_dims=2, lengthscale_prior=prior)
+
+
+@pytest.mark.parametrize("prior", [None, "gamma", "picky"])
 def test_tables_of_theta_say_what_their_processes_say(rng, prior):
-    kernels = ["rbf", "matern32"]
-    if prior is not None:
-        kernels = [gpytorch.kernels.RBFKernel(ard_num_dims=2, lengthscale_prior=prior)]
+    kernels = ["rbf", "matern32"] if prior is None else [with_prior(prior)]
     processes = [build_process(kernel, "linear", 0.1, 2) for kernel in kernels]
-    thetas = Thetas(processes, np.arange(5) % len(kernels), 2)
+    thetas = Thetas(processes, np.arange(5) % len(kernels))
     leaf = np.array([4, 0, 3])
     table = thetas.start()[leaf] + 0.5 * rng.normal(size=(3, len(thetas.names)))
     kernel_parameters = thetas.kernel_parameters(leaf, table)
@@ -239,16 +260,10 @@ def test_tables_of_theta_say_what_their_processes_say(rng, prior):
     back, noise = thetas.pull_back(leaf, table, pull), thetas.noise(leaf, table)
     log_prior = thetas.log_prior(leaf, table)
     for k, number in enumerate(leaf):
-        process = processes[thetas.family[number]]
-        process.theta = torch.from_numpy(table[k].copy())
-        leaf_kernel = process.leaf_kernel(2)
-        np.testing.assert_allclose(
-            kernel_parameters[k], process.kernel_parameters(leaf_kernel).detach(), rtol=1e-12
-        )
-        np.testing.assert_allclose(
-            back[k], process.pull_back(leaf_kernel, torch.from_numpy(pull[k]))
-        )
-        value, by = process.log_prior()
+        process = processes[thetas.family[number]].with_theta(table[k])
+        np.testing.assert_allclose(kernel_parameters[k], process.kernel_parameters(), rtol=1e-12)
+        np.testing.assert_allclose(back[k], process.pull_back(table[k], pull[k]))
+        value, by = process.log_prior(table[k])
         assert log_prior[0][k] == pytest.approx(value)
         np.testing.assert_allclose(log_prior[1][k], by, atol=1e-12)
         assert noise[0][k] == pytest.approx(process.noise)
@@ -265,9 +280,7 @@ def test_with_similarities_of_one_every_leaf_has_the_global_gradient(rng):
     process = case.thetas.processes[0]
     objective = evidence_objective(tree, case.leaf_gps, [process], [0])
     _, expected = objective(case.table[0])
-    kernel_parameters = torch.from_numpy(
-        case.thetas.kernel_parameters(np.arange(1), case.table[:1])
-    )[0]
+    kernel_parameters = case.thetas.kernel_parameters(np.arange(1), case.table[:1])[0]
     posterior = infer(tree, case.leaf_gps.log_evidence([kernel_parameters])[:, 0])
     for r, whole in (
         (np.exp(posterior.log_responsibilities), expected),
@@ -280,11 +293,9 @@ def test_with_similarities_of_one_every_leaf_has_the_global_gradient(rng):
             np.arange(4), case.table
         )
         if whole is None:  # sum_j r_j d log p_j / d theta
-            process.theta = torch.from_numpy(case.table[0].copy())
-            kernel_parameters = process.kernel_parameters(case.thetas.leaf_kernels[0])
-            _, (by,) = case.leaf_gps.log_evidence_and_gradient([kernel_parameters.detach()])
-            whole = process.pull_back(case.thetas.leaf_kernels[0], torch.from_numpy(r @ by))
-            whole = (whole + process.log_prior()[1]).numpy()
+            theta = case.table[0]
+            _, (by,) = case.leaf_gps.log_evidence_and_gradient([process.kernel_parameters(theta)])
+            whole = process.pull_back(theta, r @ by) + process.log_prior(theta)[1]
         np.testing.assert_allclose(gradient, np.tile(whole, (4, 1)), rtol=1e-8, atol=1e-8)
 
 
@@ -312,15 +323,24 @@ def fitted(rows, **options):
     return DSMGPRegressor(random_state=0, **options).fit(*rows)
 
 
+def on_some(objective, theta, free):
+    """An objective as a function of some entries of theta; the others stay."""
+
+    def of_some(point):
+        at = theta.copy()
+        at[free] = point
+        value, gradient = objective(at)
+        return value, gradient[free]
+
+    return of_some
+
+
 @pytest.mark.parametrize("parameters", ["noise", "all"])
-def test_with_the_identity_every_leaf_learns_alone(rows, rng, parameters):
+def test_with_the_identity_every_leaf_learns_alone(rows, parameters):
     model = fitted(rows)
-    start = model.state_.model.families[0]
-    process = copy.deepcopy(start.processes[0])
-    if parameters == "noise":
-        for name, p in process.named_parameters():
-            p.requires_grad_("noise" in name)
-    theta = process.theta
+    process = model.state_.model.families[0].processes[0]
+    noise = np.array([name == "noise" for name in process.names])
+    free = noise if parameters == "noise" else np.ones_like(noise)
     tuned = (
         copy.deepcopy(model)
         .finetune(
@@ -329,16 +349,13 @@ def test_with_the_identity_every_leaf_learns_alone(rows, rng, parameters):
         .state_.model
     )
     leaf_gps, same = tuned.leaf_posterior.leaf_gps, []
-    noise = [name == "noise" for name in parameter_names(start.processes[0])]
     for number, leaf in enumerate(leaves(tuned.tree)):
-        process.theta = theta
-        alone = InMemoryLeafGPs([leaf], leaf_gps.X, leaf_gps.Y, [process.leaf_kernel(1)])
-        (result,) = maximise_evidence(
-            None, alone, [process], optimizer="lbfgs", rng=rng, tolerance=1e-12
-        )
+        alone = InMemoryLeafGPs([leaf], leaf_gps.X, leaf_gps.Y, [process.leaf_kernel])
+        objective = on_some(evidence_objective(None, alone, [process], [0]), process.theta, free)
+        result = search(objective, process.theta[free], leaf.n_rows, "lbfgs", None, 1e-12)
         own = tuned.thetas[0][number]
-        own = own[noise] if parameters == "noise" else own
-        reached, slope = evidence_objective(None, alone, [process], [0])(own)
+        np.testing.assert_array_equal(own[~free], process.theta[~free])
+        reached, slope = objective(own[free])
         assert np.abs(slope).max() < 2e-3 * leaf.n_rows
         same.append(reached == pytest.approx(result.objective, abs=1e-4 * leaf.n_rows))
     # Few rows may have two tops, and a search may end on either.
@@ -357,20 +374,19 @@ def test_a_tuned_model_is_what_its_leaves_say(rows):
         model = fitted(rows, weights=weights).finetune(parameters=["noise", "lengthscale"])
         inner = model.state_.model
         Z, t = inner.inputs.to_experts(X), inner.outputs.to_experts(y[:, None])[:, 0]
-        process = copy.deepcopy(inner.families[0].processes[0])
+        shared = inner.families[0].processes[0]
         at = np.array([[0.3], [1.1], [1.9]])
-        test = torch.from_numpy(inner.inputs.to_experts(at))
+        test = inner.inputs.to_experts(at)
         logs, means, seconds, left, number = [], [], [], np.zeros((4, len(X))), 0
         for k, child in enumerate(inner.tree.children):
             total, mean, variance = 0.0, np.full(3, np.nan), np.full(3, np.nan)
             for leaf in leaves(child):
-                process.theta = torch.from_numpy(inner.thetas[0][number])
+                process = shared.with_theta(inner.thetas[0][number])
                 assert model.leaf_noise_[number] == pytest.approx(process.noise)
-                own = torch.from_numpy(Z[leaf.rows])
-                with torch.no_grad():
-                    K = process.kernel(own).to_dense().numpy() + process.noise * np.eye(len(own))
-                    cross = process.kernel(test, own).to_dense().numpy()
-                    prior = process.kernel(test).to_dense().numpy().diagonal()
+                own = Z[leaf.rows]
+                K = covariance(process.kernel, own, own) + process.noise * np.eye(len(own))
+                cross = covariance(process.kernel, test, own)
+                prior = covariance(process.kernel, test, test).diagonal()
                 inverse = np.linalg.inv(K)
                 inside = leaf.region.contains(at)
                 total += stats.multivariate_normal.logpdf(t[leaf.rows], cov=K)
@@ -473,7 +489,8 @@ def test_pieces_of_leaves_give_what_all_at_once_give(rows, monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"kernel": gpytorch.kernels.ScaleKernel(gpytorch.kernels.PeriodicKernel())},
+        {"kernel": "periodic"},
+        {"kernel": "gpytorch"},
         {"dtype": "float32"},
         {"kernel": "auto", "weights": "gated", "mean": "constant"},
         {"structure": "paper", "leaf_size": 60},
@@ -483,6 +500,11 @@ def test_pieces_of_leaves_give_what_all_at_once_give(rows, monkeypatch):
 def test_other_models_are_tuned_too(rows, options, parameters):
     X, y = rows
     options = {"leaf_size": 60, "sum_children": 2} | options
+    if "dtype" in options:
+        pytest.importorskip("torch")
+    if options.get("kernel") == "gpytorch":
+        kernels = pytest.importorskip("gpytorch").kernels
+        options["kernel"] = kernels.ScaleKernel(kernels.PeriodicKernel())
     model = fitted((X[:120], y[:120]), **options)
     model.finetune(max_iter=5, parameters=parameters)
     noise = np.sqrt(model.noise_at([[0.3], [1.7]]))
@@ -568,7 +590,7 @@ def test_bad_input_is_refused_and_leaves_the_model_as_it_was(rows, arguments, me
     with pytest.raises(ValueError, match=message.replace("{n}", str(n))):
         model.finetune(**arguments(n))
     assert model.__dict__ == before
-    assert torch.equal(model.state_.model.families[0].processes[0].theta, theta)
+    np.testing.assert_array_equal(model.state_.model.families[0].processes[0].theta, theta)
 
 
 def test_an_interrupt_leaves_the_model_as_it_was(rows, monkeypatch):
@@ -590,9 +612,12 @@ def test_an_interrupt_leaves_the_model_as_it_was(rows, monkeypatch):
 
 
 def test_a_fixed_noise_cannot_be_tuned(rows):
-    model = fitted(rows, optimizer=None, noise_variance=0.1)
+    pytest.importorskip("torch")
+    from gpytorch.kernels import RBFKernel
+
+    model = fitted(rows, kernel=RBFKernel(), optimizer=None, noise_variance=0.1)
     process = model.state_.model.families[0].processes[0]
-    process.likelihood.noise_covar.raw_noise.requires_grad_(False)
+    process.modules.likelihood.noise_covar.raw_noise.requires_grad_(False)
     with pytest.raises(ValueError, match="that this model learns"):
         model.finetune()
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from sklearn.exceptions import NotFittedError
 
 from dsmgp import DSMGPRegressor
@@ -41,16 +40,16 @@ def all_at_once(model, X, y, noise=None):
     base = full.leaf_posterior
     tree = place(full.tree, X, replace_rows=True)
     Y = y.reshape(len(y), -1)
-    like = base.leaf_gps.X
     known = None
     if noise is not None:
-        known = like.new_tensor(noise.reshape(len(y), -1) / np.diag(full.outputs.loading) ** 2)
+        known = noise.reshape(len(y), -1) / np.diag(full.outputs.loading) ** 2
     leaf_gps = InMemoryLeafGPs(
         leaves(tree),
-        like.new_tensor(full.inputs.to_experts(X)),
-        like.new_tensor(full.outputs.to_experts(Y)),
+        full.inputs.to_experts(X),
+        full.outputs.to_experts(Y),
         base.leaf_gps.kernels,
         known_noise=known,
+        dtype=base.leaf_gps.dtype,
     )
     posterior = condition(leaf_gps, base.kernel_parameters, labels=equal_rows(X))
     scales = posterior.leave_one_out().scales if model.state_.local_scale else full.scales
@@ -145,12 +144,18 @@ def test_duplicate_rows_and_known_noise(rng):
 
 
 @pytest.mark.parametrize("options", [
-    {"kernel": ScaleKernel(RBFKernel()) + LinearKernel(), "leaf_size": 60, "max_iter": 3},
+    {"kernel": "gpytorch", "leaf_size": 60, "max_iter": 3},
+    {"kernel": "rbf+periodic", "leaf_size": 60, "max_iter": 3},
+    {"kernel": "rq", "leaf_size": 60, "max_iter": 3},
     {"mean": "linear", "leaf_size": 60},
     {"structure": "paper", "leaf_size": 60},
     {"leaf_size": 300},
 ])  # fmt: skip
 def test_other_kernels_means_and_structures(rng, options):
+    if options.get("kernel") == "gpytorch":
+        kernels = pytest.importorskip("gpytorch").kernels
+        trend = kernels.ScaleKernel(kernels.RBFKernel()) + kernels.LinearKernel()
+        options = options | {"kernel": trend}
     X, y = made(rng)
     model = fitted(X[:200], y[:200], **options).partial_fit(X[200:], y[200:], adapt=False)
     model.forget(np.arange(10, 40), adapt=False)

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from dsmgp._util.machine import has_numba
 from dsmgp.linalg import lapack
-from dsmgp.linalg import lapack_numba as fortran
 from dsmgp.linalg.threads import one_thread
+
+if has_numba():
+    from dsmgp.linalg import lapack_numba as fortran
 
 
 @pytest.mark.parametrize("n", [1, 5, 48, 49, 97, 200, 333])
@@ -31,7 +34,8 @@ def test_blocks_make_the_same_factor(n, most):
     A = np.random.default_rng(0).normal(size=(n, 2 * n))
     A = A @ A.T / n + np.eye(n)
     above = np.triu(np.full((n, n), 7.0), 1)  # never looked at, nor touched
-    for factorise in (lapack.factorise, partial(fortran.factorise, lapack.addresses())):
+    compiled = [partial(fortran.factorise, lapack.addresses())] if has_numba() else []
+    for factorise in (lapack.factorise, *compiled):
         K = np.tril(A) + above
         assert factorise(K, most)
         np.testing.assert_allclose(np.tril(K), np.linalg.cholesky(A), atol=1e-12)
@@ -47,6 +51,14 @@ def test_rows_may_lie_apart():
     wide[:, 3:10] = A
     assert lapack.factorise(wide[:, 3:10])
     np.testing.assert_allclose(np.tril(wide[:, 3:10]), np.linalg.cholesky(A))
+
+
+def test_addresses_are_those_of_numpy():
+    A = np.zeros((7, 12))
+    for a in (A, A[2:, 3:10], A[::-1], A.T, A[:0], np.zeros((3, 0)), A[0]):
+        assert lapack._address(a) == a.ctypes.data
+    A.flags.writeable = False
+    assert lapack._address(A) == A.ctypes.data
 
 
 def test_what_has_no_factor_is_said_to_have_none():

@@ -1,266 +1,230 @@
-"""Models fitted in parallel equal those fitted alone, and the state of the process does not change."""
+"""A pool of threads with one core each, and the number of threads that the user allows."""
 
-import logging
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
-import warnings
-from concurrent.futures import ThreadPoolExecutor
+import types
 
-import gpytorch
-import joblib
-import linear_operator
 import numpy as np
 import pytest
-import torch
-from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from threadpoolctl import threadpool_limits
 
-from dsmgp import DSMGPRegressor, load
-from dsmgp.gp.autograd import one_at_a_time
 from dsmgp.linalg import threads
-from dsmgp.progress import Listener, active_listeners, listening
+from dsmgp.linalg.threads import Threads, n_threads, one_thread, uninterrupted
 
-N = 90
-RNG = np.random.default_rng(5)
-X = RNG.uniform(-2, 2, size=(N, 2))
-Y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1] ** 2]) + 0.1 * RNG.normal(size=(N, 2))
+N_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def kinds():
-    """Models that use different parts of the library: compiled code, batches, GPyTorch kernels, several outputs."""
-    small = {"leaf_size": 30, "sum_children": 2, "max_iter": 3}
+@pytest.fixture
+def without_torch(monkeypatch):
+    """As in a process that has not loaded torch, or cannot."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    """As many as this, whatever the machine has."""
+    monkeypatch.setattr(threads, "n_threads", lambda: 3)
+
+
+def thread_names(function, items):
     return {
-        "compiled": (DSMGPRegressor("matern32", random_state=0, **small), Y[:, 0]),
-        "auto": (DSMGPRegressor(effort="low", max_iter=3, random_state=1), Y[:, 1]),
-        "general": (
-            DSMGPRegressor(
-                ScaleKernel(RBFKernel()) + LinearKernel(), "linear", random_state=2, **small
-            ),
-            Y[:, 0],
-        ),
-        "single": (
-            DSMGPRegressor("rbf", "linear", dtype="float32", random_state=3, **small),
-            Y[:, 1],
-        ),
-        "two outputs": (DSMGPRegressor("rbf", random_state=4, **small), Y),
-    }
-
-
-def results_of(name):
-    """Predictions and evidence of a model that was fitted, updated and fine-tuned."""
-    model, y = kinds()[name]
-    model.fit(X[:80], y[:80]).partial_fit(X[80:], y[80:])
-    model.finetune(max_iter=2)
-    mean, std = model.predict(X[:20], return_std=True)
-    return np.concatenate([mean.ravel(), std.ravel(), [model.log_marginal_likelihood_]])
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("name", [*kinds(), "changes"])
-def test_fits_do_not_depend_on_torchs_gradient_mode(name, mode):
-    """Without gradients the optimiser would not move."""
-
-    def results():
-        if name == "changes":
-            return DSMGPRegressor("rbf", structure="changepoint", max_iter=3).fit(X, Y).predict(X)
-        return results_of(name)
-
-    with mode():
-        found = results()
-        assert torch.is_inference_mode_enabled() == (mode is torch.inference_mode)
-        assert not torch.is_grad_enabled()
-    np.testing.assert_array_equal(found, results())
-
-
-def test_models_fitted_and_loaded_in_inference_mode_can_be_finetuned(tmp_path):
-    model, y = kinds()["general"]
-    with torch.inference_mode():
-        model.fit(X, y).predict(X, return_std=True)
-        model.save(tmp_path / "m.dsmgp")
-        loaded = load(tmp_path / "m.dsmgp")
-    loaded.predict(X)
-    np.testing.assert_array_equal(
-        loaded.finetune(max_iter=2).predict(X), model.finetune(max_iter=2).predict(X)
-    )
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """One after the other."""
-    return {name: results_of(name) for name in kinds()}
-
-
-def test_models_fitted_at_once_in_threads_are_those_fitted_alone(alone):
-    names = list(alone) * 2
-    with ThreadPoolExecutor(len(names)) as pool:
-        for name, found in zip(names, pool.map(results_of, names), strict=True):
-            np.testing.assert_array_equal(found, alone[name], err_msg=name)
-
-
-def test_one_model_predicts_in_many_threads_at_once():
-    model, y = kinds()["two outputs"]
-    model.set_params(memory_limit="30 kB").fit(X, y)  # factors are computed again, and dropped
-    expected = model.predict(X, return_std=True)
-    with ThreadPoolExecutor(6) as pool:
-        for mean, std in pool.map(lambda _: model.predict(X, return_std=True), range(12)):
-            np.testing.assert_array_equal(mean, expected[0])
-            np.testing.assert_array_equal(std, expected[1])
-
-
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_models_fitted_in_processes_are_those_fitted_alone(alone, start):
-    names = ["compiled", "general", "single"]
-    torch.tril(torch.ones(500, 500, dtype=torch.float64))  # OpenMP's threads, which no child has
-    with multiprocessing.get_context(start).Pool(2) as pool:
-        found = pool.map_async(results_of, names).get(timeout=300)
-    for name, results in zip(names, found, strict=True):
-        np.testing.assert_array_equal(results, alone[name], err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
-def test_models_fitted_by_joblib_are_those_fitted_alone(alone, backend):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of joblib's own
-        found = joblib.Parallel(2, backend=backend)(
-            joblib.delayed(results_of)(name) for name in alone
+        name
+        for name, _ in Threads().map(
+            lambda x: (threading.current_thread().name, function(x)), items
         )
-    for name, results in zip(alone, found, strict=True):
-        np.testing.assert_array_equal(results, alone[name], err_msg=name)
-
-
-# The state of the process
-
-
-def flags(module):
-    """GPyTorch's settings, all of them of the process."""
-    found = {}
-    for name, value in vars(module).items():
-        for part in ("_state", "_global_value", "_global_float_value", "_global_double_value"):
-            if isinstance(value, type) and hasattr(value, part):
-                found[name, part] = getattr(value, part)
-    return found
-
-
-def state_of_process():
-    fresh = []
-    thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    logger = logging.getLogger("dsmgp")
-    return {
-        "torch threads": (torch.get_num_threads(), *fresh),
-        "torch dtype": torch.get_default_dtype(),
-        "torch gradients": torch.is_grad_enabled(),
-        "torch seed": torch.random.get_rng_state().numpy().tobytes(),
-        "numpy seed": np.random.get_state()[1].tobytes(),  # noqa: NPY002
-        "numpy errors": np.geterr(),
-        "BLAS threads": [n_threads() for n_threads, _ in threads.blas_thread_settings()],
-        "gpytorch": flags(gpytorch.settings),
-        "linear_operator": flags(linear_operator.settings),
-        "log": (logger.level, list(logger.handlers)),
-        "listeners": active_listeners(),
-        "mask": mask_of_process(),
-        "folder": os.getcwd(),
-        "environment": dict(os.environ),
     }
 
 
-def mask_of_process():
-    with open("/proc/self/status") as file:
-        return next(line for line in file if line.startswith("Umask"))
+def test_results_are_in_order_and_computed_in_the_pool(three_threads):
+    assert Threads().map(lambda k: k**2, range(50)) == [k**2 for k in range(50)]
+    assert thread_names(abs, range(20)) <= {"dsmgp_0", "dsmgp_1", "dsmgp_2"}
+    assert Threads().map(abs, []) == []
 
 
-def calls(folder, name="general"):
-    """Public calls, each on a model of its own where it changes one."""
-    model, y = kinds()[name]
-    path = folder / f"{name.replace(' ', '_')}.dsmgp"
-    yield "fit", lambda: model.set_params(verbose=True).fit(X, y)
-    yield "predict", lambda: model.predict(X, return_std=True)
-    yield "covariance", lambda: model.predict(X[:5], return_cov=True)
-    yield "distribution", lambda: model.predict_dist(X).interval(0.9)
-    yield "draws", lambda: model.sample_y(X[:5], 2, random_state=0)
-    yield "partial_fit", lambda: model.partial_fit(X[:7], y[:7])
-    yield "forget", lambda: model.forget(np.arange(3))
-    yield "finetune", lambda: model.finetune(max_iter=1)
-    yield "summary", lambda: (model.summary(), model.noise_at(X), model.split_posterior(0))
-    yield "save", lambda: model.save(path)
-    yield "load", lambda: load(path).predict(X)
-    yield "refused", lambda: refused(model, y)
+def test_brief_work_and_work_on_a_gpu_stay_in_the_calling_thread(three_threads):
+    here = threading.current_thread()
+    for found in (
+        Threads("cuda").map(lambda _: threading.current_thread(), [0, 1]),
+        Threads("cuda:1").map(lambda _: threading.current_thread(), [0, 1]),
+        Threads().map(lambda _: threading.current_thread(), [0, 1], brief=True),
+    ):
+        assert found == [here, here]
+    for device in ("cpu", "cpu:0"):
+        assert here not in Threads(device).map(lambda _: threading.current_thread(), [0])
 
 
-def refused(model, y):
-    with pytest.raises(ValueError, match="inconsistent"):
-        model.fit(X, y[:-1])
+def test_the_first_error_in_order_is_raised_and_the_pool_goes_on(three_threads):
+    def fails(k):
+        if k % 2:
+            raise ValueError(f"item {k}")
+        return k
+
+    with pytest.raises(ValueError, match="item 1"):
+        Threads().map(fails, range(9))
+    assert Threads().map(fails, [0, 2]) == [0, 2]
 
 
-@pytest.mark.parametrize("name", ["compiled", "general", "single"])
-def test_every_call_leaves_the_process_as_it_was(tmp_path, capfd, name):
-    results_of(name)  # threads are there, and code is loaded
-    before = state_of_process()
-    for call, run in calls(tmp_path, name):
-        run()
-        after = state_of_process()
-        different = [key for key in before if before[key] != after[key]]
-        assert not different, (call, different)
+def test_threads_of_a_pool_do_not_start_further_threads(without_torch, monkeypatch):
+    monkeypatch.setattr(threads, "_n_cores", lambda: 3)
+    monkeypatch.setattr(threads._BlasLimit, "outside", lambda self: 3)
+
+    def nested(_):
+        return n_threads(), Threads().map(lambda _: threading.current_thread(), [0, 1])
+
+    outer = threading.current_thread()
+    for number, (first, second) in Threads().map(nested, range(6)):
+        assert number == 1
+        assert first is second is not outer
+    assert n_threads() == 3
+    assert uninterrupted(n_threads) == 1
 
 
-def test_calls_that_overlap_leave_the_process_as_it_was(tmp_path, capfd):
-    for name in ("general", "single"):
-        results_of(name)
-    before = state_of_process()
-    names = ["general", "single", "compiled", "general", "single"]
-    together = threading.Barrier(len(names))
-
-    def all_calls(number):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        together.wait()
-        for call, run in calls(folder, names[number]):
-            if call != "refused":
-                run()
-
-    with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(all_calls, range(len(names))))
-    after = state_of_process()
-    assert not [key for key in before if before[key] != after[key]]
+# How many
 
 
-def test_a_listener_of_one_thread_neither_hears_nor_stops_the_fits_of_another():
-    model, y = kinds()["compiled"]
-    alone = model.fit(X, y).n_evaluations_
-    heard = []
-    listener = Listener(lambda share, text: heard.append(share))
-    listener.stop()
-    with listening(listener), ThreadPoolExecutor(1) as pool:
-        assert pool.submit(model.fit, X, y).result().n_evaluations_ == alone
-        assert not heard
-        assert model.fit(X, y).n_evaluations_ < alone
-    assert heard
+def test_without_limits_there_are_as_many_threads_as_cores(without_torch, monkeypatch):
+    monkeypatch.setattr(threads, "_n_cores", lambda: 200)
+    monkeypatch.setattr(threads._blas_limit, "settings", [(lambda: 64, None), (lambda: 128, None)])
+    assert n_threads() == 200  # what OpenBLAS was built for is no limit
 
 
-def test_loading_a_linear_mean_draws_no_random_numbers(tmp_path):
-    model, y = kinds()["single"]
-    model.fit(X, y).save(tmp_path / "model.dsmgp")
-    torch.manual_seed(7)
-    before = torch.random.get_rng_state()
-    load(tmp_path / "model.dsmgp")
-    assert torch.equal(torch.random.get_rng_state(), before)
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1),
+        ("3", 3),
+        (" 2 ", 2),
+        ("2,1", 2),
+        ("9999", 6),
+        ("0", 6),
+        ("-1", 6),
+        ("many", 6),
+        ("", 6),
+    ],
+)
+def test_the_openmp_variable_limits_threads(without_torch, monkeypatch, text, expected):
+    monkeypatch.setattr(threads, "_n_cores", lambda: 6)
+    monkeypatch.setattr(threads._BlasLimit, "outside", lambda self: sys.maxsize)
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert n_threads() == expected
 
 
-def held_while(work):
-    """Exit code of a child that is forked while another thread of its parent is inside the library."""
-    with one_at_a_time(), threads.one_thread():
+def test_limits_on_blas_count_but_our_own_does_not(without_torch):
+    before = n_threads()
+    with threadpool_limits(1, user_api="blas"):
+        assert n_threads() == 1
+        with one_thread():
+            assert n_threads() == 1
+    with one_thread():
+        assert n_threads() == before
+    assert n_threads() == before
+
+
+def in_new_process(code, **environment):
+    """Words that a fresh interpreter prints."""
+    limits = {name for name in os.environ if name.endswith("_NUM_THREADS")}
+    kept = {name: value for name, value in os.environ.items() if name not in limits}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=kept | environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+COUNT = """
+import sys
+from dsmgp.linalg.threads import Threads, n_threads
+names = Threads().map(lambda k: __import__("threading").current_thread().name, range(9))
+assert "torch" not in sys.modules
+print(n_threads(), set(names) == {"MainThread"})
+"""
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"])
+def test_environment_variables_limit_a_process_without_torch(name):
+    assert in_new_process(COUNT, **{name: "1"}) == ["1", "True"]
+
+
+def test_a_process_without_torch_uses_the_cores_it_may(monkeypatch):
+    expected = ["True" if N_CORES == 1 else "False"]
+    assert in_new_process(COUNT) == [str(N_CORES), *expected]
+
+
+# Torch, if it is loaded
+
+
+def test_a_torch_that_is_not_loaded_entirely_is_not_asked(without_torch, monkeypatch):
+    before = n_threads()
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    assert n_threads() == before
+    assert Threads().map(abs, [-1]) == [1]
+
+
+def test_the_number_of_torch_counts_where_it_is_loaded():
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert n_threads() == 3
+        assert set(Threads().map(lambda _: torch.get_num_threads(), range(20))) == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+LATE = """
+import sys, threading
+from dsmgp.linalg import threads
+
+threads._n_cores = lambda: 3
+threads._BlasLimit.outside = lambda self: 3
+together = threading.Barrier(3)
+def work(_):
+    together.wait(30)  # so that each of three threads takes an item
+    return sys.modules["torch"].get_num_threads() if "torch" in sys.modules else 0
+
+assert threads.Threads().map(work, range(3)) == [0, 0, 0]
+import torch
+torch.set_num_threads(3)
+for _ in range(2):
+    assert threads.Threads().map(work, range(3)) == [1, 1, 1]
+fresh = []
+thread = threading.Thread(target=lambda: fresh.append(torch.get_num_threads()))
+thread.start()
+thread.join()
+print(threads.n_threads(), torch.get_num_threads(), *fresh)
+"""
+
+
+def test_torch_has_one_core_in_a_pool_that_was_there_before_it():
+    pytest.importorskip("torch")
+    assert in_new_process(LATE) == ["3", "3", "3"]
+
+
+# Forks
+
+
+def test_a_forked_child_has_threads_of_its_own(three_threads):
+    squares = [k**2 for k in range(9)]
+
+    def work():
+        assert Threads().map(lambda k: k**2, range(9)) == squares
+        assert not threads._blas_limit.inside
+
+    Threads().map(abs, range(9))
+    with one_thread(), threads._pools_lock, threads._torch_lock:
         child = multiprocessing.get_context("fork").Process(target=work)
         child.start()
-    child.join(120)
-    if child.exitcode is None:
-        child.kill()
-    return child.exitcode
+    child.join(60)
+    assert child.exitcode == 0
 
 
-def test_a_fork_while_another_thread_is_inside_gpytorch_does_not_hang(alone):
-    assert (
-        held_while(lambda: np.testing.assert_array_equal(results_of("general"), alone["general"]))
-        == 0
-    )
+def test_all_libraries_of_numpy_and_scipy_are_limited():
+    numbers = [number for number, _ in threads.blas_thread_settings()]
+    with one_thread():
+        assert [number() for number in numbers] == [1] * len(numbers)
+        np.testing.assert_allclose(np.eye(3) @ np.ones(3), 1.0)

@@ -4,11 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from dsmgp import DSMGPRegressor
-from dsmgp.gp.process import build_process
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum
 from dsmgp.tree.growing import grow_balanced, grow_paper
 from tests.support.oracle import brute_force, induced_trees
@@ -47,16 +46,9 @@ TREES = {
 }
 
 
-def gpytorch_kernel(kind):
-    kernel = build_process(kind, "zero", NOISE, 2).kernel
-    kernel.base_kernel.lengthscale = torch.from_numpy(ELL)
-    kernel.outputscale = torch.tensor(SCALE, dtype=torch.float64)
-    return kernel
-
-
 def fitted(tree, X, y, kind="rbf", **options):
     return DSMGPRegressor(
-        kernel=gpytorch_kernel(kind),
+        kernel=Kernel((KernelTerm(kind, ELL, SCALE),)),
         noise_variance=NOISE,
         structure=tree,
         optimizer=None,

@@ -109,11 +109,11 @@ def changed(content, entry=None, **arrays):
     return packed(header, found)
 
 
-def one(value):
+def one(value, place=0):
     """An array with one number changed."""
 
     def change(found):
-        found.reshape(-1)[0] = value
+        found.reshape(-1)[place] = value
         return found
 
     return change
@@ -130,12 +130,13 @@ def one(value):
         (0, {"gate__shape_variances": one(1e30)}, "gate"),
         (3, {"factor__alpha": lambda a: 1e150 * a}, "factors do not go with"),
         (3, {"factor__alpha": lambda a: a + 0.1}, "factors do not go with"),
+        (3, {"factor__alpha": one(1e200)}, "factors do not go with"),
         (3, {"factor__log_evidence": one(1e6)}, "factors do not go with"),
         (3, {"factor__lower__0": lambda a: 2 * a}, "factors do not go with"),
-        (3, {"family__0__0__kernel__base_kernel__raw_lengthscale": one(4.0)}, "factors do not go"),
+        (3, {"family__0__0__theta": one(4.0, 2)}, "factors do not go"),
         (4, {"leaf__natural__0": np.negative}, "positive"),
-        (4, {"family__0__0__kernel__base_kernel__raw_lengthscale": one(-1e308)}, "positive"),
-        (5, {"family__0__0__kernel__base_kernel__raw_lengthscale": one(1e308)}, "not finite"),
+        (4, {"family__0__0__theta": one(-1e308, 1)}, "positive"),
+        (5, {"family__0__0__theta": one(1e308, 1)}, "not finite"),
     ],
 )
 def test_numbers_that_no_fit_could_have_found_are_refused(files, tmp_path, kind, arrays, message):

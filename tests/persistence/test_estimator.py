@@ -14,41 +14,33 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from gpytorch.kernels import LinearKernel, PeriodicKernel, RBFKernel, ScaleKernel
-from gpytorch.means import ConstantMean
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import dsmgp
 from dsmgp import DSMGPRegressor, ModelFileError, load
 from dsmgp._util import archive
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum
 from tests.support.damage import packed, unpacked
 
-
-class OwnKernel(RBFKernel):
-    """A class of the user's own."""
-
-
-class OwnMean(ConstantMean):
-    """Another."""
-
-
 SPACE = Region.whole(2)
 TREE = Sum([Leaf(SPACE), Product([Leaf(p) for p in SPACE.split(0, [0.0])], 0, [0.0])])
+VALUES = Kernel(
+    (KernelTerm("rbf", [0.5, 1.0], 2.0), KernelTerm("periodic", [1, 1], 1, period=[1, 2]))
+)
 CASES = {
     "defaults": {},
     "posterior": {"weights": "posterior", "structure": "paper", "leaf_size": 30, "kernel": "rbf"},
     "shared factors": {"leaf_size": 40, "sum_children": 20, "kernel": "rbf", "one_input": True},
     "uniform": {"weights": "uniform", "leaf_size": [20, 50], "kernel": "matern12"},
     "float32": {"dtype": "float32", "kernel": "matern32", "effort": "low"},
-    "sum of kernels": {"kernel": ScaleKernel(RBFKernel()) + LinearKernel(), "leaf_size": 120},
-    "product of kernels": {
-        "kernel": ScaleKernel(RBFKernel(active_dims=[0]) * PeriodicKernel(active_dims=[1])),
-        "leaf_size": 120,
-        "mean": ConstantMean(),
-    },
+    "periodic": {"kernel": "periodic", "leaf_size": 60},
+    "named sum": {"kernel": "rq+periodic", "mean": "constant", "leaf_size": 60},
+    "kernel with values": {"kernel": VALUES, "leaf_size": 60},
+    "sum of kernels": {"modules": "sum", "leaf_size": 120},
+    "product of kernels": {"modules": "product", "leaf_size": 120},
+    "mean of gpytorch": {"kernel": "rbf", "modules": "mean", "leaf_size": 60},
     "linear mean": {"kernel": "rbf", "mean": "linear", "leaf_size": 60},
     "two outputs": {"leaf_size": 60, "kernel": "matern52", "two": True},
     "tree by hand": {"structure": TREE, "kernel": "rbf", "standardize": False},
@@ -79,9 +71,25 @@ def test_parameters_that_make_no_sense_are_refused_before_a_file_is_replaced(wro
     assert path.read_bytes() == before
 
 
+def modules(kind):
+    """Parameters that are modules of GPyTorch."""
+    gpytorch = pytest.importorskip("gpytorch")
+    kernels, constant = gpytorch.kernels, gpytorch.means.ConstantMean()
+    rbf = kernels.ScaleKernel(kernels.RBFKernel(active_dims=[0]))
+    return {
+        "sum": {"kernel": kernels.ScaleKernel(kernels.RBFKernel()) + kernels.LinearKernel()},
+        "product": {"kernel": rbf * kernels.PeriodicKernel(active_dims=[1]), "mean": constant},
+        "mean": {"mean": constant},
+    }[kind]
+
+
 def fitted(wavy, case, **more):
     X, y = wavy
     settings = {"max_iter": 3, "random_state": 0, **CASES[case], **more}
+    if "modules" in settings:
+        settings |= modules(settings.pop("modules"))
+    if settings.get("dtype") == "float32":
+        pytest.importorskip("torch")
     if settings.pop("one_input", False):
         X = X[:, :1]
     if settings.pop("two", False):
@@ -119,11 +127,12 @@ def test_saving_and_loading_changes_nothing(wavy, tmp_path, case):
         assert include_factors or again.summary() == model.summary()
 
 
-def test_a_loaded_model_is_an_estimator_like_any_other(wavy, tmp_path):
+@pytest.mark.parametrize("kind", [None, "sum"])
+def test_a_loaded_model_is_an_estimator_like_any_other(wavy, tmp_path, kind):
     X, y = wavy
     frame = pd.DataFrame({"height": X[:, 0], "weight": X[:, 1]})
-    kernel = ScaleKernel(RBFKernel(ard_num_dims=2)) + LinearKernel()
-    model = DSMGPRegressor(kernel, leaf_size=(30, 60), max_iter=3, random_state=np.int64(0))
+    parameters = {"kernel": VALUES} if kind is None else modules(kind)
+    model = DSMGPRegressor(**parameters, leaf_size=(30, 60), max_iter=3, random_state=np.int64(0))
     model.fit(frame, y).save(tmp_path / "model.dsmgp")
     again = DSMGPRegressor.load(tmp_path / "model.dsmgp")
     assert list(again.feature_names_in_) == ["height", "weight"]
@@ -134,11 +143,13 @@ def test_a_loaded_model_is_an_estimator_like_any_other(wavy, tmp_path):
     assert (tmp_path / "again.dsmgp").read_bytes() == (tmp_path / "model.dsmgp").read_bytes()
 
 
-def test_a_file_of_an_older_version_predicts_what_it_did():
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_sample_of_every_format_predicts_what_it_did(number):
     folder = Path(__file__).parents[1] / "data"
-    expected = json.loads((folder / "format-1.json").read_text())
-    model = load(folder / "format-1.dsmgp")
-    assert archive.read_archive(folder / "format-1.dsmgp").header["format"] == 1
+    expected = json.loads((folder / f"format-{number}.json").read_text())
+    model = load(folder / f"format-{number}.dsmgp")
+    header = archive.read_archive(folder / f"format-{number}.dsmgp").header
+    assert header["format"] == number <= archive.FORMAT
     mean, std = model.predict(expected["X"], return_std=True)
     np.testing.assert_allclose(mean, expected["mean"], rtol=1e-6)
     np.testing.assert_allclose(std, expected["std"], rtol=1e-6)
@@ -146,10 +157,8 @@ def test_a_file_of_an_older_version_predicts_what_it_did():
         expected["log_marginal_likelihood"], 1e-6
     )
     assert model.loo_score_ == pytest.approx(expected["loo_score"], 1e-6)
-    assert model.fit(model.state_.rows.X, model.state_.rows.Y).predict(expected["X"]).shape == (
-        6,
-        2,
-    )
+    rows = model.state_.rows
+    assert model.fit(rows.X, rows.Y).predict(expected["X"]).shape == (6, 2)
 
 
 @pytest.mark.parametrize("case", ["defaults", "two outputs", "tree by hand"])
@@ -247,10 +256,9 @@ def test_hyperparameters_of_each_leaf_are_kept(wavy, tmp_path):
     """Leaves may have been given theirs since the fit."""
     model, X = fitted(wavy, "uniform")
     posterior = model.state_.model.leaf_posterior
-    tables = [
-        n.expand(posterior.leaf_gps.n_leaves, -1).clone() for n in posterior.kernel_parameters
-    ]
-    tables[0][:, 0] *= torch.linspace(0.5, 2.0, len(tables[0]), dtype=torch.float64)
+    n_leaves = posterior.leaf_gps.n_leaves
+    tables = [np.tile(parameters, (n_leaves, 1)) for parameters in posterior.kernel_parameters]
+    tables[0][:, 0] *= np.linspace(0.5, 2.0, n_leaves)
     posterior = posterior.leaf_gps.condition(tables)
     changed = replace(model.state_.model, leaf_posterior=posterior)
     model._state = replace(model.state_, model=changed)
@@ -263,6 +271,14 @@ def test_hyperparameters_of_each_leaf_are_kept(wavy, tmp_path):
 
 
 def test_a_kernel_of_ones_own_is_refused_with_the_remedy(wavy, tmp_path):
+    gpytorch = pytest.importorskip("gpytorch")
+
+    class OwnKernel(gpytorch.kernels.RBFKernel):
+        """A class of the user's own."""
+
+    class OwnMean(gpytorch.means.ConstantMean):
+        """Another."""
+
     X, y = wavy
     model = DSMGPRegressor(OwnKernel(), OwnMean(), max_iter=3, random_state=0).fit(X, y)
     path = tmp_path / "model.dsmgp"
@@ -273,7 +289,9 @@ def test_a_kernel_of_ones_own_is_refused_with_the_remedy(wavy, tmp_path):
     with pytest.raises(ModelFileError, match=r"of your own \(.*OwnKernel\).*load\(path, kernel"):
         load(path)
     with pytest.raises(ModelFileError, match=r"OwnKernel.*RBFKernel\) was given"):
-        load(path, kernel=RBFKernel(), mean=OwnMean())
+        load(path, kernel=gpytorch.kernels.RBFKernel(), mean=OwnMean())
+    with pytest.raises(ModelFileError, match="invalid kernels or means: expected kernel to be"):
+        load(path, kernel=3, mean=OwnMean())
     again = load(path, kernel=OwnKernel(), mean=OwnMean())
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
@@ -282,7 +300,7 @@ def test_a_kernel_that_is_not_wanted_is_refused(wavy, tmp_path):
     model, _ = fitted(wavy, "uniform")
     model.save(tmp_path / "model.dsmgp")
     with pytest.raises(ModelFileError, match="leave kernel out"):
-        load(tmp_path / "model.dsmgp", kernel=RBFKernel())
+        load(tmp_path / "model.dsmgp", kernel="rbf")
 
 
 # Files
@@ -306,10 +324,10 @@ def test_errors_name_the_file_and_the_remedy(wavy, tmp_path):
 
 
 def test_files_of_a_later_format_say_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "FORMAT", 2)
+    monkeypatch.setattr(archive, "FORMAT", archive.FORMAT + 1)
     archive.write_archive(tmp_path / "later.dsmgp", {"dsmgp": "9.1"}, {"X": np.ones(3)})
     monkeypatch.undo()
-    with pytest.raises(ModelFileError, match=r"format 2, written by dsmgp 9\.1.*upgrade dsmgp"):
+    with pytest.raises(ModelFileError, match=r"format 3, written by dsmgp 9\.1.*upgrade dsmgp"):
         load(tmp_path / "later.dsmgp")
 
 
@@ -436,13 +454,14 @@ def add_rows_without_ends(header, arrays):
 def add_family_with_another_mean(header, arrays):
     """The mean has a hyperparameter that those of the first family lack."""
     family = copy.deepcopy(header["families"][0])
-    mean = family["processes"][0]["mean"]
-    assert mean["class"] == "ZeroMean"
-    mean["class"] = "ConstantMean"
+    process = family["processes"][0]
+    assert process["mean"] == "zero"
+    process["mean"] = "constant"
+    mean = {"name": "mean", "size": 1, "transform": "identity", "lower": 0.0}
+    process["parameters"].insert(0, mean)
     header["families"].append(family)
-    for name in [name for name in arrays if name.startswith("family.0.")]:
-        arrays[name.replace("family.0.", "family.1.")] = arrays[name]
-    arrays["family.1.0.mean.raw_constant"] = np.zeros(())
+    arrays["family.1.0.theta"] = np.append(0.0, arrays["family.0.0.theta"])
+    arrays["leaf.family"][0] = 1
 
 
 @pytest.mark.parametrize(
@@ -457,8 +476,8 @@ def add_family_with_another_mean(header, arrays):
         (entry("weights", value="posterior"), "gate"),
         (entry("families", value=[]), "families"),
         (entry("families", 0, "processes", value=[]), "processes' has 0 entries, expected 1"),
-        (entry("families", 0, "processes", 0, "kernel", "class", value="Popen"), "Popen"),
-        (entry("families", 0, "processes", 0, "kernel", "parts", value=[]), "cannot be read"),
+        (entry("families", 0, "processes", 0, "terms", 0, "kernel", value="Popen"), "Popen"),
+        (entry("families", 0, "processes", 0, "terms", value=[]), "cannot be read"),
         (entry("parameters", "weights", value="best"), "weights"),
         (entry("parameters", "device", value="abacus"), "abacus"),
         (entry("feature_names", value=["a", "b"]), "feature_names"),
@@ -473,12 +492,13 @@ def add_family_with_another_mean(header, arrays):
         (array("X", lambda a: a[:0]), "cannot be read"),
         (array("leaf.scale", np.negative), "not positive"),
         (array("leaf.family", lambda a: a + 7), "families"),
+        (entry("families", value=2 * [None]), "each entry an object"),
         (array("inputs.scale", lambda a: 0 * a), "inputs.scale' is not positive"),
         (array("gate.shape_weights", lambda a: 2 * a), "gate"),
         (array("tree.values", lambda a: a[::-1]), "cannot be read"),
         (array("tree.numbers", lambda a: a[:-1]), "do not agree"),
-        (array("family.0.0.likelihood.noise_covar.raw_noise", lambda a: 0 * a + np.inf), "finite"),
-        (array("family.0.0.likelihood.noise_covar.raw_noise", lambda a: 0 * a + 1e4), "noise"),
+        (array("family.0.0.theta", lambda a: 0 * a + np.inf), "finite"),
+        (array("family.0.0.theta", lambda a: 0 * a + 1e4), "finite"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(small, tmp_path, change, message):
@@ -490,17 +510,31 @@ def test_what_makes_no_sense_is_refused(small, tmp_path, change, message):
         load(path)
 
 
-def test_headers_that_nest_without_end_are_refused(small, tmp_path):
-    path = tmp_path / "model.dsmgp"
+def nest_kernels(process):
+    kernel = process["kernel"]
+    for _ in range(300):
+        kernel = {**kernel, "class": "ScaleKernel", "options": {}, "parts": [kernel]}
+    process["kernel"] = kernel
 
-    def nest(header, arrays):
-        kernel = header["families"][0]["processes"][0]["kernel"]
-        for _ in range(300):
-            kernel = {**kernel, "class": "ScaleKernel", "options": {}, "parts": [kernel]}
-        header["families"][0]["processes"][0]["kernel"] = kernel
 
-    path.write_bytes(changed(small, nest))
-    with pytest.raises(ModelFileError, match="nested more than 50 deep"):
+def nest_numbers(process):
+    bound = process["likelihood"]["constraint"]["lower"]
+    for _ in range(800):
+        bound["values"] = [bound["values"]]
+
+
+@pytest.mark.parametrize(
+    ("nest", "message"),
+    [(nest_kernels, "nested more than 50 deep"), (nest_numbers, "lower.values")],
+)
+def test_headers_that_nest_without_end_are_refused(tmp_path, nest, message):
+    path, sample = tmp_path / "model.dsmgp", Path(__file__).parents[1] / "data" / "format-1.dsmgp"
+
+    def change(header, arrays):
+        nest(header["families"][0]["processes"][0])
+
+    path.write_bytes(changed(sample.read_bytes(), change))
+    with pytest.raises(ModelFileError, match=message):
         load(path)
 
 

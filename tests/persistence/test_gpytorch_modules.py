@@ -3,8 +3,11 @@
 import copy
 import json
 
-import gpytorch
 import pytest
+
+pytest.importorskip("gpytorch")
+
+import gpytorch
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 from gpytorch.kernels import (
@@ -24,15 +27,18 @@ from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior, SmoothedBoxPrior, UniformPrior
 
 from dsmgp import ModelFileError
-from dsmgp.gp.kernels import KERNELS
+from dsmgp.gp.gpytorch_process import gpytorch_modules
+from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.process import build_process
 from dsmgp.persistence.gpytorch_modules import (
-    MODULE,
     CannotStore,
+    build_module,
+    describe_module,
     read_parameters,
     write_parameters,
 )
-from dsmgp.persistence.record import Section
+from dsmgp.persistence.module_description import MODULE
+from dsmgp.persistence.record import Section, refused
 from tests.support.damage import change_entry
 
 MODULES = [
@@ -50,7 +56,7 @@ MODULES = [
     ScaleKernel(RBFKernel(active_dims=[1]), outputscale_constraint=GreaterThan(0.2)),
     ScaleKernel(RBFKernel()) * LinearKernel()
     + ScaleKernel(PeriodicKernel(active_dims=[0]), outputscale_prior=LogNormalPrior(0.0, 1.0)),
-    *[build_process(name, "zero", None, 3).kernel for name in KERNELS],
+    *[gpytorch_modules(build_process(name, "zero", None, 3)).kernel for name in NAMED_KERNELS],
     ZeroMean(),
     ConstantMean(constant_prior=NormalPrior(0.0, 1.0)),
     LinearMean(3),
@@ -62,12 +68,13 @@ def stored(module):
     """The header and the arrays of a file that holds a module."""
     section = Section()
     write_parameters(module, section)
-    MODULE.write(module, section)
+    MODULE.write(describe_module(module), section)
     return section
 
 
 def read(section):
-    module = MODULE.read(section)
+    with refused("kernels or means"):
+        module = build_module(MODULE.read(section))
     read_parameters(module, section)
     return module
 
@@ -116,6 +123,7 @@ class MyKernel(RBFKernel):
         (RBFKernel(lengthscale_constraint=Positive(torch.square, torch.sqrt)), "transform of your own"),
         (RBFKernel(lengthscale_prior=NormalPrior(0.0, 1.0, transform=torch.log)), "transform of your own"),
         (RBFKernel(batch_shape=torch.Size([2])), "batch shape"),
+        (RBFKernel().half(), "float16"),
     ],
 )  # fmt: skip
 def test_what_is_code_is_refused(module, message):
@@ -147,7 +155,7 @@ def test_only_what_is_on_the_lists_is_built(change):
     section = stored(MaternKernel(nu=1.5))
     section.header |= change
     with pytest.raises(ModelFileError):
-        MODULE.read(section)
+        read(section)
 
 
 @pytest.mark.parametrize("n", [300, pytest.param(30_000, marks=pytest.mark.slow)])

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from matplotlib.image import imread
 
 from dsmgp import DSMGPRegressor
@@ -82,7 +81,8 @@ def test_the_page_has_the_scores(judged, page):
 def test_several_outputs_and_kernels_without_length_scales(judged):
     _, X, y = judged
     Y = np.column_stack([y, -y])
-    kernel = ScaleKernel(RBFKernel()) + LinearKernel()
+    kernels = pytest.importorskip("gpytorch").kernels
+    kernel = kernels.ScaleKernel(kernels.RBFKernel()) + kernels.LinearKernel()
     model = DSMGPRegressor(kernel, leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
     text = report_html(model, X, Y, targets=["up", "down"])
     assert "down along size" in text

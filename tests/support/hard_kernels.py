@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.torch_backend import TorchBackend
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 
 
@@ -27,14 +25,16 @@ class Hard:
     rows: list
     kernel_parameters: np.ndarray
 
-    def leaf_gps(self, backend, dtype=torch.float64):
+    def leaf_gps(self, backend, dtype="float64"):
+        """The leaves in a backend, which is built from the rows; ``dtype`` is the precision that it computes in."""
         space = Region.whole(self.X.shape[1])
         return InMemoryLeafGPs(
             [Leaf(space, own) for own in self.rows],
-            torch.tensor(self.X, dtype=dtype),
-            torch.tensor(self.y, dtype=dtype)[:, None],
+            self.X,
+            self.y[:, None],
             [StationaryKernel(self.kind, tuple(range(self.X.shape[1])), "zero")],
             backend=backend,
+            dtype=dtype,
         )
 
 
@@ -80,15 +80,15 @@ class Residuals:
     log_evidence: np.ndarray
 
 
-def residuals(hard, backend, exact, dtype=torch.float64):
-    """What an backend leaves over; ``exact`` makes a leaf's matrix without noise from its rows and hyperparameters."""
+def residuals(hard, backend, exact, dtype="float64"):
+    """What a backend leaves over; ``exact`` makes a leaf's matrix without noise from its rows and hyperparameters."""
     leaf_gps = hard.leaf_gps(backend, dtype)
-    bound, eps = leaf_gps.bind([torch.tensor(hard.kernel_parameters)]), torch.finfo(dtype).eps
+    bound, eps = leaf_gps.bind([hard.kernel_parameters]), np.finfo(dtype).eps
     table = np.full((6, len(hard.rows)), np.nan)
     for group, numbers in enumerate(leaf_gps.backend.groups):
         seen = leaf_gps.backend.condition(bound, 0, group, True, None)
         ends = np.cumsum(leaf_gps.leaf_rows.sizes[numbers])[:-1]
-        alphas = np.split(seen.alpha.double().numpy(), ends)
+        alphas = np.split(seen.alpha, ends)
         matrices = _matrices(leaf_gps.backend, bound, group)
         for slot, number in enumerate(numbers.tolist()):
             n, X, kernel_parameters = (
@@ -96,7 +96,7 @@ def residuals(hard, backend, exact, dtype=torch.float64):
                 hard.X[hard.rows[number]],
                 hard.kernel_parameters[number],
             )
-            L, alpha = np.tril(seen.factors[slot].double().numpy()), alphas[slot]
+            L, alpha = np.tril(seen.factors[slot]), alphas[slot]
             K = np.tril(matrices[slot][:n, :n])  # the triangle that is read
             K = K + np.tril(K, -1).T
             error = np.abs(K - exact(X, kernel_parameters)).max() / kernel_parameters[-2]
@@ -118,9 +118,8 @@ def residuals(hard, backend, exact, dtype=torch.float64):
 def _matrices(backend, bound, group):
     """The covariances of f that a group's leaves are factorised from."""
     numbers = backend.groups[group]
-    if isinstance(backend, TorchBackend):
-        batch = backend.batch(group, 0)
-        return bound(0, numbers).covariance(batch.X, batch.mask)[0].double().numpy()
+    if hasattr(backend, "batch"):  # in torch: many leaves at once, by code of their own
+        return _batched_matrices(backend, bound, group)
     found = []
     for number in numbers.tolist():
         n = int(backend.leaf_rows.sizes[number])
@@ -129,3 +128,14 @@ def _matrices(backend, bound, group):
         np.fill_diagonal(K, float(bound.kernel_parameters[0][number, -2]))
         found.append(K)
     return found
+
+
+def _batched_matrices(backend, bound, group):
+    import torch
+
+    from dsmgp.gp.torch_kernels import bind
+
+    numbers, batch = backend.groups[group], backend.batch(group, 0)
+    parameters = torch.from_numpy(bound.parameters(0, numbers)).to(batch.X)
+    kernel = bind(bound.kernels[0][numbers[0]], parameters)
+    return kernel.covariance(batch.X, batch.mask)[0].double().numpy()

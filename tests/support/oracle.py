@@ -30,10 +30,13 @@ def induced_trees(node):
     ]
 
 
-def kernel(kind, lengthscale, outputscale, alpha=1.0):
-    """StationaryKernel ARD kernels written from their textbook formulas."""
+def kernel(kind, lengthscale, outputscale, alpha=1.0, period=1.0):
+    """ARD kernels written from their textbook formulas."""
 
     def k(A, B):
+        if kind == "periodic":  # with length scales as GPyTorch has them, not squared
+            sines = np.sin(np.pi * (A[:, None, :] - B[None, :, :]) / period) ** 2
+            return outputscale * np.exp(-2.0 * (sines / lengthscale).sum(-1))
         difference = (A[:, None, :] - B[None, :, :]) / lengthscale
         r = np.sqrt((difference**2).sum(-1))
         shapes = {

@@ -3,6 +3,10 @@
 Nothing in such a file is executed. The header holds a SHA-256 checksum of the whole file (with zeros in place of its own
 digits), so a truncated or altered file is recognised before anything in it is used. Arrays are written from where they lie
 and read into where they stay: neither direction holds a second copy of them.
+
+The safetensors library is not used. It writes to a name, by a temporary file of its own, which :mod:`dsmgp._util.atomic_write` could not
+protect, and reports errors of the system as text; before version 0.8 it also copies all arrays. The checksum would take a second pass over
+the file in both directions, and its reader maps the file, so that one cut short meanwhile would kill the process.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ __all__ = [
 ]
 
 #: The version of the format that is written. Files of all versions up to it are read.
-FORMAT = 1
+FORMAT = 2
 # The text before the checksum, a JSON string inside a JSON string, and the number of its digits.
 MARK, DIGITS = rb"\"checksum\":\"", 64
 # In the order in which safetensors writes them: large items first, so that every array is aligned.

@@ -1,23 +1,35 @@
-"""What this machine offers: memory, cache sizes, and whether compiled code can run."""
+"""What this machine offers: memory, cache sizes, GPUs, and which optional packages are installed."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import math
 import os
+import sys
 from functools import cache
 
-import torch
-
-__all__ = ["cache_numbers", "has_numba", "memory"]
+__all__ = ["cache_numbers", "has_cuda", "has_numba", "has_torch", "memory", "require_torch"]
 
 # Bytes of a core's second-level cache where the system does not report them.
 USUAL_CACHE = 2**19
+# Libraries of which one is there wherever torch can use a GPU: NVIDIA's driver, AMD's runtime.
+GPU_LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libamdhip64.so")
+# AMD's kernel driver: torch for ROCm may come with a runtime of its own, which is not among the system's libraries.
+AMD_DRIVER = "/dev/kfd"
 
 
-def memory(device: torch.device | None = None) -> float:
-    """Return the bytes of main memory, or of a GPU's memory; infinity where unknown."""
-    if device is not None and device.type == "cuda" and torch.cuda.is_available():
+def memory(device: str = "cpu") -> float:
+    """Return the bytes of main memory, or of a GPU's memory; infinity where unknown.
+
+    Parameters
+    ----------
+    device : str
+        ``"cpu"``, ``"cuda"``, or a numbered GPU such as ``"cuda:1"``.
+    """
+    if device.startswith("cuda") and has_cuda():
+        import torch
+
         return float(torch.cuda.get_device_properties(device).total_memory)
     try:
         return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
@@ -37,5 +49,59 @@ def cache_numbers() -> int:
 
 @cache
 def has_numba() -> bool:
-    """Return whether the extra ``fast`` is installed, and with it compiled code."""
-    return importlib.util.find_spec("numba") is not None
+    """Return whether compiled code can be used; the NumPy code is used otherwise.
+
+    Numba is a core dependency, but it does not exist for every platform and Python version. Setting the environment
+    variable ``DSMGP_NO_NUMBA`` to any text turns compiled code off, for tests and where numba is broken.
+    """
+    return not os.environ.get("DSMGP_NO_NUMBA") and importlib.util.find_spec("numba") is not None
+
+
+@cache
+def has_torch() -> bool:
+    """Return whether torch is installed, without importing it."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def has_cuda() -> bool:
+    """Return whether torch is installed and has a GPU, without importing torch where there cannot be one.
+
+    Importing torch takes more than a second.
+    """
+    if not has_torch() or (sys.modules.get("torch") is None and not _has_gpu_driver()):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@cache
+def _has_gpu_driver() -> bool:
+    """Return whether the driver of a GPU is installed; there may still be no GPU."""
+    return os.path.exists(AMD_DRIVER) or any(_can_load(name) for name in GPU_LIBRARIES)
+
+
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def require_torch(what: str) -> None:
+    """Raise ImportError unless torch and gpytorch are installed.
+
+    Parameters
+    ----------
+    what : str
+        What they are needed for, as the user wrote it: the message begins with it.
+
+    Examples
+    --------
+    >>> require_torch("device='cuda'")  # doctest: +SKIP
+    Traceback (most recent call last):
+    ImportError: device='cuda' needs torch and gpytorch: pip install 'dsmgp[torch]'
+    """
+    if not has_torch() or importlib.util.find_spec("gpytorch") is None:
+        raise ImportError(f"{what} needs torch and gpytorch: pip install 'dsmgp[torch]'")

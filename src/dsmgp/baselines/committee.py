@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-import gpytorch
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.ragged import Ragged
@@ -19,12 +16,15 @@ from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.learning import FitContext, learn_family
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.process import Family
-from dsmgp.linalg.tensors import as_numpy, as_tensor
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.tree.nodes import Leaf, Node
 from dsmgp.tree.routing import Routes
+
+if TYPE_CHECKING:
+    import gpytorch
 
 __all__ = ["Committee", "ExpertPredictions"]
 
@@ -60,15 +60,16 @@ class Committee(Baseline):
         structure would average over; of a tree (such as ``DSMGPRegressor().tree_``) one of its partitions.
     leaf_size : int, default=100
         M, rows of an expert.
-    kernel : str or gpytorch kernel, default="rbf"
+    kernel : str, Kernel or gpytorch kernel, default="rbf"
         One for all experts; its hyperparameters and the noise are learned on all of them together.
     noise_variance, optimizer, max_iter, standardize, device, memory_limit, random_state
         See :class:`~dsmgp.DSMGPRegressor`.
 
     Attributes
     ----------
-    kernel_, noise_ : lists of gpytorch kernels and floats
-        As learned, for each output, in the units of the leaf GPs.
+    kernel_, noise_ : lists of kernels and floats
+        As learned, for each output, in the units of the leaf GPs. Kernels are of the class
+        :class:`~dsmgp.gp.kernels.Kernel`, or GPyTorch's if such a kernel was given.
     n_experts_ : int
     n_iter_ : int
         Iterations of the optimiser, for the output that took most.
@@ -83,7 +84,7 @@ class Committee(Baseline):
         self,
         experts: str | Node = "random",
         leaf_size: int = 100,
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
@@ -104,7 +105,7 @@ class Committee(Baseline):
         self.random_state = random_state
 
     @property
-    def kernel_(self) -> list[gpytorch.kernels.Kernel]:
+    def kernel_(self) -> list[Any]:
         return [process.kernel for process in self._family.processes]
 
     @property
@@ -153,13 +154,13 @@ class Committee(Baseline):
         learned_on: list[Leaf] | None = None
         if config.optimizer is not None:
             learned_on = self._learned_on(disjoint, data, rng)
-            gps = set_up_leaves(learned_on, family.leaf_kernels(data.n_dims), data, config)
+            gps = set_up_leaves(learned_on, family.leaf_kernels, data, config)
             searches = learn_family(gps, family, FitContext(config, rng))
             self.n_iter_ = max(search.n_iterations for search in searches)
             self.n_evaluations_ = sum(search.n_evaluations for search in searches)
         experts = self._arrange(disjoint)
         if learned_on is not experts:
-            gps = set_up_leaves(experts, family.leaf_kernels(data.n_dims), data, config)
+            gps = set_up_leaves(experts, family.leaf_kernels, data, config)
         self._condition(gps, family, data, config)
 
     def _config(self) -> FitConfig:
@@ -195,8 +196,7 @@ class Committee(Baseline):
         self, gps: LeafGPs, family: Family, data: TrainingData, config: FitConfig
     ) -> None:
         self._family, self._inputs, self._outputs = family, data.inputs, data.outputs
-        parameters = family.kernel_parameters(data.n_dims)
-        self._posterior = gps.condition(parameters, 0.5 * config.memory)
+        self._posterior = gps.condition(family.kernel_parameters, 0.5 * config.memory)
 
     # Predicting
 
@@ -215,7 +215,7 @@ class Committee(Baseline):
         raise NotImplementedError
 
     def _predictions(self, X: Array) -> ExpertPredictions:
-        experts, Z = np.arange(self.n_experts_), self._scaled(X)
+        experts, Z = np.arange(self.n_experts_), self._inputs.to_experts(X)
         routes = Routes(experts, Ragged.of([np.arange(len(X))] * len(experts)))
         mean, variance = self._posterior.predict(routes, Z)
         shape = (len(experts), len(X), self._outputs.n_outputs)
@@ -224,14 +224,7 @@ class Committee(Baseline):
         variance = np.maximum(variance.reshape(shape), 1e-12 * prior)
         return ExpertPredictions(mean.reshape(shape), variance, prior, self._posterior.noise[0])
 
-    def _scaled(self, X: Array) -> Tensor:
-        """Return test rows in the units of the leaf GPs."""
-        return as_tensor(self._inputs.to_experts(X), self._posterior.leaf_gps.X)
-
-    def _prior_variance(self, Z: Tensor) -> Array:
+    def _prior_variance(self, Z: Array) -> Array:
         """Return the prior variance of f at scaled rows, (n, n_outputs)."""
-        by_output = [
-            self._posterior.bound(output, [0]).variance(Z.unsqueeze(0))[0]
-            for output in range(self._outputs.n_outputs)
-        ]
-        return as_numpy(torch.stack(by_output, -1))
+        bound, n_outputs = self._posterior.bound, self._outputs.n_outputs
+        return np.stack([bound(output, 0).variance(Z) for output in range(n_outputs)], axis=-1)

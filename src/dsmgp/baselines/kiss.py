@@ -3,17 +3,20 @@
 The kernel of one input is interpolated from a regular grid: ``k(x, x') = w(x)' K w(x')`` with four non-zero weights in ``w``. For a sum
 over inputs the grids are concatenated. The GP is then a linear model of all grid values u with the prior ``N(0, K)``, K block-diagonal, and
 depends on the rows through ``W'W`` and ``W'y`` only: evidence and gradients cost the cube of the number of grid values, whatever the number
-of rows, and need no conjugate gradients.
+of rows, and need no conjugate gradients. Needs ``dsmgp[torch]``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from gpytorch.kernels import MaternKernel, RBFKernel
 from gpytorch.utils.interpolation import Interpolation
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
@@ -23,7 +26,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_choice, check_count
 from dsmgp.baselines.estimator import PREDICTED_ROWS, Baseline, gaussian
-from dsmgp.gp.kernels import KERNELS
 from dsmgp.gp.process import NOISE_FLOOR
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import Threads
@@ -31,6 +33,12 @@ from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["KISSGP"]
 
+KERNELS: dict[str, Callable[..., Any]] = {
+    "rbf": RBFKernel,
+    "matern12": partial(MaternKernel, nu=0.5),
+    "matern32": partial(MaternKernel, nu=1.5),
+    "matern52": partial(MaternKernel, nu=2.5),
+}
 # Most grid values of all inputs: the cost is their cube.
 MOST_VALUES = 1000
 # Added to the diagonal of a grid's covariance, relative to it.
@@ -79,7 +87,7 @@ class KISSGP(Baseline):
         self.standardize = standardize
 
     def _fit(self, X: Array, Y: Array) -> None:
-        check_choice("kernel", self.kernel, [name for name in KERNELS if name != "rq"])
+        check_choice("kernel", self.kernel, list(KERNELS))
         check_count("max_iter", self.max_iter)
         self._inputs = InputScaling.of(X, self.standardize)
         self._outputs = OutputScaling.of(Y, self.standardize)

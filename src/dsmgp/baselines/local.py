@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import gpytorch
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from dsmgp._util.arrays import Array
@@ -11,9 +12,13 @@ from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import partition, unbounded_leaf
 from dsmgp.baselines.estimator import gaussian
 from dsmgp.fitting.training_data import TrainingData
+from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.tree.nodes import Leaf, Node, leaves
 from dsmgp.tree.routing import route
+
+if TYPE_CHECKING:
+    import gpytorch
 
 __all__ = ["ExactGP", "NaiveLocalExperts"]
 
@@ -39,7 +44,7 @@ class ExactGP(Committee):
     def __init__(
         self,
         learning_rows: int | None = None,
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
@@ -101,7 +106,7 @@ class NaiveLocalExperts(Committee):
         self,
         experts: str | Node = "balanced",
         leaf_size: int = 100,
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
@@ -133,6 +138,6 @@ class NaiveLocalExperts(Committee):
         routes = route(self._tree, X)
         leaf, row = routes.pairs
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
-        mean[row], of_f = self._posterior.predict(routes, self._scaled(X))
+        mean[row], of_f = self._posterior.predict(routes, self._inputs.to_experts(X))
         variance[row] = of_f + self._posterior.noise[leaf]
         return gaussian(mean, variance, self._outputs, self._squeeze)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import gpytorch
 import numpy as np
 from sklearn.cluster import KMeans
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_count, random_generator
@@ -19,9 +17,13 @@ from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.learning import FitContext, learn_family
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import LOG_SQRT_2PI, Mixture
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.routing import Routes
+
+if TYPE_CHECKING:
+    import gpytorch
 
 __all__ = ["InputGate", "MoE"]
 
@@ -120,7 +122,7 @@ class MoE(Committee):
         leaf_size: int = 100,
         n_sweeps: int = 5,
         n_reached: int = 8,
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
@@ -159,19 +161,22 @@ class MoE(Committee):
         self.n_iter_ = self.n_evaluations_ = 0
         for sweep in range(self.n_sweeps + 1):
             members = _members(expert, kept, data.n_dims)
-            gps = set_up_leaves(members, family.leaf_kernels(data.n_dims), data, config)
+            gps = set_up_leaves(members, family.leaf_kernels, data, config)
             if config.optimizer is not None:
                 max_iter = SWEEP_ITERATIONS if sweep else None
                 searches = learn_family(gps, family, FitContext(config, rng), max_iter=max_iter)
                 self.n_iter_ += max(search.n_iterations for search in searches)
                 self.n_evaluations_ += sum(search.n_evaluations for search in searches)
             gate = InputGate.of(Z[kept], expert)
-            parameters = family.kernel_parameters(data.n_dims)
-            posterior = gps.condition(parameters, 0.5 * config.memory, data.labels).to_memory()
+            posterior = gps.condition(
+                family.kernel_parameters, 0.5 * config.memory, data.labels
+            ).to_memory()
             _, joint = self._joint(posterior, data, gate, Z, held)
             self.path_.append(float(np.logaddexp.reduce(joint, axis=1).mean()))
             if self.path_[-1] == max(self.path_):
-                best_expert, best_gate, best_family = expert, gate, copy.deepcopy(family)
+                best_expert, best_gate = expert, gate
+                # Learning replaces the processes of ``family``; here those of this sweep stay.
+                best_family = replace(family, processes=list(family.processes))
             elif sweep > 1:
                 break  # an earlier sweep was better
             moved = self._reassign(posterior, data, gate, Z, kept, expert)
@@ -183,7 +188,7 @@ class MoE(Committee):
         of_all[kept], of_all[held] = best_expert, best_gate.log_joint(Z[held]).argmax(axis=1)
         self.gate_ = InputGate.of(Z, of_all)
         members = _members(of_all, np.arange(len(Z)), data.n_dims)
-        gps = set_up_leaves(members, best_family.leaf_kernels(data.n_dims), data, config)
+        gps = set_up_leaves(members, best_family.leaf_kernels, data, config)
         self._condition(gps, best_family, data, config)
 
     def _cluster(self, Z: Array, rng: np.random.Generator) -> Index:
@@ -237,7 +242,7 @@ class MoE(Committee):
         Z = self._inputs.to_experts(X)
         expert, log_gate = self.gate_.most_likely(Z, self.n_reached)
         leaf, row = expert.reshape(-1), np.repeat(np.arange(len(X)), expert.shape[1])
-        mean, variance = _predict_pairs(self._posterior, leaf, row, self._scaled(X))
+        mean, variance = _predict_pairs(self._posterior, leaf, row, Z)
         shape = (*expert.shape, self._outputs.n_outputs)
         return Mixture(
             np.exp(log_gate),
@@ -249,7 +254,7 @@ class MoE(Committee):
 
 
 def _predict_pairs(
-    posterior: LeafPosterior, leaf: Index, row: Index, Z: Tensor
+    posterior: LeafPosterior, leaf: Index, row: Index, Z: Array
 ) -> tuple[Array, Array]:
     """Predict y by pairs of expert and row: mean and variance, (n_pairs, n_outputs), in the order of the pairs."""
     order = np.argsort(leaf, kind="stable")  # predictions come expert by expert

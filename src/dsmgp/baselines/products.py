@@ -8,7 +8,8 @@ of the GRBCM are of y.
 
 from __future__ import annotations
 
-import gpytorch
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from dsmgp._util.arrays import Array
@@ -17,7 +18,11 @@ from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import divide, unbounded_leaf
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.training_data import TrainingData
+from dsmgp.gp.kernels import Kernel
 from dsmgp.tree.nodes import Leaf, Node
+
+if TYPE_CHECKING:
+    import gpytorch
 
 __all__ = ["BCM", "GRBCM", "RBCM", "GPoE", "PoE"]
 
@@ -76,7 +81,7 @@ class GPoE(_Product):
         weighting: str = "uniform",
         experts: str | Node = "random",
         leaf_size: int = 100,
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,

@@ -1,4 +1,7 @@
-"""Sparse variational GP (Hensman et al. 2013), on GPyTorch: minibatches, inducing points initialised by k-means."""
+"""Sparse variational GP (Hensman et al. 2013), on GPyTorch: minibatches, inducing points initialised by k-means.
+
+Needs ``dsmgp[torch]``.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ from torch import Tensor
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.baselines.estimator import PREDICTED_ROWS, Baseline, gaussian
+from dsmgp.gp.gpytorch_process import GPyTorchProcess, gpytorch_modules
+from dsmgp.gp.kernels import Kernel
+from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import build_process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import Threads
@@ -36,7 +42,7 @@ class SVGP(Baseline):
     ----------
     n_inducing : int, default=100
         Q. They are initialised at the centres of k-means.
-    kernel : str or gpytorch kernel, default="rbf"
+    kernel : str, Kernel or gpytorch kernel, default="rbf"
     noise_variance : float, optional
         Initial value.
     max_iter : int, default=1500
@@ -62,7 +68,7 @@ class SVGP(Baseline):
     def __init__(
         self,
         n_inducing: int = 100,
-        kernel: str | gpytorch.kernels.Kernel = "rbf",
+        kernel: str | Kernel | gpytorch.kernels.Kernel = "rbf",
         noise_variance: float | None = None,
         max_iter: int = 1500,
         batch_size: int = 512,
@@ -100,7 +106,9 @@ class SVGP(Baseline):
                 spread=InputScaling.of(Z, True).scale,
                 variance=float(np.var(target)) or 1.0,
             )
-            model = _Sparse(points, process.kernel, process.likelihood)
+            assert isinstance(process, (NamedProcess, GPyTorchProcess))
+            modules = gpytorch_modules(process)
+            model = _Sparse(points, modules.kernel, modules.likelihood)
             path = self._learn(
                 model, torch.from_numpy(Z), target, np.random.default_rng(seeds[output])
             )

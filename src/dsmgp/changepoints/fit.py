@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.warnings import warn_user
@@ -124,7 +123,7 @@ def prepare(X: Array, Y: Array, config: FitConfig, rng: np.random.Generator) -> 
                 f"outliers=True takes one output, got {Y.shape[1]}; fit outputs one by one"
             )
         rows = rows.with_outputs(OutputScaling.robust(Y, config.standardize))
-    Z = torch.from_numpy(np.ascontiguousarray(rows.inputs.to_experts(X)))
+    Z = rows.inputs.to_experts(X)
     scaled = rows.outputs.to_experts(Y)
     ordered = [OrderedLeaf(leaf, X, Z, scaled, longest) for leaf in leaves(tree)]
     # Rows at one position stay together, and may need longer segments.

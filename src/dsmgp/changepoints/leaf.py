@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.machine import has_numba
 from dsmgp.changepoints.boundaries import Boundaries
-from dsmgp.changepoints.prefix_gp import BoundKernel, PrefixGPs
+from dsmgp.changepoints.prefix_gp import PrefixGPs
 from dsmgp.changepoints.segmentation import (
     Chain,
     SegmentPosterior,
@@ -22,7 +21,8 @@ from dsmgp.changepoints.segmentation import (
     single_change_log_prior,
 )
 from dsmgp.changepoints.sliding_cholesky import segment_evidences
-from dsmgp.gp.stationary import BoundStationaryKernel
+from dsmgp.gp.kernels import BoundLeafKernel, StationaryKernel
+from dsmgp.gp.process import Process
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.changepoint_leaf import ChangePointLeaf, ChangePoints
 from dsmgp.tree.nodes import Leaf
@@ -59,7 +59,7 @@ class OrderedLeaf:
         The leaf in the tree.
     X : ndarray of shape (n_rows, n_dims)
         All training inputs in the user's units.
-    Z : tensor of shape (n_rows, n_dims)
+    Z : ndarray of shape (n_rows, n_dims)
         The same, scaled for the GPs.
     Y : ndarray of shape (n_rows, n_outputs)
         All training outputs, scaled for the GPs.
@@ -72,13 +72,13 @@ class OrderedLeaf:
         Numbers of the leaf's rows, sorted by position.
     changes : ChangePoints or None
     boundaries : Boundaries
-    X, Y : tensor of shape (n, n_dims), ndarray of shape (n, n_outputs)
+    X, Y : ndarray of shape (n, n_dims), (n, n_outputs)
         The leaf's rows, sorted and scaled.
     shortest, longest : int
         Fewest and most rows in a segment.
     """
 
-    def __init__(self, node: Leaf, X: Array, Z: Tensor, Y: Array, longest: int) -> None:
+    def __init__(self, node: Leaf, X: Array, Z: Array, Y: Array, longest: int) -> None:
         assert node.rows is not None
         self.changes: ChangePoints | None = None
         position = np.zeros(node.n_rows)
@@ -88,7 +88,7 @@ class OrderedLeaf:
         sort = np.argsort(position, kind="stable")
         self.node, self.rows = node, node.rows[sort]
         self.boundaries = Boundaries(position[sort])
-        self.X, self.Y = Z[self.rows.copy()], Y[self.rows]
+        self.X, self.Y = Z[self.rows], Y[self.rows]
         self.longest = min(longest, len(self.rows)) if self.has_hazard else len(self.rows)
         self.shortest = 1 if self.changes is None else min(self.changes.shortest, len(self.rows))
         self._check_lengths()
@@ -124,13 +124,13 @@ class OrderedLeaf:
         return np.zeros(len(X)) if self.changes is None else X[:, self.dimension]
 
     def segment_posterior(
-        self, kernels: Sequence[BoundKernel], noise: Array, hazard: float | None
+        self, kernels: Sequence[BoundLeafKernel], noise: Array, hazard: float | None
     ) -> SegmentPosterior:
         """Return the posterior over segments.
 
         Parameters
         ----------
-        kernels : sequence of BoundKernel
+        kernels : sequence of BoundLeafKernel
             One per output.
         noise : ndarray of shape (n, n_outputs)
             Noise variances of the sorted rows.
@@ -153,7 +153,7 @@ class OrderedLeaf:
         return posterior_one_change(self.boundaries, prefix, suffix, prior)
 
     def _any_changes(
-        self, kernels: Sequence[BoundKernel], noise: Array, hazard: float
+        self, kernels: Sequence[BoundLeafKernel], noise: Array, hazard: float
     ) -> SegmentPosterior:
         evidences = np.zeros((len(self.rows), self.longest))
         for k, kernel in enumerate(kernels):
@@ -172,7 +172,7 @@ class OrderedLeaf:
     def gradient(
         self,
         posterior: SegmentPosterior,
-        kernels: Sequence[BoundKernel],
+        processes: Sequence[Process],
         noise: Array,
         noise_factor: Array,
     ) -> list[Array]:
@@ -184,54 +184,53 @@ class OrderedLeaf:
         Parameters
         ----------
         posterior : SegmentPosterior
-        kernels : sequence of BoundKernel
+        processes : sequence of Process
+            One per output.
         noise, noise_factor : ndarray of shape (n, n_outputs)
             Noise variances, absolute and in units of the kernels'.
         """
         likely = posterior.pruned(DROPPED_IN_GRADIENT)
-        if self._differences_are_cheaper(likely, kernels):
+        if self._differences_are_cheaper(likely, processes):
             return [
-                self._difference_gradient(likely, kernel, noise[:, k], noise_factor[:, k], k)
-                for k, kernel in enumerate(kernels)
+                self._difference_gradient(likely, process, noise[:, k], noise_factor[:, k], k)
+                for k, process in enumerate(processes)
             ]
-        return self._chain_gradient(likely, kernels, noise, noise_factor)
+        return self._chain_gradient(likely, processes, noise, noise_factor)
 
     def _differences_are_cheaper(
-        self, likely: SegmentPosterior, kernels: Sequence[BoundKernel]
+        self, likely: SegmentPosterior, processes: Sequence[Process]
     ) -> bool:
         """Compare rough counts of multiplications."""
-        stationary = [k for k in kernels if isinstance(k, BoundStationaryKernel)]
-        if not self.has_hazard or not has_numba() or len(stationary) < len(kernels):
+        stationary = all(isinstance(p.leaf_kernel, StationaryKernel) for p in processes)
+        if not self.has_hazard or not has_numba() or not stationary:
             return False
         lengths = np.array([len(chain.rows) for chain in chains_of(likely)], dtype=np.float64)
-        n_parameters = max(kernel.kernel_parameters.shape[-1] for kernel in stationary)
+        n_parameters = max(len(process.kernel_parameters()) for process in processes)
         differences = 2.0 * n_parameters * len(self.rows) * (1.5 * self.longest**2 + PER_START)
         return bool(np.sum(3.0 * lengths**3 + PER_CHAIN) > differences)
 
     def _difference_gradient(
         self,
         likely: SegmentPosterior,
-        kernel: BoundKernel,
+        process: Process,
         noise: Array,
         noise_factor: Array,
         output: int,
     ) -> Array:
-        assert isinstance(kernel, BoundStationaryKernel)
-        parameters, y = kernel.kernel_parameters, self.Y[:, output]
-        gradient = np.empty(parameters.shape[-1])
+        parameters, y = process.kernel_parameters(), self.Y[:, output]
+        gradient = np.empty(len(parameters))
         cells = likely.start, likely.end - likely.start - 1
         for i in range(len(gradient)):
-            step = STEP * max(abs(float(parameters[0, i])), STEP)
+            step = STEP * max(abs(float(parameters[i])), STEP)
             expected = []
             for sign in (1.0, -1.0):
-                moved = parameters.clone()
-                moved[0, i] += sign * step
+                moved = parameters.copy()
+                moved[i] += sign * step
                 moved_noise = noise
                 if i + 1 == len(gradient):  # the noise is the last parameter
                     moved_noise = noise + sign * step * noise_factor
-                evidences = segment_evidences(
-                    kernel.kernel.bind(moved), self.X, y, moved_noise, self.longest
-                )
+                kernel = process.leaf_kernel.at(moved)
+                evidences = segment_evidences(kernel, self.X, y, moved_noise, self.longest)
                 expected.append(likely.probability @ evidences[cells])
             gradient[i] = (expected[0] - expected[1]) / (2.0 * step)
         return gradient
@@ -239,14 +238,16 @@ class OrderedLeaf:
     def _chain_gradient(
         self,
         likely: SegmentPosterior,
-        kernels: Sequence[BoundKernel],
+        processes: Sequence[Process],
         noise: Array,
         noise_factor: Array,
     ) -> list[Array]:
+        kernels = [process.leaf_kernel.at(process.kernel_parameters()) for process in processes]
+
         def of_chain(chain: Chain) -> list[Array]:
             weights = np.zeros(len(chain.rows))
             weights[chain.lengths - 1] = likely.probability[chain.segments]
-            X = self.X[chain.rows.copy()]
+            X = self.X[chain.rows]
             gradients = []
             for k, kernel in enumerate(kernels):
                 gps = PrefixGPs(kernel, X, self.Y[chain.rows, k], noise[chain.rows, k])
@@ -257,10 +258,10 @@ class OrderedLeaf:
         return [np.sum(part, axis=0) for part in zip(*parts, strict=True)]
 
     def _prefix_evidences(
-        self, kernels: Sequence[BoundKernel], noise: Array, reverse: bool
+        self, kernels: Sequence[BoundLeafKernel], noise: Array, reverse: bool
     ) -> Array:
         """Return the log evidence of the first (or the last) 0, 1, ..., n rows, (n + 1,)."""
-        rows = np.arange(len(self.rows))[:: -1 if reverse else 1].copy()
+        rows = np.arange(len(self.rows))[:: -1 if reverse else 1]
 
         def of_output(k: int) -> Array:
             return PrefixGPs(kernels[k], self.X[rows], self.Y[rows, k], noise[rows, k]).log_evidence

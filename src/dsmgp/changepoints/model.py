@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-import torch
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
@@ -304,7 +303,7 @@ class ChangePointModel:
     def _joint(self, X: Array) -> Joint:
         """Return the joint distribution of f at the rows of X, in the experts' units."""
 
-        def segmented(leaf: Leaf, points: Index) -> tuple[SegmentedGP, torch.Tensor, Array]:
+        def segmented(leaf: Leaf, points: Index) -> tuple[SegmentedGP, Array, Array]:
             gp, rows = self._gp_of[leaf], X[points]
             return gp, self._scaled(rows), gp.leaf.positions(rows)
 
@@ -327,6 +326,5 @@ class ChangePointModel:
         # By the node itself: a copy or a pickle has other nodes, and makes its own table of them.
         return {gp.leaf.node: gp for gp in self.segmented_gps}
 
-    def _scaled(self, X: Array) -> torch.Tensor:
-        scaled = check_in_range(self.inputs.to_experts(X), "X")
-        return torch.from_numpy(np.ascontiguousarray(scaled))
+    def _scaled(self, X: Array) -> Array:
+        return check_in_range(self.inputs.to_experts(X), "X")

@@ -6,19 +6,17 @@ responsibility; for the hazard it is the expected number of change points, poste
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from scipy.special import expit, logit
 
 from dsmgp._util.arrays import Array
 from dsmgp.changepoints.leaf import OrderedLeaf
-from dsmgp.changepoints.prefix_gp import BoundKernel
 from dsmgp.changepoints.segment_gp import SegmentedGP
 from dsmgp.changepoints.segmentation import SegmentPosterior
 from dsmgp.fitting.optimize import SearchResult, maximise
+from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.gp.process import Process
 from dsmgp.mixture.inference import infer
 from dsmgp.tree.nodes import Node
@@ -63,11 +61,16 @@ class ChangePointObjective:
     leaves : sequence of OrderedLeaf
         In the order of the tree's leaves.
     processes : sequence of Process
-        One per output; their hyperparameters are set whenever ``theta`` is.
+        One per output, at the hyperparameters where the search starts.
     noise_factor : ndarray of shape (n_rows, n_outputs)
         Each training row's noise variance in units of the process's.
     hazards : sequence of float or None, optional
         One per leaf, None where it has no hazard; by default those where the search starts.
+
+    Attributes
+    ----------
+    processes : list of Process
+        At the current theta.
     """
 
     def __init__(
@@ -78,16 +81,14 @@ class ChangePointObjective:
         noise_factor: Array,
         hazards: Sequence[float | None] | None = None,
     ) -> None:
-        self.tree, self.leaves, self.processes = tree, leaves, processes
+        self.tree, self.leaves, self.processes = tree, leaves, list(processes)
         self.noise_factor = noise_factor
         self._usual_hazards = [_start_hazard(leaf) for leaf in leaves]
         self.hazards = list(self._usual_hazards if hazards is None else hazards)
-        self._kernels = [p.leaf_kernel(leaves[0].X.shape[1]) for p in processes]
-        self._sizes = [len(process.theta) for process in processes]
 
     @property
     def theta(self) -> Array:
-        parts = [process.theta.numpy() for process in self.processes]
+        parts = [process.theta for process in self.processes]
         hazards = [
             _to_theta(leaf, hazard)
             for leaf, hazard in zip(self.leaves, self.hazards, strict=True)
@@ -97,18 +98,18 @@ class ChangePointObjective:
 
     @theta.setter
     def theta(self, vector: Array) -> None:
-        *parts, last = np.split(vector, np.cumsum(self._sizes))
-        for process, part in zip(self.processes, parts, strict=True):
-            process.theta = torch.from_numpy(part.copy())
+        ends = np.cumsum([len(process.theta) for process in self.processes])
+        *parts, last = np.split(vector, ends)
+        pairs = zip(self.processes, parts, strict=True)
+        self.processes = [process.with_theta(part) for process, part in pairs]
         values = iter(last)
         for k, leaf in enumerate(self.leaves):
             if self.hazards[k] is not None:
                 self.hazards[k] = _to_hazard(leaf, float(next(values)))
 
     def restarted(self) -> ChangePointObjective:
-        """Return an objective at the same hyperparameters, with processes of its own and hazards as at the start."""
-        processes = copy.deepcopy(self.processes)
-        return ChangePointObjective(self.tree, self.leaves, processes, self.noise_factor)
+        """Return an objective at the same hyperparameters, with hazards as at the start."""
+        return ChangePointObjective(self.tree, self.leaves, self.processes, self.noise_factor)
 
     def condition(self, memory: float) -> list[SegmentedGP]:
         """Condition the leaves on their rows at the current theta; ``memory`` bytes of factors may be kept."""
@@ -130,9 +131,22 @@ class ChangePointObjective:
 
     def __call__(self, vector: Array) -> tuple[float, Array]:
         """Return value and gradient; minus infinity and zeros where there is no value."""
-        no_value = -np.inf, np.zeros_like(vector)
         self.theta = vector
-        if not np.all(np.isfinite(vector)) or not all(np.isfinite(p.noise) for p in self.processes):
+        value, gradient = np.nan, np.empty(0)
+        if np.all(np.isfinite(vector)):
+            with np.errstate(
+                over="ignore", divide="ignore", invalid="ignore"
+            ):  # the search steps back
+                value, gradient = self._value_and_gradient()
+        if not np.isfinite(value) or not np.all(np.isfinite(gradient)):
+            return -np.inf, np.zeros_like(vector)
+        return value, gradient
+
+    def _value_and_gradient(self) -> tuple[float, Array]:
+        """Return value and gradient at the current theta; the value is NaN where a covariance has no Cholesky factor."""
+        no_value = np.nan, np.empty(0)
+        parameters = [process.kernel_parameters() for process in self.processes]
+        if not np.all(np.isfinite(np.concatenate(parameters))):
             return no_value
         kernels = self._bound_kernels()
         try:
@@ -147,20 +161,15 @@ class ChangePointObjective:
             return no_value
         tree_posterior = infer(self.tree, evidence)
         responsibility = np.exp(tree_posterior.log_responsibilities)
-        value = tree_posterior.log_evidence
         log_hazard_priors, by_hazard = self._hazard_terms(posteriors, responsibility)
-        for term in log_hazard_priors:
-            value += term
-        by_kernel = self._kernel_gradient(posteriors, kernels, responsibility)
+        value = tree_posterior.log_evidence + sum(log_hazard_priors)
+        by_kernel = self._kernel_gradient(posteriors, responsibility)
         parts = []
-        for process, kernel, gradient in zip(self.processes, self._kernels, by_kernel, strict=True):
-            log_prior, by_prior = process.log_prior()
-            value += log_prior
-            parts.append((process.pull_back(kernel, torch.from_numpy(gradient)) + by_prior).numpy())
-        total = np.concatenate([*parts, np.array(by_hazard)])
-        if not np.isfinite(value) or not np.all(np.isfinite(total)):
-            return no_value
-        return float(value), total
+        for process, gradient in zip(self.processes, by_kernel, strict=True):
+            log_prior, by_prior = process.log_prior(process.theta)
+            value += float(log_prior)
+            parts.append(process.pull_back(process.theta, gradient) + by_prior)
+        return float(value), np.concatenate([*parts, by_hazard])
 
     def learn(
         self,
@@ -181,12 +190,9 @@ class ChangePointObjective:
         self.theta = best.theta
         return best
 
-    def _bound_kernels(self) -> list[BoundKernel]:
+    def _bound_kernels(self) -> list[BoundLeafKernel]:
         """Return the kernels at the current theta, one per output."""
-        pairs = zip(self.processes, self._kernels, strict=True)
-        return [
-            kernel.bind(process.kernel_parameters(kernel).detach()) for process, kernel in pairs
-        ]
+        return [process.leaf_kernel.at(process.kernel_parameters()) for process in self.processes]
 
     def _noise(self, leaf: OrderedLeaf) -> Array:
         """Return the noise variances of a leaf's sorted rows, (n, n_outputs)."""
@@ -212,7 +218,6 @@ class ChangePointObjective:
     def _kernel_gradient(
         self,
         posteriors: Sequence[SegmentPosterior],
-        kernels: Sequence[BoundKernel],
         responsibility: Array,
     ) -> list[Array]:
         """Return the gradient of the log evidence by each output's kernel parameters."""
@@ -220,6 +225,6 @@ class ChangePointObjective:
         for leaf, posterior, weight in zip(self.leaves, posteriors, responsibility, strict=True):
             if len(leaf.rows):
                 noise, factor = self._noise(leaf), self.noise_factor[leaf.rows]
-                gradients = leaf.gradient(posterior, kernels, noise, factor)
+                gradients = leaf.gradient(posterior, self.processes, noise, factor)
                 by_leaf.append([weight * gradient for gradient in gradients])
         return [np.sum(parts, axis=0) for parts in zip(*by_leaf, strict=True)]

@@ -15,34 +15,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-import torch
 from scipy.linalg import lapack as scipy_lapack
 from scipy.linalg import solve_triangular
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.gp.autograd import BoundAutogradKernel
-from dsmgp.gp.stationary import BoundStationaryKernel
+from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.linalg.jitter import jitter_ladder
-from dsmgp.linalg.tensors import as_numpy
 
-__all__ = ["BoundKernel", "PrefixGPs", "covariance_of", "prior_mean"]
-
-#: A kernel, with mean and noise, at its hyperparameters.
-BoundKernel = BoundStationaryKernel | BoundAutogradKernel
-
-
-def prior_mean(kernel: BoundKernel, X: Tensor) -> Array:
-    """Return the prior mean at rows of X, (n,)."""
-    return as_numpy(kernel.mean(X[None])).reshape(-1)
-
-
-def covariance_of(kernel: BoundKernel, X: Tensor, noise: Array) -> Array:
-    """Return the prior covariance of observations at rows of X with noise variances (n,), as (n, n)."""
-    K = as_numpy(kernel.cross(X[None], X[None])[0]).copy()
-    np.fill_diagonal(K, as_numpy(kernel.variance(X[None])).reshape(-1) + noise)
-    return K
+__all__ = ["PrefixGPs"]
 
 
 class PrefixGPs:
@@ -50,8 +31,8 @@ class PrefixGPs:
 
     Parameters
     ----------
-    kernel : BoundStationaryKernel or BoundAutogradKernel
-    X : tensor of shape (n, n_dims)
+    kernel : BoundLeafKernel
+    X : ndarray of shape (n, n_dims)
     y, noise : ndarray of shape (n,)
         Observations and their noise variances.
 
@@ -61,13 +42,13 @@ class PrefixGPs:
         If the covariance cannot be factorised with any jitter.
     """
 
-    def __init__(self, kernel: BoundKernel, X: Tensor, y: Array, noise: Array) -> None:
+    def __init__(self, kernel: BoundLeafKernel, X: Array, y: Array, noise: Array) -> None:
         self.kernel, self.X = kernel, X
         if not len(X):  # a leaf without rows
             self.L, self.beta = np.empty((0, 0)), np.empty(0)
             return
-        self.L = _factor(covariance_of(kernel, X, noise))
-        self.beta = _solve(self.L, y - prior_mean(kernel, X))
+        self.L = _factor(kernel.cross(X, X) + np.diag(noise))
+        self.beta = _solve(self.L, y - kernel.mean(X))
 
     @property
     def log_evidence(self) -> Array:
@@ -75,10 +56,9 @@ class PrefixGPs:
         terms = -0.5 * np.square(self.beta) - np.log(np.diagonal(self.L)) - 0.5 * LOG_2PI
         return np.cumsum(terms)
 
-    def moments(self, X: Tensor, lengths: Index) -> tuple[Array, Array]:
+    def moments(self, X: Array, lengths: Index) -> tuple[Array, Array]:
         """Return mean and variance of f at rows of X given prefixes, (n_lengths, n_rows) each; lengths ascend."""
-        prior = prior_mean(self.kernel, X)
-        variance = as_numpy(self.kernel.variance(X[None])).reshape(-1)
+        prior, variance = self.kernel.mean(X), self.kernel.variance(X)
         V = self._whitened(X, int(lengths[-1]))
         if not len(V):
             shape = (len(lengths), len(X))
@@ -88,11 +68,10 @@ class PrefixGPs:
         explained = np.add.reduceat(V * V, starts, axis=0).cumsum(axis=0)
         return prior + mean, np.maximum(variance - explained, 0.0)
 
-    def joint_moments(self, X: Tensor, lengths: Index) -> Iterator[tuple[Array, Array]]:
+    def joint_moments(self, X: Array, lengths: Index) -> Iterator[tuple[Array, Array]]:
         """Yield mean (n_rows,) and covariance (n_rows, n_rows) of f at rows of X given each prefix; lengths ascend."""
         V = self._whitened(X, int(lengths[-1]))
-        mean = prior_mean(self.kernel, X)
-        covariance = covariance_of(self.kernel, X, np.zeros(len(X)))
+        mean, covariance = self.kernel.mean(X), self.kernel.cross(X, X)
         for first, after in pairwise([0, *lengths]):
             part = V[first:after]
             mean = mean + self.beta[first:after] @ part
@@ -124,24 +103,15 @@ class PrefixGPs:
         M *= np.sqrt(row_weights)[:, None]
         used_weights = weights[used, None]
         W = alphas.T @ (used_weights * alphas) - _gram(M)
-        mask = torch.ones(1, n, dtype=torch.bool)
-        K, pull_back = self.kernel.covariance(self.X[None, :n], mask)
-        share = float(np.sum(W * as_numpy(K[0])))
-        trace = float(np.diagonal(W) @ noise_factor[:n])
-        gradient = pull_back(
-            torch.from_numpy(W[None]),
-            torch.from_numpy((used_weights * alphas).sum(axis=0)[None]),
-            torch.tensor([share], dtype=torch.float64),
-            torch.tensor([trace], dtype=torch.float64),
-        )
-        return as_numpy(gradient).reshape(-1)
+        _, pull_back = self.kernel.covariance(self.X[:n])
+        mean_gradient = (used_weights * alphas).sum(axis=0)
+        return pull_back(W, mean_gradient, float(np.diagonal(W) @ noise_factor[:n]))
 
-    def _whitened(self, X: Tensor, length: int) -> Array:
+    def _whitened(self, X: Array, length: int) -> Array:
         """Return ``L^-1 k(X_train, X)`` of the first ``length`` training rows, (length, n_rows)."""
         if not length:
             return np.empty((0, len(X)))
-        k = as_numpy(self.kernel.cross(self.X[None, :length], X[None])[0])
-        return _solve(self.L[:length, :length], k)
+        return _solve(self.L[:length, :length], self.kernel.cross(self.X[:length], X))
 
 
 def _factor(K: Array) -> Array:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.changepoints.leaf import OrderedLeaf
-from dsmgp.changepoints.prefix_gp import BoundKernel, PrefixGPs
+from dsmgp.changepoints.prefix_gp import PrefixGPs
 from dsmgp.changepoints.segmentation import Chain, chains_of
+from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.linalg.threads import Threads
 
 __all__ = ["SegmentedGP"]
@@ -43,7 +43,7 @@ class SegmentedGP:
     Parameters
     ----------
     leaf : OrderedLeaf
-    kernels : sequence of BoundKernel
+    kernels : sequence of BoundLeafKernel
         One per output.
     noise : ndarray of shape (n, n_outputs)
         Noise variances of the leaf's sorted rows.
@@ -61,7 +61,7 @@ class SegmentedGP:
     def __init__(
         self,
         leaf: OrderedLeaf,
-        kernels: Sequence[BoundKernel],
+        kernels: Sequence[BoundLeafKernel],
         noise: Array,
         hazard: float | None,
         memory: float = 2.0**28,
@@ -91,12 +91,12 @@ class SegmentedGP:
             count[points] += (self._weights(chain, positions[points]) > NEGLIGIBLE).sum(axis=0)
         return count
 
-    def components(self, Z: Tensor, positions: Array) -> tuple[Index, Array, Array, Array]:
+    def components(self, Z: Array, positions: Array) -> tuple[Index, Array, Array, Array]:
         """Return the components of the predictive mixture of f, one for each segment and point it may contain.
 
         Parameters
         ----------
-        Z : tensor of shape (n_points, n_dims)
+        Z : ndarray of shape (n_points, n_dims)
             Scaled inputs.
         positions : ndarray of shape (n_points,)
             Along the input that orders the leaf's rows.
@@ -119,7 +119,7 @@ class SegmentedGP:
         weights /= np.bincount(points, weights, minlength=len(positions))[points]
         return points, weights, np.concatenate(mean), np.concatenate(variance)
 
-    def joint_moments(self, Z: Tensor, positions: Array) -> tuple[Array, Array]:
+    def joint_moments(self, Z: Array, positions: Array) -> tuple[Array, Array]:
         """Return mean (n_points, n_outputs) and covariances (n_outputs, n_points, n_points) of f."""
         sort = np.argsort(positions, kind="stable")
         back = np.argsort(sort, kind="stable")
@@ -132,7 +132,7 @@ class SegmentedGP:
         self._add_across_changes(Z, positions, mean, covariance)
         return mean[back], covariance[:, back][:, :, back]
 
-    def draw(self, Z: Tensor, positions: Array, n_samples: int, rng: np.random.Generator) -> Array:
+    def draw(self, Z: Array, positions: Array, n_samples: int, rng: np.random.Generator) -> Array:
         """Draw f jointly, (n_points, n_outputs, n_samples): a segmentation, the change points in its gaps, then each segment."""
         drawn = self._draw_segments(positions, n_samples, rng)
         out = np.empty((len(positions), self.n_outputs, n_samples))
@@ -173,7 +173,7 @@ class SegmentedGP:
         return drawn
 
     def _add_within_segments(
-        self, Z: Tensor, positions: Array, mean: Array, covariance: Array
+        self, Z: Array, positions: Array, mean: Array, covariance: Array
     ) -> None:
         """Add the part where both points lie in one segment: its covariance, and its mean around the overall one."""
         segments, boundaries = self.segments, self.leaf.boundaries
@@ -195,7 +195,7 @@ class SegmentedGP:
                     covariance[output][grid] += probability[k] * both * (C + np.outer(away, away))
 
     def _add_across_changes(
-        self, Z: Tensor, positions: Array, mean: Array, covariance: Array
+        self, Z: Array, positions: Array, mean: Array, covariance: Array
     ) -> None:
         """Add the part where a change point lies between the points: given it, the two sides are independent.
 
@@ -233,7 +233,7 @@ class SegmentedGP:
                 apart = ending[:, output, None] * between * right[boundary][None, :, output]
                 covariance[output] += apart + apart.T
 
-    def _chain_predictions(self, Z: Tensor, positions: Array) -> Iterator[_ChainPrediction]:
+    def _chain_predictions(self, Z: Array, positions: Array) -> Iterator[_ChainPrediction]:
         """Predict with every chain at the points that its segments may contain."""
 
         def of_chain(number: int) -> _ChainPrediction | None:
@@ -255,7 +255,7 @@ class SegmentedGP:
             return self._factors[number]
         rows, leaf = self.chains[number].rows, self.leaf
         made = [
-            PrefixGPs(kernel, leaf.X[rows.copy()], leaf.Y[rows, k], self.noise[rows, k])
+            PrefixGPs(kernel, leaf.X[rows], leaf.Y[rows, k], self.noise[rows, k])
             for k, kernel in enumerate(self.kernels)
         ]
         n_bytes = sum(gps.L.nbytes for gps in made)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from torch import Tensor
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.machine import has_numba
-from dsmgp.changepoints.prefix_gp import BoundKernel, PrefixGPs, covariance_of, prior_mean
+from dsmgp.changepoints.prefix_gp import PrefixGPs
+from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.linalg.threads import Threads
 
 __all__ = ["segment_evidences"]
@@ -23,14 +23,14 @@ LEAST_STARTS = 64
 
 
 def segment_evidences(
-    kernel: BoundKernel, X: Tensor, y: Array, noise: Array, longest: int
+    kernel: BoundLeafKernel, X: Array, y: Array, noise: Array, longest: int
 ) -> Array:
     """Return the log evidence of every segment of one output.
 
     Parameters
     ----------
-    kernel : BoundStationaryKernel or BoundAutogradKernel
-    X : tensor of shape (n, n_dims)
+    kernel : BoundLeafKernel
+    X : ndarray of shape (n, n_dims)
         Rows in order.
     y, noise : ndarray of shape (n,)
         Observations and their noise variances.
@@ -58,13 +58,13 @@ def segment_evidences(
     return out
 
 
-def _slide(kernel: BoundKernel, X: Tensor, y: Array, noise: Array, out: Array) -> None:
+def _slide(kernel: BoundLeafKernel, X: Array, y: Array, noise: Array, out: Array) -> None:
     """Fill ``out``, (n_starts, longest), by sliding one factor over the rows."""
     from dsmgp.changepoints.numba_kernels import slide
 
     n_starts, longest = out.shape
-    residual = np.ascontiguousarray(y - prior_mean(kernel, X))
-    U = np.ascontiguousarray(covariance_of(kernel, X, noise))
+    residual = np.ascontiguousarray(y - kernel.mean(X))
+    U = np.ascontiguousarray(kernel.cross(X, X) + np.diag(noise))
     w = min(longest, len(U))
     try:
         L = np.linalg.cholesky(U[:w, :w])
@@ -78,7 +78,7 @@ def _slide(kernel: BoundKernel, X: Tensor, y: Array, noise: Array, out: Array) -
     slide(U, beta, residual, longest, n_starts, spare[0], spare[1], out)
 
 
-def _factorise_each(kernel: BoundKernel, X: Tensor, y: Array, noise: Array, out: Array) -> None:
+def _factorise_each(kernel: BoundLeafKernel, X: Array, y: Array, noise: Array, out: Array) -> None:
     """Fill ``out``, (n_starts, longest), with one factorisation for every start."""
     n_starts, longest = out.shape
     for start in range(n_starts):

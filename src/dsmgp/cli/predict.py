@@ -121,32 +121,28 @@ def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
 
 def _contents(model: Model) -> dict[str, Any]:
     """Return the contents of a model file, by the names that ``info`` prints."""
+    # Nothing that imports scikit-learn, which takes longer than reading the file.
     from dsmgp._util.archive import read_archive
-    from dsmgp.data.input_schema import InputSchema
-    from dsmgp.persistence.estimator import model_file
+    from dsmgp.data.schema import input_names, output_names
+    from dsmgp.persistence.model_path import model_file
 
     file = model_file(model)
     archive = read_archive(file)
     header = archive.header
     files = [path for path in model.rglob("*") if path.is_file()] if model.is_dir() else [file]
     n_rows, n_inputs = archive.arrays["X"].shape
-    schema = InputSchema(
-        n_features=n_inputs,
-        n_outputs=archive.arrays["Y"].shape[1],
-        feature_names=header.get("feature_names"),
-        target_names=header["target_names"],
-        single_output=header["squeeze"],
-    )
+    n_outputs = archive.arrays["Y"].shape[1]
+    inputs = input_names(header.get("feature_names"), n_inputs)
     return {
         "format": header["format"],
         "dsmgp": header["dsmgp"],
-        "torch": header["torch"],
+        "torch": header.get("torch"),
         "rows": header.get("store", {}).get("n_rows", n_rows),
-        "inputs": schema.input_names,
-        "targets": schema.output_names,
+        "inputs": inputs,
+        "targets": output_names(header["target_names"], n_outputs, header["squeeze"]),
         "kernels": [family["kernel"] for family in header["families"]],
         "leaves": len(archive.arrays["leaf.most_rows"]),
-        "changes_along": _changes_along(header, schema.input_names),
+        "changes_along": _changes_along(header, inputs),
         "loo_nlpd": header["scores"]["loo"],
         "loo_nlpd_new_inputs": header["scores"]["loo_new_inputs"],
         "factors": "factor.alpha" in archive,
@@ -161,6 +157,8 @@ def _setting(value: Any) -> Any:
     match value:
         case {"module": description}:
             return description.get("class", "your own module")
+        case {"terms": [*terms]}:
+            return "+".join(str(term.get("kernel")) for term in terms)
         case {"tree": _}:
             return "your own tree"
         case {"changes": change_points}:

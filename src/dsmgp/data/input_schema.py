@@ -18,7 +18,7 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.dates import Dates, encode_dates, encode_training_dates
 from dsmgp._util.validation import check_new_rows, check_training_rows
 from dsmgp.data.frames import column_names, framed, kind_of
-from dsmgp.data.schema import Column, ColumnSchema
+from dsmgp.data.schema import Column, ColumnSchema, input_names, output_names
 
 __all__ = ["InputSchema"]
 
@@ -82,13 +82,12 @@ class InputSchema:
     @cached_property
     def input_names(self) -> list[str]:
         """Names of the inputs; x0, x1, ... if they have none."""
-        return list(self.feature_names or (f"x{k}" for k in range(self.n_features)))
+        return input_names(self.feature_names, self.n_features)
 
     @cached_property
     def output_names(self) -> list[str]:
         """Names of the outputs; y, or y0, y1, ..., if they have none."""
-        numbered = ["y"] if self.single_output else [f"y{k}" for k in range(self.n_outputs)]
-        return list(self.target_names or numbered)
+        return output_names(self.target_names, self.n_outputs, self.single_output)
 
     @property
     def displayed_dates(self) -> dict[int, Dates]:

@@ -6,17 +6,27 @@ and applies it to other tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.dates import EPOCH, Dates, format_day
 
-__all__ = ["KINDS", "Column", "ColumnSchema"]
+__all__ = ["KINDS", "Column", "ColumnSchema", "input_names", "output_names"]
 
 #: Kinds of columns, and the word for what they hold.
 KINDS = {"number": "numbers", "date": "dates", "category": "text"}
+
+
+def input_names(names: Sequence[str] | None, n_inputs: int) -> list[str]:
+    """Return the names of the inputs; x0, x1, ... if they have none."""
+    return list(names or (f"x{k}" for k in range(n_inputs)))
+
+
+def output_names(names: Sequence[str] | None, n_outputs: int, single_output: bool) -> list[str]:
+    """Return the names of the outputs; y, or y0, y1, ..., if they have none."""
+    return list(names or (["y"] if single_output else [f"y{k}" for k in range(n_outputs)]))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
-from dsmgp._util.arrays import Index
+from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
 from dsmgp.experts.backend import LeafKernel
 from dsmgp.experts.interface import LeafGPs
@@ -22,7 +19,6 @@ __all__ = ["Executor", "LocalExecutor", "check_executor"]
 
 # Methods that executors must have, and their names up to version 0.1.
 FORMER_NAMES = {
-    "driver_device": "home",
     "leaf_device": "works_on",
     "worker_pool": "hosts",
     "leaf_gps": "experts",
@@ -40,24 +36,23 @@ class Executor(Protocol):
     (True, True)
     """
 
-    def driver_device(self, device: torch.device) -> torch.device:
-        """Return where this process keeps the rows, if leaves are computed on a device."""
-
-    def leaf_device(self, device: torch.device) -> torch.device:
+    def leaf_device(self, device: str) -> str:
         """Return where leaves are computed if the user asked for a device; costs are estimated for it."""
 
-    def worker_pool(self, memory: float, device: torch.device) -> WorkerPool:
+    def worker_pool(self, memory: float, device: str) -> WorkerPool:
         """Return workers for shards of leaves whose rows are in files; shards on a machine may use ``memory`` bytes."""
 
     def leaf_gps(
         self,
         leaves: Sequence[Leaf],
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         memory: float,
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
+        device: str = "cpu",
+        dtype: str = "float64",
     ) -> LeafGPs:
         """Set up the GPs of leaves.
 
@@ -65,16 +60,20 @@ class Executor(Protocol):
         ----------
         leaves : sequence of Leaf
             With their rows.
-        X, Y : Tensor of shape (n_rows, n_dims) and (n_rows, n_outputs)
+        X, Y : ndarray of shape (n_rows, n_dims) and (n_rows, n_outputs)
             Training set.
         kernels : sequence
             For each output a kernel for all leaves, or one for each leaf.
         memory : float
             Bytes for matrices that are worked on.
-        known_noise : Tensor of shape (n_rows, n_outputs), optional
+        known_noise : ndarray of shape (n_rows, n_outputs), optional
             Known noise variances.
         labels : ndarray of shape (n_rows,), optional
             Equal for duplicate inputs.
+        device : str
+            Where to compute, as :meth:`leaf_device` returned it: "cpu", or a GPU by torch's name for it.
+        dtype : {"float64", "float32"}
+            Precision of the computations.
         """
 
 
@@ -91,26 +90,34 @@ class LocalExecutor:
     array([1.])
     """
 
-    def driver_device(self, device: torch.device) -> torch.device:
+    def leaf_device(self, device: str) -> str:
         return device
 
-    def leaf_device(self, device: torch.device) -> torch.device:
-        return device
-
-    def worker_pool(self, memory: float, device: torch.device) -> WorkerPool:
+    def worker_pool(self, memory: float, device: str) -> WorkerPool:
         return LocalWorkers(memory, device)
 
     def leaf_gps(
         self,
         leaves: Sequence[Leaf],
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         memory: float,
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
+        device: str = "cpu",
+        dtype: str = "float64",
     ) -> LeafGPs:
-        return InMemoryLeafGPs(leaves, X, Y, kernels, memory=memory, known_noise=known_noise)
+        return InMemoryLeafGPs(
+            leaves,
+            X,
+            Y,
+            kernels,
+            memory=memory,
+            known_noise=known_noise,
+            device=device,
+            dtype=dtype,
+        )
 
 
 def check_executor(executor: Any) -> Executor:

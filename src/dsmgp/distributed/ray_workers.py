@@ -12,21 +12,21 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dsmgp._util.arrays import Index
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.machine import has_cuda, require_torch
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.ray_cluster import capacity, import_ray, wait_for_room
 from dsmgp.distributed.shard import ShardData, ShardPlan, ShardState, ShardWorker, TaskResult
 from dsmgp.distributed.workers import LoadRows, RowTables
-from dsmgp.linalg.tensors import as_numpy
+from dsmgp.linalg.threads import blas_thread_settings
 from dsmgp.progress import tick
 
 __all__ = ["RayWorkers", "Traffic"]
@@ -63,9 +63,11 @@ class _Actor:
 
     def __init__(self, n_threads: int, gpu: bool) -> None:
         ray = import_ray()
-        if gpu and not torch.cuda.is_available():
-            raise RuntimeError("no GPU was found by torch on this machine")
-        torch.set_num_threads(n_threads)
+        if gpu:
+            require_torch("a GPU of a Ray worker")
+            if not has_cuda():
+                raise RuntimeError("no GPU was found by torch on this machine")
+        _set_n_threads(n_threads)
         self.worker = ShardWorker(fetch=ray.get)
         self.process = _Process(ray.get_runtime_context().get_node_id(), os.getpid())
 
@@ -100,9 +102,9 @@ class _RowsInObjectStore:
         leaf_rows: Ragged = ray.get(self.leaf_rows)
         ids, local = np.unique(leaf_rows.flat, return_inverse=True)
 
-        # Copies: arrays in the store are read-only, which neither torch nor numba takes.
+        # Indexing copies: arrays in the store are read-only, for which numba would compile again.
         def rows(table: Any) -> Any:
-            return None if table is None else np.array(ray.get(table)[ids])
+            return None if table is None else ray.get(table)[ids]
 
         labels = rows(self.labels)
         return ShardData(
@@ -156,8 +158,8 @@ class RayWorkers:
         return len(self._actors)
 
     @property
-    def device(self) -> torch.device:
-        return torch.device("cuda" if self.resources.get("GPU", 0) > 0 else "cpu")
+    def device(self) -> str:
+        return "cuda" if self.resources.get("GPU", 0) > 0 else "cpu"
 
     @property
     def alive(self) -> bool:
@@ -193,7 +195,8 @@ class RayWorkers:
     def _all_ready(self) -> list[_Process]:
         ray = import_ray()
         replies = [actor.ready.remote() for actor in self._actors]
-        # Starting a worker means importing torch on a machine that may be busy: this takes far longer than finding room.
+        # Starting a worker means importing dsmgp, and torch with a GPU, on a machine that may be busy: this takes far
+        # longer than finding room.
         _, late = ray.wait(replies, num_returns=len(replies), timeout=10 * self.wait_seconds)
         if late:
             raise RuntimeError(
@@ -205,7 +208,7 @@ class RayWorkers:
         except ray.exceptions.RayActorError as error:
             cause = str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
             raise RuntimeError(
-                f"a Ray worker could not start: {cause}; dsmgp, torch and Python must be the same there as here"
+                f"a Ray worker could not start: {cause}; Python, dsmgp and what it needs must be the same there as here"
             ) from error
 
     def stop(self) -> None:
@@ -237,25 +240,24 @@ class RayWorkers:
             for part in parts
         ]
 
-    def _put(self, table: Tensor | Index) -> Any:
+    def _put(self, table: Array | Index) -> Any:
         """Return a reference to a table in the object store; a table that is used again is put there once."""
         known = self._tables.get(id(table))
         if known is not None and known[0]() is table:
             return known[1]
         ray = import_ray()
-        values = as_numpy(table) if isinstance(table, Tensor) else table
         try:
-            reference = ray.put(values)
+            reference = ray.put(table)
         except ray.exceptions.ObjectStoreFullError as error:
             raise MemoryError(
-                f"Ray's object store has no room for {values.nbytes / 1e6:.3g} MB of rows; start the cluster with a larger "
+                f"Ray's object store has no room for {table.nbytes / 1e6:.3g} MB of rows; start the cluster with a larger "
                 "--object-store-memory, or use fit_dataset, whose rows stay on disk"
             ) from error
         key = id(table)
         self._tables[key] = weakref.ref(table, lambda _: self._tables.pop(key, None)), reference
         return reference
 
-    def _check_memory(self, sizes: Index, X: Tensor, Y: Tensor) -> None:
+    def _check_memory(self, sizes: Index, X: Array, Y: Array) -> None:
         """Raise before anything is sent that no worker can hold."""
         rows = 8 * len(X) * (X.shape[1] + 2 * Y.shape[1] + 2)
         matrices = 32 * int(sizes.max(initial=0)) ** 2
@@ -361,6 +363,16 @@ class RayWorkers:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RayWorkers:
         return self  # a handle on actors, of which there is one set
+
+
+def _set_n_threads(n_threads: int) -> None:
+    """Compute on so many threads in this process, in every library that has threads of its own."""
+    # Libraries that are loaded later, as torch may be, take the number from the environment.
+    os.environ["OMP_NUM_THREADS"] = str(n_threads)
+    for _, set_number in blas_thread_settings():
+        set_number(n_threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(n_threads)
 
 
 def _n_bytes(value: Any) -> int:

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
@@ -96,7 +94,7 @@ class RowStore:
         kernels: Sequence[Sequence[LeafKernel]],
         units: tuple[InputScaling, OutputScaling],
         memory: float,
-        dtype: torch.dtype,
+        dtype: str,
     ) -> ShardedLeafGPs:
         """Return the leaf GPs; rows stay on disk."""
         parts = [np.arange(*ends) for ends in zip(self.firsts[:-1], self.firsts[1:], strict=True)]
@@ -112,12 +110,9 @@ class RowStore:
             )
             for shard, part in enumerate(parts)
         ]
-        none = (
-            torch.empty(0, self.n_inputs, dtype=dtype),
-            torch.empty(0, self.n_outputs, dtype=dtype),
-        )
+        none = np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)), None
         return ShardedLeafGPs(
-            pool, plans, parts, kernels, self.n_rows, memory, (*none, None), store=self, units=units
+            pool, plans, parts, kernels, self.n_rows, memory, none, store=self, units=units
         )
 
     def reduced(self, posterior: ShardedLeafPosterior) -> tuple[Any, ...]:
@@ -128,7 +123,7 @@ class RowStore:
                 "fit_dataset with store=..., then copy it"
             )
         leaf_gps, memory = posterior.leaf_gps, posterior.memory
-        gps_arguments = leaf_gps.kernels, leaf_gps.units, leaf_gps.memory, leaf_gps.X.dtype
+        gps_arguments = leaf_gps.kernels, leaf_gps.units, leaf_gps.memory, leaf_gps.dtype
         return _rebuild, (
             self, gps_arguments, posterior.kernel_parameters, memory, posterior.log_evidence
         )  # fmt: skip
@@ -268,12 +263,12 @@ class RowWriter:
 def _rebuild(
     store: RowStore,
     gps_arguments: Any,
-    kernel_parameters: Sequence[Tensor],
+    kernel_parameters: Sequence[Array],
     memory: float,
     log_evidence: Array,
 ) -> ShardedLeafPosterior:
     """Rebuild a posterior in this process, after unpickling."""
-    leaf_gps = store.leaf_gps(LocalWorkers(memory, torch.device("cpu")), *gps_arguments)
+    leaf_gps = store.leaf_gps(LocalWorkers(memory, "cpu"), *gps_arguments)
     return leaf_gps.condition_later(kernel_parameters, memory, log_evidence)
 
 

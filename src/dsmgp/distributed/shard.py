@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
@@ -22,10 +20,9 @@ from dsmgp.experts.backend import LeafKernel
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Pairs
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.linalg.tensors import as_numpy, as_tensor
 from dsmgp.tree.routing import Routes
 
-__all__ = ["Shard", "ShardData", "ShardPlan", "ShardState", "ShardWorker", "TaskResult"]
+__all__ = ["Shard", "ShardData", "ShardPlan", "ShardState", "ShardWorker", "TaskResult", "writable"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class ShardPlan:
         By output and leaf.
     memory : float
         Bytes for matrices that are worked on.
-    device, dtype
+    device, dtype : str
         Where and in which precision to compute.
     n_bytes : float
         Estimated size of the shard in memory, with its factors.
@@ -78,8 +75,8 @@ class ShardPlan:
     numbers: Index
     kernels: Sequence[Sequence[LeafKernel]]
     memory: float
-    device: torch.device
-    dtype: torch.dtype
+    device: str
+    dtype: str
     n_bytes: float = 0.0
 
 
@@ -89,30 +86,31 @@ class Shard:
     def __init__(self, plan: ShardPlan) -> None:
         data = plan.load()
         self.ids, self.labels, self.n_bytes = data.ids, data.labels, plan.n_bytes
-        like = (plan.device, plan.dtype)
         self.leaf_gps = InMemoryLeafGPs(
             data.leaf_rows,
-            as_tensor(data.X, like),
-            as_tensor(data.Y, like),
+            data.X,
+            data.Y,
             plan.kernels,
             memory=plan.memory,
-            known_noise=None if data.known_noise is None else as_tensor(data.known_noise, like),
+            known_noise=data.known_noise,
             numbers=plan.numbers,
+            device=plan.device,
+            dtype=plan.dtype,
         )
         #: By key: the leaves may be conditioned with several sets of kernel parameters.
         self.posteriors: dict[int, InMemoryLeafPosterior] = {}
 
     def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
-        return self.leaf_gps.log_evidence(_tensors(kernel_parameters))
+        return self.leaf_gps.log_evidence(writable(kernel_parameters))
 
     def squares(self, kernel_parameters: Sequence[Array]) -> Array:
-        return self.leaf_gps.squares(_tensors(kernel_parameters))
+        return self.leaf_gps.squares(writable(kernel_parameters))
 
     def gradient(
         self, kernel_parameters: Sequence[Array], outputs: Sequence[int], scale_rows: float | None
     ) -> tuple[Array, list[Array]]:
         return self.leaf_gps.log_evidence_and_gradient(
-            _tensors(kernel_parameters), outputs, scale_rows
+            writable(kernel_parameters), outputs, scale_rows
         )
 
     def condition(
@@ -145,7 +143,7 @@ class Shard:
         """
         labels = None if loo_rows is None else self.labels
         self.posteriors[key] = posterior = self.leaf_gps.condition(
-            _tensors(kernel_parameters), memory, labels
+            writable(kernel_parameters), memory, labels
         )
         if loo_rows is None:
             return posterior.log_evidence, np.empty(0), np.empty(0), None
@@ -162,13 +160,11 @@ class Shard:
         self, key: int, leaf: Index, row: Index, ends: Index, X: Array, with_variance: bool
     ) -> tuple[Array, Array]:
         """Predict rows of ``X``; ``leaf``, ``row`` and ``ends`` are those of :class:`.Routes`."""
-        routes, X_test = Routes(leaf, Ragged(row, ends)), as_tensor(X, self.leaf_gps.X)
-        return self.posteriors[key].predict(routes, X_test, with_variance)
+        return self.posteriors[key].predict(Routes(leaf, Ragged(row, ends)), X, with_variance)
 
     def joint(self, key: int, number: int, X: Array) -> tuple[Array, Array]:
         """Return mean and covariance of the rows of ``X`` under one leaf."""
-        mean, covariance = self.posteriors[key].joint(number, as_tensor(X, self.leaf_gps.X))
-        return as_numpy(mean), as_numpy(covariance)
+        return self.posteriors[key].joint(number, X)
 
     def drop(self, key: int) -> None:
         """Forget a posterior, and release its memory."""
@@ -255,5 +251,9 @@ class ShardWorker:
         return Shard(plan)
 
 
-def _tensors(arrays: Sequence[Array]) -> list[Tensor]:
-    return [torch.from_numpy(np.array(array)) for array in arrays]
+def writable(arrays: Iterable[Array]) -> list[Array]:
+    """Return arrays that may be written to, as copies where need be.
+
+    Arrays out of Ray's object store are read-only: torch warns of them, and code would be compiled for them once more.
+    """
+    return [np.require(array, requirements="W") for array in arrays]

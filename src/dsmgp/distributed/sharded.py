@@ -14,12 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp._util.warnings import warn_user
-from dsmgp.distributed.shard import ShardPlan
+from dsmgp.distributed.shard import ShardPlan, writable
 from dsmgp.distributed.workers import RemoteWorkerPool, WorkerPool
 from dsmgp.experts.backend import PAIR_FLOPS, BoundKernels, LeafKernel
 from dsmgp.experts.conditioning import condition
@@ -33,7 +32,6 @@ from dsmgp.experts.leaf_gps import (
 from dsmgp.experts.loo import KNOWN, LeaveOneOut, Pairs
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.linalg.tensors import as_numpy, as_tensor
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.routing import Routes
@@ -76,7 +74,7 @@ class ShardedLeafGPs:
         kernels: Sequence[Sequence[LeafKernel]],
         n_rows: int,
         memory: float,
-        tables: tuple[Tensor, Tensor, Tensor | None],
+        tables: tuple[Array, Array, Array | None],
         leaf_rows: Ragged | None = None,
         store: Any = None,
         units: Any = None,
@@ -89,7 +87,8 @@ class ShardedLeafGPs:
         )
         self.X, self.Y, self.known_noise = tables
         self._leaf_rows, self.store, self.units = leaf_rows, store, units
-        self.threads = Threads(self.X.device)
+        self.device, self.dtype = pool.device, plans[0].dtype
+        self.threads = Threads()  # of this process, which may have no GPU where its workers do
         #: Numbers of the shards in the pool.
         self.shards = pool.place(plans)
         weakref.finalize(self, pool.remove, self.shards)
@@ -98,13 +97,14 @@ class ShardedLeafGPs:
     def send(
         cls,
         leaves: Sequence[Leaf] | Ragged,
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         pool: RemoteWorkerPool,
         memory: float,
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
+        dtype: str = "float64",
     ) -> ShardedLeafGPs:
         """Send rows of this process, which stay here too, to the workers.
 
@@ -116,9 +116,7 @@ class ShardedLeafGPs:
         loads = pool.send_rows(parts, leaf_rows, (X, Y, known_noise, labels))
         shard_memory = pool.memory_of_shard(memory)
         plans = [
-            ShardPlan(
-                load, part, kernels_of_part(part, by_leaf), shard_memory, pool.device, X.dtype
-            )
+            ShardPlan(load, part, kernels_of_part(part, by_leaf), shard_memory, pool.device, dtype)
             for load, part in zip(loads, parts, strict=True)
         ]
         return cls(
@@ -140,17 +138,19 @@ class ShardedLeafGPs:
     def rebuild(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
     ) -> ShardedLeafGPs:
         pool: Any = self.pool
-        return ShardedLeafGPs.send(leaves, X, Y, kernels, pool, self.memory, known_noise, labels)
+        return ShardedLeafGPs.send(
+            leaves, X, Y, kernels, pool, self.memory, known_noise, labels, self.dtype
+        )
 
     def to_memory(self) -> InMemoryLeafGPs:
-        """Return the same leaf GPs in this process."""
+        """Return the same leaf GPs in this process, which may have no GPU."""
         return InMemoryLeafGPs(
             self.leaf_rows,
             self.X,
@@ -158,6 +158,7 @@ class ShardedLeafGPs:
             self.kernels,
             memory=self.memory,
             known_noise=self.known_noise,
+            dtype=self.dtype,
         )
 
     @property
@@ -181,10 +182,10 @@ class ShardedLeafGPs:
 
     @property
     def has_large(self) -> bool:
-        return has_large_leaf(self.X, self.leaf_rows)
+        return has_large_leaf(self.device, self.leaf_rows)
 
-    def bind(self, kernel_parameters: Sequence[Tensor]) -> BoundKernels:
-        return BoundKernels(self.kernels, [p.detach().to(self.X) for p in kernel_parameters])
+    def bind(self, kernel_parameters: Sequence[Array]) -> BoundKernels:
+        return BoundKernels(self.kernels, kernel_parameters)
 
     def call(self, method: str, arguments: Iterable[Any], shards: Index | None = None) -> list[Any]:
         """Call a method of :class:`~dsmgp.distributed.shard.Shard` on all shards, or on some of them.
@@ -200,19 +201,19 @@ class ShardedLeafGPs:
                 raise result.error
         return [result.value for result in results]
 
-    def log_evidence(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._call_and_gather("log_evidence", kernel_parameters)
 
-    def squares(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def squares(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._call_and_gather("squares", kernel_parameters)
 
-    def mean_squares(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def mean_squares(self, kernel_parameters: Sequence[Array]) -> Array:
         squares = self.squares(kernel_parameters).sum(axis=0)
         return np.asarray(squares / max(int(self.leaf_sizes.sum()), 1))
 
     def log_evidence_and_gradient(
         self,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         outputs: Sequence[int] | None = None,
         scale_rows: float | None = None,
     ) -> tuple[Array, list[Array]]:
@@ -224,7 +225,7 @@ class ShardedLeafGPs:
 
     def condition(
         self,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         memory: float,
         labels: Index | None = None,
         loo_rows: Index | None = None,
@@ -254,7 +255,7 @@ class ShardedLeafGPs:
         return LeaveOneOut(squares, counts, pairs_of_rows, has_known_noise)
 
     def condition_later(
-        self, kernel_parameters: Sequence[Tensor], memory: float, log_evidence: Array
+        self, kernel_parameters: Sequence[Array], memory: float, log_evidence: Array
     ) -> ShardedLeafPosterior:
         """Return a posterior whose leaves are conditioned when they first predict.
 
@@ -264,10 +265,9 @@ class ShardedLeafGPs:
         self.pool.condition_later(self.shards, arguments)
         return ShardedLeafPosterior(self, kernel_parameters, memory, key, log_evidence)
 
-    def parameters_by_shard(self, kernel_parameters: Sequence[Tensor]) -> list[list[Array]]:
+    def parameters_by_shard(self, kernel_parameters: Sequence[Array]) -> list[list[Array]]:
         """Return the kernel parameters of each shard: those for all leaves, or the rows of its leaves."""
-        tables = [as_numpy(parameters) for parameters in kernel_parameters]
-        return [[t if t.ndim == 1 else t[part] for t in tables] for part in self.parts]
+        return [[p if p.ndim == 1 else p[part] for p in kernel_parameters] for part in self.parts]
 
     def _gather(self, by_shard: Sequence[Array]) -> Array:
         """Put results of the leaves of each shard in the order of the leaves."""
@@ -276,12 +276,12 @@ class ShardedLeafGPs:
             table[part] = values
         return table
 
-    def _call_and_gather(self, method: str, kernel_parameters: Sequence[Tensor]) -> Array:
+    def _call_and_gather(self, method: str, kernel_parameters: Sequence[Array]) -> Array:
         by_shard = self.parameters_by_shard(kernel_parameters)
         return self._gather(self.call(method, [(of_shard,) for of_shard in by_shard]))
 
     def _conditioning_arguments(
-        self, kernel_parameters: Sequence[Tensor], memory: float
+        self, kernel_parameters: Sequence[Array], memory: float
     ) -> tuple[int, list[tuple[int, list[Array], float]]]:
         """Return a key under which shards hold a posterior, and for each the arguments of ``Shard.condition``."""
         key, shard_memory = next(_keys), self.pool.memory_of_shard(memory)
@@ -297,7 +297,7 @@ class ShardedLeafPosterior:
     Parameters
     ----------
     leaf_gps : ShardedLeafGPs
-    kernel_parameters : sequence of Tensor
+    kernel_parameters : sequence of ndarray
     memory : float
         Bytes up to which Cholesky factors are kept.
     key : int
@@ -311,7 +311,7 @@ class ShardedLeafPosterior:
     def __init__(
         self,
         leaf_gps: ShardedLeafGPs,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         memory: float,
         key: int,
         log_evidence: Array,
@@ -364,11 +364,11 @@ class ShardedLeafPosterior:
     def leaf_factor(self, leaf: int) -> None:
         return None  # factors are in the shards: a leaf that is updated is factorised again here
 
-    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+    def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
         n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
         mean = np.empty((n_pairs, n_outputs))
         variance = np.empty((n_pairs if with_variance else 0, n_outputs))
-        test, shard_of = as_numpy(X), self._shard[routes.leaf]
+        shard_of = self._shard[routes.leaf]
         shards = np.unique(shard_of)
         places = [np.flatnonzero(shard_of == shard) for shard in shards]  # in routes.leaf
 
@@ -376,13 +376,13 @@ class ShardedLeafPosterior:
             """Collect the test rows of a shard when its turn comes."""
             for of_shard in places:
                 pairs = routes.rows.take(of_shard)
-                needed = np.zeros(len(test), dtype=bool)
+                needed = np.zeros(len(X), dtype=bool)
                 needed[pairs.flat] = True
                 rows = np.flatnonzero(needed)  # each is sent once, however many leaves it reaches
-                position = np.empty(len(test), dtype=np.int64)
+                position = np.empty(len(X), dtype=np.int64)
                 position[rows] = np.arange(len(rows))
                 leaf = self._number[routes.leaf[of_shard]]
-                yield self._key, leaf, position[pairs.flat], pairs.ends, test[rows], with_variance
+                yield self._key, leaf, position[pairs.flat], pairs.ends, X[rows], with_variance
 
         results = self.leaf_gps.call("predict", arguments(), shards)
         for of_shard, (means, variances) in zip(places, results, strict=True):
@@ -392,11 +392,12 @@ class ShardedLeafPosterior:
                 variance[where] = variances
         return mean, variance
 
-    def joint(self, leaf: int, X: Tensor) -> tuple[Tensor, Tensor]:
-        arguments = (self._key, int(self._number[leaf]), as_numpy(X))
+    def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
+        arguments = (self._key, int(self._number[leaf]), X)
         shard = np.array([self._shard[leaf]])
-        ((mean, covariance),) = self.leaf_gps.call("joint", [arguments], shard)
-        return as_tensor(mean, X), as_tensor(covariance, X)
+        (moments,) = self.leaf_gps.call("joint", [arguments], shard)
+        mean, covariance = writable(moments)
+        return mean, covariance
 
 
 def kernels_of_part(part: Index, by_leaf: Sequence[Sequence[LeafKernel]]) -> list[list[LeafKernel]]:

@@ -10,10 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
-from dsmgp._util.arrays import Index
+from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardData, ShardPlan, ShardState, ShardWorker, TaskResult
 from dsmgp.progress import tick
@@ -23,7 +20,7 @@ __all__ = ["LoadRows", "LocalWorkers", "RemoteWorkerPool", "RowTables", "WorkerP
 #: Returns the rows of a shard, as often as it is called.
 LoadRows = Callable[[], ShardData]
 #: X, Y, known noise variances, and labels that are equal for duplicate inputs.
-RowTables = tuple[Tensor, Tensor, Tensor | None, Index | None]
+RowTables = tuple[Array, Array, Array | None, Index | None]
 
 
 class WorkerPool(Protocol):
@@ -34,7 +31,7 @@ class WorkerPool(Protocol):
         """Number of shards into which leaves should be divided, one per worker."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> str:
         """Device on which the workers compute."""
 
     def memory_of_shard(self, memory: float) -> float:
@@ -104,13 +101,13 @@ class LocalWorkers:
     ----------
     memory : float
         Bytes that the shards may use together.
-    device : torch.device
+    device : str
         Where they compute.
     """
 
     n_shards = 1
 
-    def __init__(self, memory: float, device: torch.device) -> None:
+    def __init__(self, memory: float, device: str) -> None:
         self.device, self._worker = device, ShardWorker(memory)
         self._states: dict[int, ShardState] = {}
         self._numbers = itertools.count()

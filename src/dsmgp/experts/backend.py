@@ -1,47 +1,43 @@
 """The interface between leaf GPs and the code that computes them.
 
-Three backends implement it. :mod:`dsmgp.experts.numba_backend` is compiled code, one leaf after the other, for
-stationary kernels in double precision on a CPU. :mod:`dsmgp.experts.torch_backend` computes padded batches in torch: any
-kernel, precision and device. :mod:`dsmgp.experts.shared_backend` conditions overlapping leaves that share Cholesky
-factors. All work on groups of leaves with the same kernel, large leaves first; groups may run in parallel.
+Four backends implement it. :mod:`dsmgp.experts.numba_backend` is compiled code, one leaf after the other, for the common
+stationary kernels; :mod:`dsmgp.experts.numpy_backend` does the same in NumPy for every kernel in closed form; both are for double
+precision on a CPU. :mod:`dsmgp.experts.torch_backend` computes padded batches in torch: GPUs, single precision, GPyTorch's
+kernels. :mod:`dsmgp.experts.shared_backend` conditions overlapping leaves that share Cholesky factors. All work on groups of leaves with
+the same kernel, large leaves first; groups may run in parallel. They take and return NumPy arrays; how factors are held is their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.factor_cache import LeafFactors
 from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.loo import normal_log_density
-from dsmgp.gp.autograd import BoundAutogradKernel
-from dsmgp.gp.process import LeafKernel
-from dsmgp.gp.stationary import BoundStationaryKernel
-from dsmgp.linalg.tensors import as_numpy
+from dsmgp.gp.kernels import BoundLeafKernel, LeafKernel, StationaryKernel, SumKernel
 
 __all__ = [
     "NOT_FACTORISED",
     "PAIR_FLOPS",
     "PARALLEL_ROWS",
     "Backend",
-    "BoundKernel",
     "BoundKernels",
     "LOOBatch",
     "LeafKernel",
     "LeafPosteriorBatch",
     "PredictRequest",
     "TrainingBackend",
+    "groups_by_work",
     "kernel_codes",
 ]
 
-BoundKernel = BoundStationaryKernel | BoundAutogradKernel
 # A leaf with more rows is computed by all cores. Its last digits then depend on their number.
 PARALLEL_ROWS = 3000
 #: Error where even the largest jitter is not enough.
@@ -51,6 +47,8 @@ NOT_FACTORISED = (
 )
 #: Work per pair of rows of a leaf besides the factorisation, in multiplications, as measured.
 PAIR_FLOPS = 100.0
+# Multiplications of a group of leaves, the work of one thread: a millisecond or two.
+GROUP_FLOPS = 3e7
 
 
 class BoundKernels:
@@ -60,60 +58,60 @@ class BoundKernels:
     ----------
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
-    kernel_parameters : sequence of Tensor
+    kernel_parameters : sequence of ndarray
         By output, a vector for all leaves or a table (n_leaves, n_parameters).
     """
 
     def __init__(
-        self, kernels: Sequence[Sequence[LeafKernel]], kernel_parameters: Sequence[Tensor]
+        self, kernels: Sequence[Sequence[LeafKernel]], kernel_parameters: Sequence[Array]
     ) -> None:
-        self.kernels, self.kernel_parameters = kernels, kernel_parameters
-        self._shared: dict[tuple[int, LeafKernel], BoundKernel] = {}
+        self.kernels, self.kernel_parameters = kernels, list(kernel_parameters)
+        #: For a backend: what it made of these kernels.
+        self.held: dict[Any, Any] = {}
 
-    def __call__(self, output: int, leaves: Sequence[int] | Index) -> BoundKernel:
-        """Return the kernel of some leaves, which must have the same one, as a batch."""
-        kernel, parameters = self.kernels[output][leaves[0]], self.kernel_parameters[output]
-        if parameters.ndim == 2:
-            return kernel.bind(parameters[torch.as_tensor(leaves, device=parameters.device)])
-        if (output, kernel) not in self._shared:
-            self._shared[output, kernel] = kernel.bind(parameters)
-        return self._shared[output, kernel]
+    def __call__(self, output: int, leaf: int) -> BoundLeafKernel:
+        """Return the kernel of one leaf."""
+        return self.kernels[output][leaf].at(self.parameters(output, leaf))
+
+    def parameters(self, output: int, leaves: int | Index) -> Array:
+        """Return the kernel parameters of one leaf, or of several: a vector for all, or a row for each."""
+        parameters = self.kernel_parameters[output]
+        return parameters if parameters.ndim == 1 else parameters[leaves]
 
     @property
     def noise(self) -> Array:
         """Noise variances, (n_leaves, n_outputs)."""
         table = np.empty((len(self.kernels[0]), len(self.kernels)))
         for output, parameters in enumerate(self.kernel_parameters):
-            if parameters.ndim == 1:  # one for all
-                batches = [np.arange(len(table))]
-            else:
-                batches = _batches(self.kernels[output])
-            for leaves in batches:
-                table[leaves, output] = as_numpy(self(output, leaves).noise.reshape(-1))
+            for kernel, leaves in self._by_kernel(output):
+                if isinstance(kernel, (StationaryKernel, SumKernel)):
+                    table[leaves, output] = self.parameters(output, leaves)[..., -1]
+                elif parameters.ndim == 1:
+                    table[leaves, output] = kernel.at(parameters).noise
+                else:
+                    table[leaves, output] = [kernel.at(parameters[k]).noise for k in leaves]
         return table
 
     @property
     def prior_variance(self) -> Array:
         """Upper bounds of the prior variance of f, (n_leaves, n_outputs); the largest float where there is none."""
         table = np.full((len(self.kernels[0]), len(self.kernels)), np.finfo(np.float64).max)
-        for output, parameters in enumerate(self.kernel_parameters):
-            for leaves in _batches(self.kernels[output]):
-                kernel = self(output, leaves)
-                if isinstance(kernel, BoundStationaryKernel):
-                    scale = kernel.outputscale if parameters.ndim == 2 else kernel.outputscale[0]
-                    table[leaves, output] = as_numpy(scale)
+        for output in range(len(self.kernels)):
+            for kernel, leaves in self._by_kernel(output):
+                if isinstance(kernel, (StationaryKernel, SumKernel)):
+                    parameters = self.parameters(output, leaves)
+                    table[leaves, output] = parameters[..., kernel.output_scales].sum(-1)
         return table
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "held": {}}
 
-def _batches(kernels: Sequence[LeafKernel]) -> list[Index]:
-    """Numbers of leaves with the same kernel; one by one for kernels that cannot be batched."""
-    codes = np.array(kernel_codes([kernels]))
-    same = [np.flatnonzero(codes == code) for code in np.unique(codes)]
-    return [
-        part
-        for leaves in same
-        for part in ([leaves] if kernels[leaves[0]].batched else np.split(leaves, len(leaves)))
-    ]
+    def _by_kernel(self, output: int) -> list[tuple[LeafKernel, Index]]:
+        """Each kernel of an output, and the numbers of its leaves."""
+        kernels = self.kernels[output]
+        codes = np.array(kernel_codes([kernels]), dtype=np.int64)
+        groups = [np.flatnonzero(codes == code) for code in np.unique(codes)]
+        return [(kernels[leaves[0]], leaves) for leaves in groups]
 
 
 def kernel_codes(kernels: Sequence[Sequence[LeafKernel]]) -> list[int]:
@@ -134,6 +132,23 @@ def kernel_codes(kernels: Sequence[Sequence[LeafKernel]]) -> list[int]:
             code_of_ids[ids] = code_of_kernels.setdefault(of_leaf, len(code_of_kernels))
         codes.append(code_of_ids[ids])
     return codes
+
+
+def groups_by_work(sizes: Index, codes: Sequence[int]) -> list[Index]:
+    """Return the numbers of leaves in groups of about equal work and equal kernels (``codes``), large leaves first."""
+    groups: list[list[int]] = []
+    open_groups: dict[int, tuple[list[int], float]] = {}
+    costs = (sizes**3 + PAIR_FLOPS * sizes**2).tolist()
+    for k in np.argsort(-sizes, kind="stable").tolist():
+        if not costs[k]:
+            break
+        group, load = open_groups.get(codes[k], ([], math.inf))
+        if load + costs[k] > GROUP_FLOPS:
+            group, load = [], 0.0
+            groups.append(group)
+        group.append(k)
+        open_groups[codes[k]] = group, load + costs[k]
+    return [np.array(group) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -168,19 +183,19 @@ class LeafPosteriorBatch:
 
     Attributes
     ----------
-    log_evidence : Tensor of shape (n_leaves,)
-    jitter : Tensor of shape (n_leaves,)
+    log_evidence : ndarray of shape (n_leaves,)
+    jitter : ndarray of shape (n_leaves,)
         What was added to the diagonal beyond the noise.
-    alpha : Tensor of shape (n,)
+    alpha : ndarray of shape (n,)
         ``K^-1 (y - mean)``, one leaf after the other.
     factors : LeafFactors, optional
         Lower Cholesky factors, if they were to be kept.
     loo : LOOBatch, optional
     """
 
-    log_evidence: Tensor
-    jitter: Tensor
-    alpha: Tensor
+    log_evidence: Array
+    jitter: Array
+    alpha: Array
     factors: LeafFactors | None
     loo: LOOBatch | None
 
@@ -195,11 +210,13 @@ class PredictRequest:
         Numbers of the leaves.
     slots : ndarray of shape (n_leaves,)
         Position of each in its group.
-    X : Tensor of shape (n_test, n_dims)
-        Test rows, one leaf after the other.
+    X : ndarray of shape (n_test, n_dims)
+        All test rows.
+    rows : ndarray of int
+        Numbers of the test rows of each leaf, one leaf after the other.
     ends : ndarray of shape (n_leaves + 1,)
-        Leaf k predicts at ``X[ends[k]:ends[k + 1]]``.
-    alpha : Tensor of shape (n,)
+        Leaf k predicts at ``X[rows[ends[k]:ends[k + 1]]]``.
+    alpha : ndarray of shape (n,)
         Of all leaves of the backend, one after the other.
     factors : LeafFactors, optional
         Of the group, where variances are needed.
@@ -207,9 +224,10 @@ class PredictRequest:
 
     leaves: Index
     slots: Index
-    X: Tensor
+    X: Array
+    rows: Index
     ends: Index
-    alpha: Tensor
+    alpha: Array
     factors: LeafFactors | None
 
 
@@ -257,8 +275,11 @@ class Backend(Protocol):
 
     def predict(
         self, bound: BoundKernels, output: int, request: PredictRequest
-    ) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of f at the test rows, (n_test,); no variance without factors."""
+    ) -> tuple[Array, Array]:
+        """Return mean and variance of f at the requested rows, (n,); no variance without factors."""
+
+    def hold_factors(self, matrices: Sequence[Array]) -> LeafFactors:
+        """Return the lower Cholesky factors of the leaves of a group as this backend holds them."""
 
 
 class TrainingBackend(Backend, Protocol):
@@ -268,15 +289,15 @@ class TrainingBackend(Backend, Protocol):
     def bytes_at_once(self) -> float:
         """Bytes that a batch of leaves may take, unless a single leaf needs more."""
 
-    def log_evidence(self, bound: BoundKernels, output: int, group: int) -> Tensor:
+    def log_evidence(self, bound: BoundKernels, output: int, group: int) -> Array:
         """Return the log evidence of each leaf, (n_leaves,)."""
 
-    def squares(self, bound: BoundKernels, output: int, group: int) -> Tensor:
+    def squares(self, bound: BoundKernels, output: int, group: int) -> Array:
         """Return ``(y - mean)' K^-1 (y - mean)`` of each leaf, (n_leaves,)."""
 
     def gradient(
         self, bound: BoundKernels, output: int, group: int, scale_rows: float | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Array, Array]:
         """Return the log evidence (n_leaves,) and its gradient by the kernel parameters (n_leaves, n_parameters)."""
 
     def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> TrainingBackend:

@@ -12,8 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.warnings import FactorisationWarning, warn_user
@@ -30,7 +28,7 @@ from dsmgp.experts.factor_sharing import NotPositiveDefinite
 from dsmgp.experts.loo import LOOMoments
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
 from dsmgp.experts.shared_backend import SharedFactorBackend
-from dsmgp.linalg.tensors import as_numpy, put, within_memory
+from dsmgp.linalg.device_memory import within_memory
 from dsmgp.progress import tick
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ LEAST_HELD = 2**24
 
 def condition(
     leaf_gps: InMemoryLeafGPs,
-    kernel_parameters: Sequence[Tensor],
+    kernel_parameters: Sequence[Array],
     memory: float = math.inf,
     labels: Index | None = None,
     share: bool = True,
@@ -54,8 +52,8 @@ def condition(
     Parameters
     ----------
     leaf_gps : InMemoryLeafGPs
-    kernel_parameters : sequence of Tensor
-        One tensor per output: a vector for all leaves, or a table (n_leaves, n_parameters).
+    kernel_parameters : sequence of ndarray
+        One array per output: a vector for all leaves, or a table (n_leaves, n_parameters).
     memory : float
         Bytes up to which Cholesky factors are kept; others are computed again when needed.
     labels : ndarray of shape (n_rows,), optional
@@ -77,7 +75,7 @@ def condition(
     _warn_of_jitter(leaf_gps, backend, batches)
     log_evidence = leaf_gps.gather(
         backend,
-        [torch.stack([batch.log_evidence for batch in by_output], -1) for by_output in batches],
+        [np.stack([batch.log_evidence for batch in by_output], -1) for by_output in batches],
         leaf_gps.n_outputs,
     )
     return InMemoryLeafPosterior(
@@ -110,7 +108,7 @@ class _Conditioning:
     def run(self, backend: Backend) -> list[list[LeafPosteriorBatch]]:
         """Condition all leaves; return results by group and output."""
         self.backend, n_groups, n_outputs = backend, len(backend.groups), self.leaf_gps.n_outputs
-        element_bytes = self.leaf_gps.X.element_size() * n_outputs
+        element_bytes = np.dtype(self.leaf_gps.dtype).itemsize * n_outputs
         self.factors = FactorCache(
             partial(factorise, backend, self.bound, n_outputs),
             [element_bytes * backend.elements(group) for group in range(n_groups)],
@@ -130,8 +128,7 @@ class _Conditioning:
             self.backend.condition(self.bound, output, group, keep, duplicates)
             for output in range(self.leaf_gps.n_outputs)
         ]
-        # By NumPy: torch can hang, instead of failing, where not a byte of memory is left.
-        if not all(np.isfinite(as_numpy(batch.log_evidence)).all() for batch in batches):
+        if not all(np.isfinite(batch.log_evidence).all() for batch in batches):
             raise ValueError(NOT_FACTORISED)
         if keep:
             self.factors.put(group, [b.factors for b in batches if b.factors is not None])
@@ -150,13 +147,13 @@ class _Conditioning:
 
 def _alpha(
     leaf_gps: InMemoryLeafGPs, backend: Backend, batches: Sequence[list[LeafPosteriorBatch]]
-) -> list[Tensor]:
+) -> list[Array]:
     """Return alpha by output in the order of ``backend.leaf_rows``."""
     by_output = []
     for output in range(leaf_gps.n_outputs):
-        alpha = leaf_gps.X.new_empty(len(backend.leaf_rows.flat))
+        alpha = np.empty(len(backend.leaf_rows.flat))
         for leaves, of_group in zip(backend.groups, batches, strict=True):
-            put(alpha, backend.leaf_rows.positions(leaves), of_group[output].alpha)
+            alpha[backend.leaf_rows.positions(leaves)] = of_group[output].alpha
         by_output.append(alpha)
     return by_output
 
@@ -167,7 +164,7 @@ def _loo_moments(
     """Return leave-one-out moments in the order of ``backend.leaf_rows``."""
     leaves = np.concatenate([np.empty(0, np.int64), *backend.groups])
     place = backend.leaf_rows.positions(leaves)  # of the rows of one group after the other
-    y = as_numpy(leaf_gps.Y)[backend.leaf_rows.flat]
+    y = leaf_gps.Y[backend.leaf_rows.flat]
     loo = [[of_group[output].loo for of_group in batches] for output in range(y.shape[1])]
 
     def gather(quantity: Callable[[LOOBatch], Array]) -> Array:
@@ -193,8 +190,8 @@ def _warn_of_jitter(
     leaf_gps: InMemoryLeafGPs, backend: Backend, batches: Sequence[list[LeafPosteriorBatch]]
 ) -> None:
     """Warn once of all leaves whose covariance needed jitter."""
-    largest = [torch.stack([b.jitter for b in of_group]).amax(0) for of_group in batches]
-    jitter = leaf_gps.gather(backend, [j.unsqueeze(-1) for j in largest], 1)[:, 0]
+    largest = [np.max([b.jitter for b in of_group], axis=0) for of_group in batches]
+    jitter = leaf_gps.gather(backend, [j[:, None] for j in largest], 1)[:, 0]
     affected = np.flatnonzero(jitter > 0)
     if affected.size:
         named = ", ".join(

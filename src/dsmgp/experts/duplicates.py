@@ -6,18 +6,16 @@ out both (:mod:`dsmgp.experts.loo`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.experts.loo import normal_log_density
 
-__all__ = ["any_equal", "duplicates", "equal_rows", "without_duplicates"]
+__all__ = ["any_equal", "duplicates", "equal_rows", "precisions_of", "without_duplicates"]
 
 # Share of the mean diagonal added to a matrix of squares that rounding has made indefinite.
 LEAST_SHARE = 1e-10
@@ -73,9 +71,9 @@ def _hashes(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def without_duplicates(
     residual: Array,
     variance: Array,
-    inverse_factor: Tensor,
-    alpha: Tensor,
+    alpha: Array,
     duplicates: Sequence[list[Index]],
+    precisions: Callable[[Index, Index], Array],
 ) -> tuple[Array, Array, Array]:
     """Leave out each row together with its duplicates (R&W eqs. 5.10 to 5.12, for groups of rows).
 
@@ -83,12 +81,13 @@ def without_duplicates(
     ----------
     residual, variance : ndarray of shape (leaves, rows)
         Leave-one-out residuals and variances.
-    inverse_factor : Tensor of shape (leaves, rows, rows)
-        Inverses of the lower Cholesky factors.
-    alpha : Tensor of shape (leaves, rows)
+    alpha : ndarray of shape (leaves, rows)
         ``K^-1 (y - mean)``.
     duplicates : sequence of list of ndarray
         For each leaf one array (groups, size) for each size of group.
+    precisions : callable
+        Takes the leaf of each group (groups,) and its rows (groups, size); returns these blocks of ``K^-1``,
+        (groups, size, size).
 
     Returns
     -------
@@ -106,32 +105,38 @@ def without_duplicates(
         ]
         members = np.concatenate([rows for _, rows in groups])  # (groups, size)
         owner = np.repeat([leaf for leaf, _ in groups], [len(rows) for _, rows in groups])
-        rows, leaf = (torch.from_numpy(a).to(alpha.device) for a in (members, owner))
-        at_once = max(1, 2**26 // inverse_factor.shape[-1])
-        for part in torch.arange(len(leaf), device=leaf.device).split(at_once):
-            columns = inverse_factor.mT[leaf[part, None], rows[part]]  # (groups, size, rows)
-            S, half_log_det = _inverse_of_square(columns)
-            alpha_of = alpha[leaf[part, None], rows[part]].to(S)
-            solved = (S @ alpha_of.unsqueeze(-1)).squeeze(-1)
+        at_once = max(1, 2**26 // (alpha.shape[-1] * size))
+        for first in range(0, len(owner), at_once):
+            leaf, rows = owner[first : first + at_once], members[first : first + at_once]
+            where = (leaf[:, None], rows)
+            S, half_log_det = _inverse(precisions(leaf, rows))
+            alpha_of = alpha[where]
+            solved = (S @ alpha_of[..., None])[..., 0]
             together = half_log_det - 0.5 * ((alpha_of * solved).sum(-1) + size * LOG_2PI)
-            where = (owner[part.cpu().numpy(), None], members[part.cpu().numpy()])
-            residual[where] = solved.cpu().numpy()
-            variance[where] = S.diagonal(dim1=-2, dim2=-1).cpu().numpy()
-            log_density[where] = together.cpu().numpy()[:, None]
+            residual[where] = solved
+            variance[where] = np.diagonal(S, axis1=-2, axis2=-1)
+            log_density[where] = together[:, None]
     return residual, variance, log_density
 
 
-def _inverse_of_square(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the inverses of ``A A'`` (groups, size, size) and half their log determinants, in double precision.
+def precisions_of(inverse_factor: Array) -> Callable[[Index, Index], Array]:
+    """Return the function ``precisions`` of a single leaf, from the inverse of its lower Cholesky factor."""
 
-    Duplicate inputs make ``A A'`` all but singular.
-    """
-    A = A.double()
-    square = A @ A.mT
-    factor, failed = torch.linalg.cholesky_ex(square)
-    if bool(failed.any()):
-        diagonal = square.diagonal(dim1=-2, dim2=-1)
-        diagonal += LEAST_SHARE * diagonal.mean(-1, keepdim=True)
-        factor = torch.linalg.cholesky(square)
-    half_log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return torch.cholesky_inverse(factor), half_log_det
+    def blocks(leaf: Index, rows: Index) -> Array:
+        columns = inverse_factor.T[rows]  # (groups, size, rows)
+        return columns @ columns.swapaxes(-1, -2)
+
+    return blocks
+
+
+def _inverse(blocks: Array) -> tuple[Array, Array]:
+    """Return the inverses of blocks of ``K^-1`` and half their log determinants: duplicate inputs make them all but singular."""
+    try:
+        factor = np.linalg.cholesky(blocks)
+    except np.linalg.LinAlgError:
+        diagonal = np.diagonal(blocks, axis1=-2, axis2=-1).mean(-1)
+        identity = np.eye(blocks.shape[-1])
+        factor = np.linalg.cholesky(blocks + LEAST_SHARE * diagonal[:, None, None] * identity)
+    half = np.linalg.inv(factor)
+    half_log_det = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(-1)
+    return half.swapaxes(-1, -2) @ half, half_log_det

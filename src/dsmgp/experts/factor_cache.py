@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dsmgp._util.arrays import Index
+from dsmgp._util.arrays import Array, Index
 
 __all__ = [
     "FactorCache",
@@ -20,7 +18,6 @@ __all__ = [
     "LeadingBlocks",
     "LeafFactors",
     "Packed",
-    "Stacked",
 ]
 
 # Share of the memory for factors that are replaced, the least recently used first. The rest is for factors that stay:
@@ -29,76 +26,51 @@ PASSING = 0.25
 
 
 class LeafFactors(Protocol):
-    """Lower Cholesky factors of a group of leaves.
+    """Lower Cholesky factors of a group of leaves, held as one array."""
 
-    They are held, and pickled, as one array: torch pickles a view with all that it is a view of.
-    """
-
-    def __getitem__(self, slot: int) -> Tensor: ...
+    def __getitem__(self, slot: int) -> Array:
+        """Return the factor of one leaf."""
 
 
 @dataclass(frozen=True)
 class LeadingBlocks:
     """Leading blocks, of the given sizes, of one matrix: the factors of nested leaves."""
 
-    whole: Tensor
+    whole: Array
     sizes: Index
 
-    def __getitem__(self, slot: int) -> Tensor:
+    def __getitem__(self, slot: int) -> Array:
         n = int(self.sizes[slot])
         return self.whole[:n, :n]
 
     def addresses(self, slots: Index) -> tuple[Index, Index]:
         """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
-        step = self.whole.stride(0)
-        return np.full(len(slots), self.whole.data_ptr()), np.full(len(slots), step)
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """A batch of matrices (leaves, rows, rows), padded to the size of the largest."""
-
-    stack: Tensor
-    sizes: Index
-
-    @classmethod
-    def of(cls, matrices: Sequence[Tensor]) -> Stacked:
-        sizes = np.array([len(matrix) for matrix in matrices])
-        # Padding has ones on the diagonal, so that it can be solved with. Column-major, as torch's own factors:
-        # the last digits of a solution depend on it.
-        stack = torch.eye(int(sizes.max())).to(matrices[0]).repeat(len(matrices), 1, 1).mT
-        for slot, matrix in enumerate(matrices):
-            stack[slot, : len(matrix), : len(matrix)] = matrix
-        return cls(stack, sizes)
-
-    def __getitem__(self, slot: int) -> Tensor:
-        n = int(self.sizes[slot])
-        return self.stack[slot, :n, :n]
+        step = self.whole.strides[0] // self.whole.itemsize
+        return np.full(len(slots), self.whole.ctypes.data), np.full(len(slots), step)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Matrices one after the other in a flat tensor, row-major, without padding."""
+    """Matrices one after the other in a flat array, row-major, without padding."""
 
-    flat: Tensor
+    flat: Array
     sizes: Index
 
     @classmethod
-    def of(cls, matrices: Sequence[Tensor]) -> Packed:
+    def of(cls, matrices: Sequence[Array]) -> Packed:
         return cls(
-            torch.cat([matrix.reshape(-1) for matrix in matrices]),
+            np.concatenate([matrix.reshape(-1) for matrix in matrices]),
             np.array([len(matrix) for matrix in matrices]),
         )
 
-    def __getitem__(self, slot: int) -> Tensor:
+    def __getitem__(self, slot: int) -> Array:
         n, start = int(self.sizes[slot]), int(np.square(self.sizes[:slot]).sum())
-        return self.flat[start : start + n * n].view(n, n)
+        return self.flat[start : start + n * n].reshape(n, n)
 
     def addresses(self, slots: Index) -> tuple[Index, Index]:
         """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
         starts = np.cumsum(self.sizes**2) - self.sizes**2
-        size = self.flat.element_size()
-        return self.flat.data_ptr() + size * starts[slots], self.sizes[slots]
+        return self.flat.ctypes.data + self.flat.itemsize * starts[slots], self.sizes[slots]
 
 
 #: Factors of a group of leaves, by output.

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
-
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import BoundKernels, LeafKernel
@@ -46,15 +44,15 @@ class NotAvailableError(RuntimeError):
 class LeafGPs(Protocol):
     """The GP priors of all leaves and their training rows.
 
-    Hyperparameters are passed as ``kernel_parameters``, one tensor per output: a vector for all leaves, or a table
+    Hyperparameters are passed as ``kernel_parameters``, one array per output: a vector for all leaves, or a table
     (n_leaves, n_parameters) with one row per leaf.
 
     Attributes
     ----------
-    X : Tensor of shape (n_rows, n_dims)
+    X : ndarray of shape (n_rows, n_dims)
         Training inputs; without rows where these are on disk.
-    Y : Tensor of shape (n_rows, n_outputs)
-    known_noise : Tensor of shape (n_rows, n_outputs), or None
+    Y : ndarray of shape (n_rows, n_outputs)
+    known_noise : ndarray of shape (n_rows, n_outputs), or None
         Noise variances known row by row, in addition to the noise that is learned.
     kernels : list of list of LeafKernel
         Kernel of each output and leaf.
@@ -64,15 +62,21 @@ class LeafGPs(Protocol):
         Runs work on several leaves in parallel.
     store : object, or None
         The files that hold the rows, where they are on disk.
+    device : str
+        Where leaves are computed: "cpu", or a GPU by torch's name for it.
+    dtype : {"float64", "float32"}
+        Precision of the computations.
     """
 
-    X: Tensor
-    Y: Tensor
-    known_noise: Tensor | None
+    X: Array
+    Y: Array
+    known_noise: Array | None
     kernels: list[list[LeafKernel]]
     memory: float
     threads: Threads
     store: Any
+    device: str
+    dtype: str
 
     @property
     def n_leaves(self) -> int: ...
@@ -88,21 +92,21 @@ class LeafGPs(Protocol):
     def has_large(self) -> bool:
         """Whether any leaf is large enough to be computed by all cores."""
 
-    def bind(self, kernel_parameters: Sequence[Tensor]) -> BoundKernels:
+    def bind(self, kernel_parameters: Sequence[Array]) -> BoundKernels:
         """Return the kernels at given hyperparameters."""
 
-    def log_evidence(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
         """Return the log evidence of each leaf and output, (n_leaves, n_outputs)."""
 
-    def squares(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def squares(self, kernel_parameters: Sequence[Array]) -> Array:
         """Return ``(y - mean)' K^-1 (y - mean)`` of each leaf and output, (n_leaves, n_outputs)."""
 
-    def mean_squares(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def mean_squares(self, kernel_parameters: Sequence[Array]) -> Array:
         """Return the factor by which each output's covariance should grow to maximise the evidence, (n_outputs,)."""
 
     def log_evidence_and_gradient(
         self,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         outputs: Sequence[int] | None = None,
         scale_rows: float | None = None,
     ) -> tuple[Array, list[Array]]:
@@ -110,7 +114,7 @@ class LeafGPs(Protocol):
 
         Parameters
         ----------
-        kernel_parameters : sequence of Tensor
+        kernel_parameters : sequence of ndarray
             Those of ``outputs``.
         outputs : sequence of int, optional
             Outputs to evaluate; all by default.
@@ -128,7 +132,7 @@ class LeafGPs(Protocol):
 
     def condition(
         self,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         memory: float,
         labels: Index | None = None,
         loo_rows: Index | None = None,
@@ -137,7 +141,7 @@ class LeafGPs(Protocol):
 
         Parameters
         ----------
-        kernel_parameters : sequence of Tensor
+        kernel_parameters : sequence of ndarray
         memory : float
             Bytes up to which Cholesky factors are kept; others are computed again when needed.
         labels : ndarray of shape (n_rows,), optional
@@ -152,10 +156,10 @@ class LeafGPs(Protocol):
     def rebuild(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
     ) -> LeafGPs:
         """Return the GPs of other leaves and rows, computed in the same place."""
@@ -166,8 +170,8 @@ class LeafPosterior(Protocol):
 
     Attributes
     ----------
-    kernel_parameters : list of Tensor
-        Hyperparameters, one tensor per output.
+    kernel_parameters : list of ndarray
+        Hyperparameters, one array per output.
     log_evidence : ndarray of shape (n_leaves, n_outputs)
     memory : float
         Bytes up to which Cholesky factors are kept.
@@ -178,7 +182,7 @@ class LeafPosterior(Protocol):
         """The leaf GPs that were conditioned; online updates do not change them."""
 
     @property
-    def kernel_parameters(self) -> list[Tensor]: ...
+    def kernel_parameters(self) -> list[Array]: ...
 
     @property
     def log_evidence(self) -> Array: ...
@@ -209,14 +213,14 @@ class LeafPosterior(Protocol):
     def sharing(self) -> SharingPlan | None:
         """How leaves share their Cholesky factors, if they do."""
 
-    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+    def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
         """Predict f by the leaves that each row reaches.
 
         Parameters
         ----------
         routes : Routes
             Pairs of a leaf and a row of X.
-        X : Tensor of shape (n_test, n_dims)
+        X : ndarray of shape (n_test, n_dims)
         with_variance : bool
             Variances cost most; without them the second array is empty.
 
@@ -226,7 +230,7 @@ class LeafPosterior(Protocol):
             In the order of ``routes.rows.flat``.
         """
 
-    def joint(self, leaf: int, X: Tensor) -> tuple[Tensor, Tensor]:
+    def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         """Return mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""
 
     def leave_one_out(self) -> LeaveOneOut:

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.machine import require_torch
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import (
     PARALLEL_ROWS,
@@ -27,11 +26,9 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.numba_backend import NumbaBackend
+from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.experts.torch_backend import TorchBackend
-from dsmgp.gp.autograd import AutogradKernel
-from dsmgp.gp.stationary import StationaryKernel
-from dsmgp.linalg.tensors import as_numpy, within_memory
+from dsmgp.linalg.device_memory import within_memory
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.nodes import Leaf
 
@@ -47,19 +44,24 @@ class InMemoryLeafGPs:
     ----------
     leaves : sequence of Leaf, or Ragged
         The leaves in the order of their numbers, or the rows of each; leaves without rows are allowed.
-    X : Tensor of shape (n_rows, n_dims)
-    Y : Tensor of shape (n_rows, n_outputs)
+    X : ndarray of shape (n_rows, n_dims)
+    Y : ndarray of shape (n_rows, n_outputs)
     kernels : sequence of LeafKernel, or of sequences of LeafKernel
         Kernel of each output: one for all leaves, or one for each.
     threads : Threads, optional
-    backend : type, optional
-        What computes; the fastest backend that supports the kernels by default.
+    backend : callable, optional
+        Builds what computes, from ``(X, Y, leaf_rows, kernels, known_noise)``; the fastest backend that supports the kernels,
+        device and precision by default.
     memory : float
         Bytes that matrices may take while leaves are computed.
-    known_noise : Tensor of shape (n_rows, n_outputs), optional
+    known_noise : ndarray of shape (n_rows, n_outputs), optional
         Noise variances known row by row, in addition to the noise that is learned.
     numbers : ndarray of shape (n_leaves,), optional
         Numbers of the leaves in the tree, for messages, where these are only some of its leaves.
+    device : str
+        "cpu", or a GPU by torch's name for it.
+    dtype : {"float64", "float32"}
+        Precision of the computations.
     """
 
     store = None  # rows are in memory
@@ -67,38 +69,49 @@ class InMemoryLeafGPs:
     def __init__(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         threads: Threads | None = None,
-        backend: type[TorchBackend] | type[NumbaBackend] | None = None,
+        backend: Callable[..., TrainingBackend] | None = None,
         memory: float = math.inf,
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         numbers: Index | None = None,
+        device: str = "cpu",
+        dtype: str = "float64",
     ) -> None:
         self.memory, self._numbers = memory, numbers
+        self.device, self.dtype = device, dtype
         self.X, self.Y, self.known_noise = X, Y, known_noise
         self.kernels = kernels_of_leaves(kernels, len(leaves))
         self.leaf_rows = rows_of_leaves(leaves)
         self.n_leaves, self.n_outputs = len(self.leaf_rows), len(self.kernels)
-        self.has_large = has_large_leaf(X, self.leaf_rows)
-        self.threads = threads or Threads(X.device)
-        fastest = NumbaBackend if NumbaBackend.supports(X, self.kernels) else TorchBackend
-        self._backend_type = backend or fastest
-        #: Whether leaves are computed by compiled code.
-        self.compiled = self._backend_type is NumbaBackend
+        self.has_large = has_large_leaf(device, self.leaf_rows)
+        self.threads = threads or Threads(device)
+        self._given_backend = backend
         self.backend = self.backend_for(self.leaf_rows)
+        #: Whether leaves are computed by compiled code.
+        self.compiled = isinstance(self.backend, NumbaBackend)
 
     def rebuild(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-        known_noise: Tensor | None = None,
+        known_noise: Array | None = None,
         labels: Index | None = None,
     ) -> InMemoryLeafGPs:
-        return InMemoryLeafGPs(leaves, X, Y, kernels, memory=self.memory, known_noise=known_noise)
+        return InMemoryLeafGPs(
+            leaves,
+            X,
+            Y,
+            kernels,
+            memory=self.memory,
+            known_noise=known_noise,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     def with_kernels(self, kernels: Sequence[LeafKernel | Sequence[LeafKernel]]) -> InMemoryLeafGPs:
         by_leaf = kernels_of_leaves(kernels, self.n_leaves)
@@ -112,6 +125,8 @@ class InMemoryLeafGPs:
                 memory=self.memory,
                 known_noise=self.known_noise,
                 numbers=self._numbers,
+                device=self.device,
+                dtype=self.dtype,
             )
         other = copy.copy(self)
         other.kernels, other.backend = by_leaf, self.backend.with_kernels(by_leaf)
@@ -120,11 +135,11 @@ class InMemoryLeafGPs:
     def _set_up_for(self, kernels: Sequence[Sequence[LeafKernel]]) -> tuple[object, ...]:
         """Return what decides on the backend and its groups of leaves: kernels for which it is equal can share both."""
         batched = [[kernel.batched for kernel in of_output] for of_output in kernels]
-        return NumbaBackend.supports(self.X, kernels), kernel_codes(kernels), batched
+        return self._backend_kind(kernels), kernel_codes(kernels), batched
 
     def condition(
         self,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         memory: float = math.inf,
         labels: Index | None = None,
         loo_rows: Index | None = None,
@@ -135,14 +150,28 @@ class InMemoryLeafGPs:
         """Return the number of a leaf in the whole tree."""
         return leaf if self._numbers is None else int(self._numbers[leaf])
 
-    def bind(self, kernel_parameters: Sequence[Tensor]) -> BoundKernels:
-        return BoundKernels(self.kernels, [p.detach().to(self.X) for p in kernel_parameters])
+    def bind(self, kernel_parameters: Sequence[Array]) -> BoundKernels:
+        return BoundKernels(self.kernels, kernel_parameters)
 
     def backend_for(self, leaf_rows: Ragged) -> TrainingBackend:
-        """Return a backend of the same type for leaves with these rows."""
-        return self._backend_type(
-            self.X, self.Y, leaf_rows, self.kernels, self.memory, self.known_noise
-        )
+        """Return a backend of the same kind for leaves with these rows."""
+        rows = (self.X, self.Y, leaf_rows, self.kernels, self.known_noise)
+        if self._given_backend is not None:
+            return self._given_backend(*rows)
+        kind = self._backend_kind(self.kernels)
+        if kind == "torch":
+            require_torch(f"device={self.device!r}, dtype={self.dtype!r} or a gpytorch kernel")
+            from dsmgp.experts.torch_backend import TorchBackend
+
+            return TorchBackend(*rows, self.memory, self.device, self.dtype)
+        return NumbaBackend(*rows) if kind == "numba" else NumpyBackend(*rows)
+
+    def _backend_kind(self, kernels: Sequence[Sequence[LeafKernel]]) -> str:
+        """The fastest backend for some kernels on this device."""
+        on_cpu = self.device == "cpu" and self.dtype == "float64"
+        if not on_cpu or not NumpyBackend.supports(kernels):
+            return "torch"
+        return "numba" if NumbaBackend.supports(kernels) else "numpy"
 
     def reduce_memory(self) -> bool:
         """Compute in smaller batches from now on; False if they are small already."""
@@ -170,34 +199,34 @@ class InMemoryLeafGPs:
         of_others = iter(self.threads.map(work, others, brief))
         return [of_large[group] if group in large else next(of_others) for group in groups]
 
-    def log_evidence(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._by_output(kernel_parameters, lambda *of: self.backend.log_evidence(*of))
 
-    def mean_squares(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def mean_squares(self, kernel_parameters: Sequence[Array]) -> Array:
         squares = self.squares(kernel_parameters).sum(axis=0)
         return np.asarray(squares / max(len(self.leaf_rows.flat), 1))
 
-    def squares(self, kernel_parameters: Sequence[Tensor]) -> Array:
+    def squares(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._by_output(kernel_parameters, lambda *of: self.backend.squares(*of))
 
     def log_evidence_and_gradient(
         self,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         outputs: Sequence[int] | None = None,
         scale_rows: float | None = None,
     ) -> tuple[Array, list[Array]]:
         chosen = list(range(self.n_outputs)) if outputs is None else list(outputs)
-        every = [torch.empty(0)] * self.n_outputs
+        every = [np.empty(0)] * self.n_outputs
         for output, parameters in zip(chosen, kernel_parameters, strict=True):
             every[output] = parameters
         bound = self.bind(every)
 
-        def work(group: int) -> list[tuple[Tensor, Tensor]]:
+        def work(group: int) -> list[tuple[Array, Array]]:
             return [self.backend.gradient(bound, output, group, scale_rows) for output in chosen]
 
         results = self._of_all_groups(work)
         evidence = [
-            self.gather(self.backend, [r[k][0].unsqueeze(-1) for r in results], 1)
+            self.gather(self.backend, [r[k][0][:, None] for r in results], 1)
             for k in range(len(chosen))
         ]
         gradients = [
@@ -206,22 +235,20 @@ class InMemoryLeafGPs:
         ]
         return np.concatenate(evidence, axis=1), gradients
 
-    def gather(self, backend: Backend, results: Sequence[Tensor], width: int) -> Array:
+    def gather(self, backend: Backend, results: Sequence[Array], width: int) -> Array:
         """Put results by group, (leaves of the group, width) each, in the order of the leaves.
 
         Leaves without rows get zero: their evidence is one.
         """
         table = np.zeros((self.n_leaves, width))
         if results:
-            table[np.concatenate(backend.groups)] = np.concatenate(
-                [as_numpy(result) for result in results]
-            )
+            table[np.concatenate(backend.groups)] = np.concatenate(results)
         return table
 
     def _by_output(
         self,
-        kernel_parameters: Sequence[Tensor],
-        evaluate: Callable[[BoundKernels, int, int], Tensor],
+        kernel_parameters: Sequence[Array],
+        evaluate: Callable[[BoundKernels, int, int], Array],
     ) -> Array:
         """Return a quantity with one number per leaf, (n_leaves, n_outputs).
 
@@ -230,9 +257,9 @@ class InMemoryLeafGPs:
         """
         bound = self.bind(kernel_parameters)
 
-        def work(group: int) -> Tensor:
+        def work(group: int) -> Array:
             by_output = [evaluate(bound, output, group) for output in range(self.n_outputs)]
-            return torch.stack(by_output, -1)
+            return np.stack(by_output, axis=-1)
 
         results = self._of_all_groups(work)
         return self.gather(self.backend, results, self.n_outputs)
@@ -244,9 +271,9 @@ class InMemoryLeafGPs:
         )
 
 
-def has_large_leaf(X: Tensor, leaf_rows: Ragged) -> bool:
+def has_large_leaf(device: str, leaf_rows: Ragged) -> bool:
     """Whether any leaf has so many rows that it is computed by all cores."""
-    return X.device.type == "cpu" and leaf_rows.sizes.max(initial=0) > PARALLEL_ROWS
+    return device == "cpu" and leaf_rows.sizes.max(initial=0) > PARALLEL_ROWS
 
 
 def rows_of_leaves(leaves: Sequence[Leaf] | Ragged) -> Ragged:
@@ -261,8 +288,6 @@ def kernels_of_leaves(
 ) -> list[list[LeafKernel]]:
     """Return kernels by output and leaf."""
     return [
-        [of_output] * n_leaves
-        if isinstance(of_output, (StationaryKernel, AutogradKernel))
-        else list(of_output)
+        list(of_output) if isinstance(of_output, Sequence) else [of_output] * n_leaves
         for of_output in kernels
     ]

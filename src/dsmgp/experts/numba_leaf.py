@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from numba import njit
 
 from dsmgp._util.constants import LOG_2PI
@@ -54,7 +53,7 @@ __all__ = [
 
 MEANS = {"zero": 0, "constant": 1, "linear": 2}
 # The ladder of linalg.jitter, for compiled code.
-LOWEST_JITTER, HIGHEST_JITTER = JITTER_RANGE[torch.float64]
+LOWEST_JITTER, HIGHEST_JITTER = JITTER_RANGE["float64"]
 
 
 @njit(nogil=True, cache=True)

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import BoundKernel, BoundKernels
+from dsmgp.experts.backend import BoundKernels
 from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.interface import LeafGPs, LeafPosterior, NotAvailableError
 from dsmgp.experts.loo import LeaveOneOut, leaf_scales
 from dsmgp.experts.online_leaf import OnlineLeaf, OutputFactor
-from dsmgp.linalg.tensors import as_numpy, as_tensor
+from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.tree.routing import Routes
 
 __all__ = ["OnlineLeafPosterior"]
@@ -63,7 +61,7 @@ class OnlineLeafPosterior:
         return self.base.leaf_gps
 
     @property
-    def kernel_parameters(self) -> list[Tensor]:
+    def kernel_parameters(self) -> list[Array]:
         return self.base.kernel_parameters
 
     @property
@@ -163,9 +161,9 @@ class OnlineLeafPosterior:
         if number in self.changed:
             return self.changed[number]
         rows, leaf_gps = self.base.leaf_rows[number], self.leaf_gps
-        X, Y = as_numpy(leaf_gps.X[rows]), as_numpy(leaf_gps.Y[rows])
+        X, Y = leaf_gps.X[rows], leaf_gps.Y[rows]
         noise = leaf_gps.known_noise
-        known_noise = np.zeros_like(Y) if noise is None else as_numpy(noise[rows])
+        known_noise = np.zeros_like(Y) if noise is None else noise[rows]
         factors = self.base.leaf_factor(number)
         if factors is None:
             return OnlineLeaf.from_rows(self._kernels(number), self.ids[rows], X, Y, known_noise)
@@ -176,7 +174,7 @@ class OnlineLeafPosterior:
         squares, counts = zip(*(self.changed[int(k)].squares for k in leaves), strict=True)
         return leaf_scales(np.stack(squares), np.stack(counts))
 
-    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+    def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
         has_changed = np.array([int(k) in self.changed for k in routes.leaf], dtype=bool)
         n_pairs, n_outputs = len(routes.rows.flat), self.leaf_gps.n_outputs
         mean = np.empty((n_pairs, n_outputs))
@@ -189,10 +187,9 @@ class OnlineLeafPosterior:
             mean[pairs] = means
             if with_variance:
                 variance[pairs] = variances
-        test = as_numpy(X)
 
         def work(place: int) -> tuple[Array, Array]:
-            number, rows = int(routes.leaf[place]), test[routes.rows[place]]
+            number, rows = int(routes.leaf[place]), X[routes.rows[place]]
             return self.changed[number].predict(self._kernels(number), rows, with_variance)
 
         changed = np.flatnonzero(has_changed).tolist()
@@ -203,17 +200,10 @@ class OnlineLeafPosterior:
                 variance[where] = result[1]
         return mean, variance
 
-    def joint(self, leaf: int, X: Tensor) -> tuple[Tensor, Tensor]:
+    def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         if leaf not in self.changed:
             return self.base.joint(leaf, X)
-        mean, covariance = self.changed[leaf].joint(self._kernels(leaf), as_numpy(X))
-        return as_tensor(mean, X), as_tensor(covariance, X)
+        return self.changed[leaf].joint(self._kernels(leaf), X)
 
-    @cached_property
-    def _bound(self) -> BoundKernels:
-        """The kernels in double precision on the CPU, as online leaves need them."""
-        parameters = [p.detach().cpu().double() for p in self.base.kernel_parameters]
-        return BoundKernels(self.leaf_gps.kernels, parameters)
-
-    def _kernels(self, number: int) -> list[BoundKernel]:
-        return [self._bound(output, [number]) for output in range(self.leaf_gps.n_outputs)]
+    def _kernels(self, number: int) -> list[BoundLeafKernel]:
+        return [self.bound(output, number) for output in range(self.leaf_gps.n_outputs)]

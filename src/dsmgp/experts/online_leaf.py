@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy.linalg import solve_triangular
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.experts.backend import NOT_FACTORISED, BoundKernel
+from dsmgp.experts.backend import NOT_FACTORISED
 from dsmgp.experts.loo import standardised
+from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
 from dsmgp.linalg.cholesky_update import append_rows, remove_rows
 from dsmgp.linalg.jitter import jitter_ladder
-from dsmgp.linalg.tensors import as_numpy
 
 __all__ = ["OnlineLeaf", "OutputFactor", "inverse_diagonal"]
 
@@ -71,7 +69,7 @@ class OnlineLeaf:
 
     @classmethod
     def from_rows(
-        cls, kernels: Sequence[BoundKernel], ids: Index, X: Array, y: Array, known_noise: Array
+        cls, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
     ) -> OnlineLeaf:
         """Condition a leaf from scratch."""
         outputs = []
@@ -99,7 +97,7 @@ class OnlineLeaf:
         return square, count
 
     def with_rows(
-        self, kernels: Sequence[BoundKernel], ids: Index, X: Array, y: Array, known_noise: Array
+        self, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
     ) -> OnlineLeaf:
         """Add rows, which come last: the factor is extended by blocks."""
         m, n = len(self), len(self) + len(ids)
@@ -120,7 +118,7 @@ class OnlineLeaf:
             outputs.append(_solve_output(kernel, K, X, y[:, k], diagonal))
         return OnlineLeaf(ids, X, y, known_noise, tuple(outputs), self.n_changes + n - m)
 
-    def without_rows(self, kernels: Sequence[BoundKernel], ids: Index) -> OnlineLeaf:
+    def without_rows(self, kernels: Sequence[BoundLeafKernel], ids: Index) -> OnlineLeaf:
         """Remove rows by identifier: an orthogonal transformation of the rows of the factor that come after them."""
         removed = np.flatnonzero(np.isin(self.ids, ids))
         kept = np.delete(np.arange(len(self)), removed)
@@ -136,28 +134,28 @@ class OnlineLeaf:
         return OnlineLeaf(*rows, tuple(outputs), n_changes)
 
     def predict(
-        self, kernels: Sequence[BoundKernel], X: Array, with_variance: bool = True
+        self, kernels: Sequence[BoundLeafKernel], X: Array, with_variance: bool = True
     ) -> tuple[Array, Array]:
         """Return mean and variance of f, (n, n_outputs) each; the second is empty without variances."""
         means, variances = [], []
         for kernel, output in zip(kernels, self.outputs, strict=True):
-            test, cross = _tensor(X), _cross(kernel, X, self.X)
-            means.append(as_numpy(kernel.mean(test)[0]) + cross @ output.alpha)
+            cross = kernel.cross(X, self.X)
+            means.append(kernel.mean(X) + cross @ output.alpha)
             if with_variance:
                 half = _solve(output.factor, cross.T)
-                prior = as_numpy(kernel.variance(test)[0])
-                variances.append(np.maximum(prior - np.square(half).sum(axis=0), 0.0))
+                explained = np.square(half).sum(axis=0)
+                variances.append(np.maximum(kernel.variance(X) - explained, 0.0))
         mean = np.stack(means, axis=1)
         return mean, np.stack(variances, axis=1) if with_variance else mean[:0]
 
-    def joint(self, kernels: Sequence[BoundKernel], X: Array) -> tuple[Array, Array]:
+    def joint(self, kernels: Sequence[BoundLeafKernel], X: Array) -> tuple[Array, Array]:
         """Return mean (n, n_outputs) and covariance (n_outputs, n, n) of f."""
         means, covariances = [], []
         for kernel, output in zip(kernels, self.outputs, strict=True):
-            test, cross = _tensor(X), _cross(kernel, X, self.X)
-            means.append(as_numpy(kernel.mean(test)[0]) + cross @ output.alpha)
+            cross = kernel.cross(X, self.X)
+            means.append(kernel.mean(X) + cross @ output.alpha)
             half = _solve(output.factor, cross.T)
-            covariances.append(_cross(kernel, X, X) - half.T @ half)
+            covariances.append(kernel.cross(X, X) - half.T @ half)
         return np.stack(means, axis=1), np.stack(covariances)
 
     @property
@@ -165,24 +163,13 @@ class OnlineLeaf:
         return sum(output.factor.nbytes for output in self.outputs)
 
 
-def _tensor(X: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(X)).unsqueeze(0)
-
-
-def _cross(kernel: BoundKernel, A: Array, B: Array) -> Array:
-    """Covariance of f between rows of A and of B."""
-    if not len(A) or not len(B):
-        return np.zeros((len(A), len(B)))
-    return as_numpy(kernel.cross(_tensor(A), _tensor(B))[0])
-
-
 def _covariance(
-    kernel: BoundKernel, A: Array, B: Array, known_noise: Array, first: int = 0
+    kernel: BoundLeafKernel, A: Array, B: Array, known_noise: Array, first: int = 0
 ) -> Array:
     """Covariance of y between rows A, which are the rows of B from ``first`` on, and rows B."""
-    K = np.ascontiguousarray(_cross(kernel, A, B))
+    K = np.ascontiguousarray(kernel.cross(A, B))
     rows = np.arange(len(A))
-    K[rows, first + rows] += float(kernel.noise[0]) + known_noise
+    K[rows, first + rows] += kernel.noise + known_noise
     return K
 
 
@@ -204,10 +191,10 @@ def _solve(L: Array, B: Array, transposed: bool = False) -> Array:
 
 
 def _solve_output(
-    kernel: BoundKernel, factor: Array, X: Array, y: Array, diagonal: Array
+    kernel: BoundLeafKernel, factor: Array, X: Array, y: Array, diagonal: Array
 ) -> OutputFactor:
     """Alpha and log evidence (R&W algorithm 2.1) by a factor."""
-    residual = y - as_numpy(kernel.mean(_tensor(X))[0]) if len(X) else y
+    residual = y - kernel.mean(X)
     white = _solve(factor, residual)
     log_det = np.log(factor.diagonal()).sum()
     evidence = -0.5 * (white @ white + len(y) * LOG_2PI) - log_det

@@ -11,19 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
 from dsmgp.experts.duplicates import any_equal
-from dsmgp.experts.factor_cache import FactorCache, GroupFactors, Packed, Stacked
+from dsmgp.experts.factor_cache import FactorCache, GroupFactors
 from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
-from dsmgp.linalg.tensors import as_numpy, put, take, within_memory
+from dsmgp.linalg.device_memory import within_memory
 from dsmgp.tree.routing import Routes
 
 if TYPE_CHECKING:
@@ -41,13 +40,13 @@ class InMemoryLeafPosterior:
     Parameters
     ----------
     leaf_gps : InMemoryLeafGPs
-    kernel_parameters : sequence of Tensor
+    kernel_parameters : sequence of ndarray
     bound : BoundKernels
         The kernels at these parameters.
     backend : Backend
         Predicts; its groups and its ``leaf_rows`` are the order of ``factors`` and ``alpha``.
     log_evidence : ndarray of shape (n_leaves, n_outputs)
-    alpha : list of Tensor of shape (n,)
+    alpha : list of ndarray of shape (n,)
         ``K^-1 (y - mean)`` by output, one leaf after the other.
     factors : FactorCache
         Lower Cholesky factors by group.
@@ -61,11 +60,11 @@ class InMemoryLeafPosterior:
     def __init__(
         self,
         leaf_gps: InMemoryLeafGPs,
-        kernel_parameters: Sequence[Tensor],
+        kernel_parameters: Sequence[Array],
         bound: BoundKernels,
         backend: Backend,
         log_evidence: Array,
-        alpha: list[Tensor],
+        alpha: list[Array],
         factors: FactorCache,
         memory: float,
         loo_moments: LOOMoments | None = None,
@@ -103,7 +102,7 @@ class InMemoryLeafPosterior:
     def sharing(self) -> SharingPlan | None:
         return self.backend.plan
 
-    def factor(self, output: int, leaf: int) -> Tensor:
+    def factor(self, output: int, leaf: int) -> Array:
         """Return the lower Cholesky factor of a leaf with rows."""
         return self.factors.get(int(self.group[leaf]))[output][int(self.slot[leaf])]
 
@@ -117,25 +116,24 @@ class InMemoryLeafPosterior:
         for output in range(self.leaf_gps.n_outputs):
             factor = np.empty((0, 0))
             if factors is not None:
-                factor = np.tril(as_numpy(factors[output][slot]))
+                factor = np.tril(factors[output][slot])
             if self._loo_variance is None:
                 diagonal = inverse_diagonal(factor)
             else:
                 diagonal = 1.0 / self._loo_variance[place, output]
-            alpha, evidence = as_numpy(self.alpha[output][place]), self.log_evidence[leaf, output]
+            alpha, evidence = self.alpha[output][place], self.log_evidence[leaf, output]
             by_output.append(OutputFactor(factor, alpha, diagonal, float(evidence)))
         return tuple(by_output)
 
     def leaf_loo(self) -> LeafLOO:
         """Return the leave-one-out predictions of each leaf."""
         assert self.loo_moments is not None, "leave-one-out predictions were not computed"
-        known_noise = self.leaf_gps.known_noise
         has_duplicates = self._labels is not None and any_equal(self._labels)
         return LeafLOO(
             self.loo_moments,
             self.leaf_rows,
-            as_numpy(self.leaf_gps.Y),
-            None if known_noise is None else as_numpy(known_noise),
+            self.leaf_gps.Y,
+            self.leaf_gps.known_noise,
             self._labels if has_duplicates else None,
         )
 
@@ -149,22 +147,22 @@ class InMemoryLeafPosterior:
             self._loo_variance = self.loo_moments.variance
         self.loo_moments = self._labels = None
 
-    def predict(self, routes: Routes, X: Tensor, with_variance: bool = True) -> tuple[Array, Array]:
+    def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
         n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
-        mean = X.new_empty(n_pairs, n_outputs)
-        variance = X.new_empty(n_pairs if with_variance else 0, n_outputs)
+        mean = np.empty((n_pairs, n_outputs))
+        variance = np.empty((n_pairs if with_variance else 0, n_outputs))
         members = self._by_group(routes.leaf)
 
         def work(group: int) -> None:
             places = members[group]
             pairs = routes.rows.positions(places)
-            test = take(X, routes.rows.flat[pairs])
+            rows = routes.rows.take(places)
             means, variances = self._predict_group(
-                group, routes.leaf[places], test, routes.rows.sizes[places], with_variance
+                group, routes.leaf[places], X, rows, with_variance
             )
-            put(mean, pairs, means)
+            mean[pairs] = means
             if with_variance:
-                put(variance, pairs, variances)
+                variance[pairs] = variances
 
         # Groups are in order of size; leaves without rows (group -1) go last.
         groups = sorted(members, key=lambda group: (group < 0, group))
@@ -173,24 +171,22 @@ class InMemoryLeafPosterior:
         within_memory(
             lambda: self.leaf_gps.map(self.backend, work, groups, bool(brief)), self._reduce_memory
         )
-        return as_numpy(mean), as_numpy(variance)
+        return mean, variance
 
-    def joint(self, leaf: int, X: Tensor) -> tuple[Tensor, Tensor]:
+    def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         means, covariances = [], []
-        rows = torch.from_numpy(self.leaf_rows[leaf]).to(X.device)
-        test, train = X.unsqueeze(0), self.leaf_gps.X[rows].unsqueeze(0)
+        train = self.leaf_gps.X[self.leaf_rows[leaf]]
         for output in range(self.leaf_gps.n_outputs):
-            kernel = self.bound(output, [leaf])
-            mean, covariance = kernel.mean(test)[0], kernel.cross(test, test)[0]
-            if len(rows):
-                cross = kernel.cross(test, train)[0]  # (n_test, n_rows)
+            kernel = self.bound(output, leaf)
+            mean, covariance = kernel.mean(X), kernel.cross(X, X)
+            if len(train):
+                cross, factor = kernel.cross(X, train), self.factor(output, leaf)
                 mean = mean + cross @ self.alpha[output][self._place(leaf)]
-                factor = self.factor(output, leaf)
-                half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
-                covariance = covariance - half.mT @ half
+                half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+                covariance = covariance - half.T @ half
             means.append(mean)
             covariances.append(covariance)
-        return torch.stack(means, -1), torch.stack(covariances)
+        return np.stack(means, axis=1), np.stack(covariances)
 
     def _place(self, leaf: int) -> slice:
         """Where the rows of a leaf stand in ``leaf_rows.flat``."""
@@ -204,35 +200,34 @@ class InMemoryLeafPosterior:
         return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
 
     def _predict_group(
-        self, group: int, leaves: Index, X: Tensor, sizes: Index, with_variance: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Predict by leaves of one group; X are their test rows, one leaf after the other."""
-        ends = np.concatenate([[0], np.cumsum(sizes)])
+        self, group: int, leaves: Index, X: Array, rows: Ragged, with_variance: bool
+    ) -> tuple[Array, Array]:
+        """Predict by leaves of one group; ``rows`` are the numbers of each leaf's test rows."""
         factors = self.factors.get(group) if with_variance and group >= 0 else None
         by_output = []
         for output in range(self.leaf_gps.n_outputs):
             if group < 0:
-                by_output.append(self._predict_prior(output, leaves, X, ends, with_variance))
+                by_output.append(self._predict_prior(output, leaves, X, rows, with_variance))
                 continue
             of_output = None if factors is None else factors[output]
             request = PredictRequest(
-                leaves, self.slot[leaves], X, ends, self.alpha[output], of_output
+                leaves, self.slot[leaves], X, rows.flat, rows.ends, self.alpha[output], of_output
             )
             by_output.append(self.backend.predict(self.bound, output, request))
         means, variances = zip(*by_output, strict=True)
-        return torch.stack(means, -1), torch.stack(variances, -1)
+        return np.stack(means, axis=1), np.stack(variances, axis=1)
 
     def _predict_prior(
-        self, output: int, leaves: Index, X: Tensor, ends: Index, with_variance: bool
-    ) -> tuple[Tensor, Tensor]:
+        self, output: int, leaves: Index, X: Array, rows: Ragged, with_variance: bool
+    ) -> tuple[Array, Array]:
         """Predict by leaves without rows."""
-        means, variances = [], [X.new_empty(0)]
+        means, variances = [], [np.empty(0)]
         for k, leaf in enumerate(leaves.tolist()):
-            kernel, test = self.bound(output, [leaf]), X[ends[k] : ends[k + 1]].unsqueeze(0)
-            means.append(kernel.mean(test)[0])
+            kernel, test = self.bound(output, leaf), X[rows[k]]
+            means.append(kernel.mean(test))
             if with_variance:
-                variances.append(kernel.variance(test)[0])
-        return torch.cat(means), torch.cat(variances)
+                variances.append(kernel.variance(test))
+        return np.concatenate(means), np.concatenate(variances)
 
     def _reduce_memory(self) -> bool:
         """Keep fewer factors and predict in smaller batches; groups of leaves stay as they are."""
@@ -242,11 +237,11 @@ class InMemoryLeafPosterior:
 
 def posterior_from_factors(
     leaf_gps: InMemoryLeafGPs,
-    kernel_parameters: Sequence[Tensor],
+    kernel_parameters: Sequence[Array],
     leaf_rows: Ragged,
     log_evidence: Array,
-    alpha: list[Tensor],
-    factors: Sequence[Sequence[Tensor]],
+    alpha: list[Array],
+    factors: Sequence[Sequence[Array]],
     memory: float = math.inf,
 ) -> InMemoryLeafPosterior:
     """Return a posterior that was computed before, from a model file.
@@ -254,13 +249,13 @@ def posterior_from_factors(
     Parameters
     ----------
     leaf_gps : InMemoryLeafGPs
-    kernel_parameters : sequence of Tensor
+    kernel_parameters : sequence of ndarray
     leaf_rows : Ragged
         Row numbers of each leaf in the order of its factor and alpha.
     log_evidence : ndarray of shape (n_leaves, n_outputs)
-    alpha : list of Tensor of shape (n,)
+    alpha : list of ndarray of shape (n,)
         By output, one leaf after the other.
-    factors : sequence of sequence of Tensor
+    factors : sequence of sequence of ndarray
         Lower Cholesky factors by output and leaf.
     memory : float
         Bytes up to which factors are kept when leaves are conditioned again.
@@ -270,9 +265,9 @@ def posterior_from_factors(
     cache = FactorCache(
         partial(factorise, backend, bound, leaf_gps.n_outputs), [0] * len(backend.groups), math.inf
     )
-    layout = Packed if leaf_gps.compiled else Stacked
     for group, leaves in enumerate(backend.groups):
-        cache.put(group, [layout.of([by_leaf[k] for k in leaves.tolist()]) for by_leaf in factors])
+        held = [[by_leaf[k] for k in leaves.tolist()] for by_leaf in factors]
+        cache.put(group, [backend.hold_factors(matrices) for matrices in held])
     return InMemoryLeafPosterior(
         leaf_gps, kernel_parameters, bound, backend, log_evidence, alpha, cache, memory
     )

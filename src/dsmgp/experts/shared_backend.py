@@ -6,12 +6,11 @@ The leading rows of a triangular system do not depend on the others. So one fact
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
@@ -24,10 +23,11 @@ from dsmgp.experts.backend import (
     LOOBatch,
     PredictRequest,
 )
-from dsmgp.experts.duplicates import without_duplicates
-from dsmgp.experts.factor_cache import LeadingBlocks
+from dsmgp.experts.duplicates import precisions_of, without_duplicates
+from dsmgp.experts.factor_cache import LeadingBlocks, LeafFactors
 from dsmgp.experts.factor_sharing import SharedFactors, SharingPlan, direct_flops, plan_sharing
 from dsmgp.linalg import lapack
+from dsmgp.linalg.threads import n_threads
 
 if TYPE_CHECKING:
     from dsmgp.experts.leaf_gps import InMemoryLeafGPs
@@ -70,10 +70,9 @@ class SharedFactorBackend:
             Ragged.of([rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)])
         )
         self.groups = self._chains + self._rest.groups
-        outputs, X = range(leaf_gps.n_outputs), leaf_gps.X.unsqueeze(0)
+        outputs = range(leaf_gps.n_outputs)
         self._residual = [
-            leaf_gps.Y.numpy()[:, output] - bound(output, [0]).mean(X)[0].numpy()
-            for output in outputs
+            leaf_gps.Y[:, output] - bound(output, 0).mean(leaf_gps.X) for output in outputs
         ]
         self._factors = [SharedFactors(plan, partial(self._usual.fill, bound, k)) for k in outputs]
 
@@ -87,7 +86,7 @@ class SharedFactorBackend:
             return None
         plan = plan_sharing([leaf_gps.leaf_rows[k] for k in range(leaf_gps.n_leaves)])
         n_bytes = 8 * leaf_gps.n_outputs * sum(int(sizes[leaf]) ** 2 for leaf in plan.flops)
-        if n_bytes > memory or _gain(plan, torch.get_num_threads()) < LEAST_GAIN:
+        if n_bytes > memory or _gain(plan, n_threads()) < LEAST_GAIN:
             return None
         return cls(leaf_gps, plan, bound)
 
@@ -119,10 +118,10 @@ class SharedFactorBackend:
         losses = np.cumsum(0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI)
         alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes.tolist())}
         return LeafPosteriorBatch(
-            log_evidence=torch.from_numpy(-losses[sizes - 1]),
-            jitter=torch.zeros(len(leaves), dtype=torch.float64),
-            alpha=torch.from_numpy(np.concatenate([alpha[n] for n in sizes.tolist()])),
-            factors=LeadingBlocks(torch.from_numpy(L), sizes) if keep else None,
+            log_evidence=-losses[sizes - 1],
+            jitter=np.zeros(len(leaves)),
+            alpha=np.concatenate([alpha[n] for n in sizes.tolist()]),
+            factors=LeadingBlocks(L, sizes) if keep else None,
             loo=None
             if duplicates is None
             else _leave_one_out(L, alpha, sizes.tolist(), duplicates),
@@ -130,14 +129,16 @@ class SharedFactorBackend:
 
     def predict(
         self, bound: BoundKernels, output: int, request: PredictRequest
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Array, Array]:
         return self._usual.predict(bound, output, request)
+
+    def hold_factors(self, matrices: Sequence[Array]) -> LeafFactors:
+        return self._usual.hold_factors(matrices)
 
 
 def _can_share(leaf_gps: InMemoryLeafGPs, bound: BoundKernels) -> bool:
     """Whether leaves have the same kernel and hyperparameters, on a CPU, in double precision."""
-    X = leaf_gps.X
-    if not lapack.available or X.device.type != "cpu" or X.dtype != torch.float64:
+    if not lapack.available or leaf_gps.device != "cpu" or leaf_gps.dtype != "float64":
         return False
     one_kernel = all(len(set(by_leaf)) == 1 for by_leaf in leaf_gps.kernels)
     return one_kernel and all(parameters.ndim == 1 for parameters in bound.kernel_parameters)
@@ -149,7 +150,7 @@ def _may_pay(sizes: Index, leaf_gps: InMemoryLeafGPs) -> bool:
     if n_inputs > MOST_INPUTS or sizes.sum() <= n_rows:
         return False
     planning = PLAN_FLOPS + PLANNED_FLOPS * len(sizes) + PLANNED_ROW_FLOPS * sizes.sum()
-    without = leaf_gps.n_outputs * _flops(sizes).sum() / torch.get_num_threads()
+    without = leaf_gps.n_outputs * _flops(sizes).sum() / n_threads()
     return bool(planning < MOST_PLANNING * without)
 
 
@@ -158,22 +159,22 @@ def _flops(n: Index) -> Array:
     return 2.0 / 3.0 * n.astype(np.float64) ** 3 + PAIR_FLOPS * n**2
 
 
-def _gain(plan: SharingPlan, n_threads: int) -> float:
+def _gain(plan: SharingPlan, threads: int) -> float:
     """Estimated speed-up by a plan.
 
     Many small leaves keep all threads busy; a few large factors may not.
     """
     sizes = np.array([len(rows) for rows in plan.rows])
     # A large leaf is computed by all cores.
-    spread = np.where(sizes > PARALLEL_ROWS, n_threads, 1)
+    spread = np.where(sizes > PARALLEL_ROWS, threads, 1)
     alone = _flops(sizes)
-    separate = max(alone.sum() / n_threads, (alone / spread).max())
+    separate = max(alone.sum() / threads, (alone / spread).max())
     # The plan counts factors and kernels; the rest of a leaf's work stays the same.
     rest = alone - direct_flops(sizes)
     work = {k: flops + rest[k] for k, flops in plan.flops.items()}
     longest = max(sum(work[k] / spread[k] for k in plan.lineage(owner)) for owner in work)
     n_chained = sum(map(len, _chains(plan)))
-    shared = max(sum(work.values()) / n_threads, longest) + CHAINED_FLOPS * n_chained
+    shared = max(sum(work.values()) / threads, longest) + CHAINED_FLOPS * n_chained
     return float(separate / shared)
 
 
@@ -222,9 +223,9 @@ def _leave_one_out(
         diagonal[:n] += np.einsum("ij,ij->j", rows, rows)
         n_summed, variance = n, 1.0 / diagonal[:n]
         residual = alpha[n] * variance  # R&W eqs. 5.10 to 5.12
-        half, alpha_n = torch.from_numpy(inverse_factor)[:n, :n], torch.from_numpy(alpha[n])
+        precisions = precisions_of(inverse_factor[:n, :n])
         grouped = without_duplicates(
-            residual[None], variance[None], half[None], alpha_n[None], [of_leaf]
+            residual[None], variance[None], alpha[n][None], [of_leaf], precisions
         )
         by_size[n] = [residual, variance, *(table[0] for table in grouped)]
     residual, variance, *grouped_all = (

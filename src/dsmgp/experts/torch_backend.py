@@ -1,4 +1,7 @@
-"""Leaf GPs in torch, in padded batches of leaves of similar size: any kernel, precision and device.
+"""Leaf GPs in torch, in padded batches of leaves of similar size: any kernel, precision and device. Needs torch.
+
+Rows go to the device once, when the backend is built; factors stay there. Everything else that is taken and returned is a
+NumPy array.
 
 A batch is padded to its largest leaf. A padded row lies infinitely far from all others and has observation zero, so it
 changes nothing. Shapes are (leaves, rows, ...) throughout.
@@ -22,7 +25,6 @@ from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.machine import cache_numbers
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import (
-    BoundKernel,
     BoundKernels,
     LeafKernel,
     LeafPosteriorBatch,
@@ -31,13 +33,13 @@ from dsmgp.experts.backend import (
     kernel_codes,
 )
 from dsmgp.experts.duplicates import without_duplicates
-from dsmgp.experts.factor_cache import LeafFactors, Stacked
-from dsmgp.gp.stationary import Pullback
+from dsmgp.experts.factor_cache import LeafFactors
+from dsmgp.gp.torch_kernels import BatchPullback, bind
 from dsmgp.linalg import triangular
 from dsmgp.linalg.jitter import jitter_ladder
-from dsmgp.linalg.tensors import as_numpy
+from dsmgp.linalg.tensors import as_numpy, as_tensor
 
-__all__ = ["TorchBackend"]
+__all__ = ["Stacked", "TorchBackend"]
 
 # Elements of a batch of matrices: in multiples of a core's cache on a CPU, and enough to fill a GPU.
 CACHES, GPU_ELEMENTS = 4, 2**27
@@ -148,34 +150,43 @@ class TorchBackend:
 
     Parameters
     ----------
-    X : Tensor of shape (n_rows, n_dims)
-    Y : Tensor of shape (n_rows, n_outputs)
+    X : ndarray of shape (n_rows, n_dims)
+    Y : ndarray of shape (n_rows, n_outputs)
     leaf_rows : Ragged
         Row numbers of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
+    known_noise : ndarray of shape (n_rows, n_outputs), optional
     memory : float
         Bytes that a batch may take.
-    known_noise : Tensor of shape (n_rows, n_outputs), optional
+    device : str
+    dtype : {"float64", "float32"}
     """
 
     plan = None  # factors are not shared
 
     def __init__(
         self,
-        X: Tensor,
-        Y: Tensor,
+        X: Array,
+        Y: Array,
         leaf_rows: Ragged,
         kernels: Sequence[Sequence[LeafKernel]],
-        memory: float,
-        known_noise: Tensor | None,
+        known_noise: Array | None,
+        memory: float = math.inf,
+        device: str = "cpu",
+        dtype: str = "float64",
     ) -> None:
-        self.X, self.Y, self.leaf_rows, self.known_noise = X, Y, leaf_rows, known_noise
-        most = CACHES * cache_numbers() if X.device.type == "cpu" else GPU_ELEMENTS
+        where = torch.device(device), getattr(torch, dtype)
+        self.X, self.Y = as_tensor(X, where), as_tensor(Y, where)
+        self.known_noise = None if known_noise is None else as_tensor(known_noise, where)
+        self.leaf_rows = leaf_rows
+        most = CACHES * cache_numbers() if self.X.device.type == "cpu" else GPU_ELEMENTS
         #: Largest number of elements of a batch of matrices.
-        self.elements_at_once = min(most, memory / (WORKING_ARRAYS * X.element_size()))
+        self.elements_at_once = min(most, memory / (WORKING_ARRAYS * self.X.element_size()))
         self.groups = _groups(leaf_rows.sizes, kernels, self.elements_at_once)
-        self._rows = torch.from_numpy(leaf_rows.flat).to(X.device)
+        self._rows = torch.from_numpy(leaf_rows.flat).to(self.X.device)
+        # By name, the last array that was moved to the device: alpha by output, test rows.
+        self._moved: dict[object, tuple[Array, Tensor]] = {}
         # Row numbers and mask of each group, kept: an optimiser evaluates the same leaves many times.
         self._padded: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -198,22 +209,23 @@ class TorchBackend:
         leaves = self.groups[group]
         return int(len(leaves) * self.leaf_rows.sizes[leaves].max() ** 2)
 
-    def squares(self, bound: BoundKernels, output: int, group: int) -> Tensor:
-        return self._solve(bound, output, group)[0].squares
+    def squares(self, bound: BoundKernels, output: int, group: int) -> Array:
+        return as_numpy(self._solve(bound, output, group)[0].squares)
 
-    def log_evidence(self, bound: BoundKernels, output: int, group: int) -> Tensor:
-        return self._solve(bound, output, group)[0].log_evidence
+    def log_evidence(self, bound: BoundKernels, output: int, group: int) -> Array:
+        return as_numpy(self._solve(bound, output, group)[0].log_evidence)
 
     def gradient(
         self, bound: BoundKernels, output: int, group: int, scale_rows: float | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Array, Array]:
         solution, pullback = self._solve(bound, output, group)
         if scale_rows is None:
             evidence, weight = solution.log_evidence, torch.ones_like(solution.nugget)
         else:
             evidence, weight = solution.student_evidence(scale_rows)
         W, tr_WK, tr_W = _covariance_gradient(solution, weight)
-        return evidence, pullback(W, solution.alpha * weight.unsqueeze(-1), tr_WK, tr_W)
+        gradient = pullback(W, solution.alpha * weight.unsqueeze(-1), tr_WK, tr_W)
+        return as_numpy(evidence), as_numpy(gradient)
 
     def condition(
         self,
@@ -225,32 +237,35 @@ class TorchBackend:
     ) -> LeafPosteriorBatch:
         solution, _ = self._solve(bound, output, group)
         sizes = self.leaf_rows.sizes[self.groups[group]]
+        noise = self._kernel(bound, output, self.groups[group]).noise
         return LeafPosteriorBatch(
-            log_evidence=solution.log_evidence,
-            jitter=solution.nugget - bound(output, self.groups[group]).noise,
-            alpha=solution.alpha[solution.mask],
+            log_evidence=as_numpy(solution.log_evidence),
+            jitter=as_numpy(solution.nugget - noise),
+            alpha=as_numpy(solution.alpha[solution.mask]),
             factors=Stacked(solution.factor, sizes) if keep else None,
             loo=None if duplicates is None else _leave_one_out(solution, duplicates),
         )
 
     def predict(
         self, bound: BoundKernels, output: int, request: PredictRequest
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Array, Array]:
         # R&W algorithm 2.1, for batches of leaves with similar numbers of test rows: on a GPU many leaves at once, as it
         # would be idle most of the time between one small leaf and the next.
-        tests = Ragged(np.arange(len(request.X)), request.ends)
-        mean = request.X.new_empty(len(request.X))
+        all_tests, all_alpha = self._move("tests", request.X), self._move(output, request.alpha)
+        tests = Ragged(np.arange(len(request.rows)), request.ends)
+        numbers = torch.from_numpy(request.rows).to(self.X.device)
+        mean = self.X.new_empty(len(request.rows))
         variance = torch.empty_like(mean) if request.factors is not None else mean.new_empty(0)
         for places in self._prediction_batches(request.leaves, tests.sizes):
             leaves = request.leaves[places]
             rows, mask = self._to_device(self.leaf_rows.padded(leaves))  # (leaves, rows)
             test_rows, test_mask = self._to_device(tests.padded(places))  # (leaves, tests)
-            kernel, train = bound(output, leaves), self.X[self._rows[rows]]
-            alpha = request.alpha[rows] * mask
+            kernel, train = self._kernel(bound, output, leaves), self.X[self._rows[rows]]
+            alpha = all_alpha[rows] * mask
             factor = _stack_factors(request.factors, request.slots[places], rows.shape[1])
             tile = max(1, int(min(TILE_ELEMENTS, self.elements_at_once)) // train[..., 0].numel())
             for columns in torch.arange(test_rows.shape[1], device=rows.device).split(tile):
-                X, wanted = request.X[test_rows[:, columns]], test_mask[:, columns]
+                X, wanted = all_tests[numbers[test_rows[:, columns]]], test_mask[:, columns]
                 target = test_rows[:, columns][wanted]
                 cross = kernel.cross(X, train) * mask.unsqueeze(-2)  # (leaves, tests, rows)
                 means = kernel.mean(X) + torch.matmul(cross, alpha.unsqueeze(-1)).squeeze(-1)
@@ -259,7 +274,27 @@ class TorchBackend:
                     half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
                     variances = (kernel.variance(X) - half.square().sum(-2)).clamp_min(0.0)
                     variance[target] = variances[wanted]
-        return mean, variance
+        return as_numpy(mean), as_numpy(variance)
+
+    def hold_factors(self, matrices: Sequence[Array]) -> Stacked:
+        return Stacked.of([as_tensor(matrix, self.X) for matrix in matrices])
+
+    def _kernel(self, bound: BoundKernels, output: int, leaves: Index) -> Any:
+        """The kernel of leaves that have the same one, as a batch."""
+        kernel, parameters = bound.kernels[output][leaves[0]], bound.kernel_parameters[output]
+        if parameters.ndim == 2:
+            return bind(kernel, as_tensor(parameters[leaves], self.X))
+        if (output, kernel) not in bound.held:
+            bound.held[output, kernel] = bind(kernel, as_tensor(parameters, self.X))
+        return bound.held[output, kernel]
+
+    def _move(self, name: object, array: Array) -> Tensor:
+        """Move an array to the device, unless it is the last one of that name: its groups come one after the other."""
+        held, tensor = self._moved.get(name, (None, self.X))
+        if held is not array:
+            tensor = as_tensor(array, self.X)
+            self._moved[name] = array, tensor
+        return tensor
 
     def _to_device(self, arrays: tuple[NDArray[Any], NDArray[Any]]) -> list[Tensor]:
         return [torch.from_numpy(array).to(self.X.device) for array in arrays]
@@ -285,7 +320,7 @@ class TorchBackend:
 
     def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
         rows = self.leaf_rows[leaf]
-        kernel = bound(output, [leaf])
+        kernel = self._kernel(bound, output, np.array([leaf]))
         X = self.X[torch.from_numpy(rows).to(self.X.device)].unsqueeze(0)
         below = torch.from_numpy(K)[first:]
         torch.tril(kernel.cross(X[:, first:], X)[0], first, out=below)
@@ -302,14 +337,17 @@ class TorchBackend:
         known_noise = None if self.known_noise is None else self.known_noise[rows, output] * mask
         return Batch(self.X[rows], self.Y[rows, output], mask, known_noise)
 
-    def _solve(self, bound: BoundKernels, output: int, group: int) -> tuple[Solution, Pullback]:
+    def _solve(
+        self, bound: BoundKernels, output: int, group: int
+    ) -> tuple[Solution, BatchPullback]:
         """Return the factorised covariances of a group, and the function that takes gradients back through them."""
-        batch, kernel = self.batch(group, output), bound(output, self.groups[group])
+        batch = self.batch(group, output)
+        kernel = self._kernel(bound, output, self.groups[group])
         K, pullback = kernel.covariance(batch.X, batch.mask)
         return _solve(K, kernel, batch), pullback
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_padded": {}}
+        return {**self.__dict__, "_padded": {}, "_moved": {}}
 
 
 def _leave_one_out(solution: Solution, duplicates: list[list[Index]]) -> LOOBatch:
@@ -321,19 +359,54 @@ def _leave_one_out(solution: Solution, duplicates: list[list[Index]]) -> LOOBatc
     residual, variance = as_numpy(solution.alpha * variances), as_numpy(variances)
     if not any(duplicates):
         return LOOBatch(residual[real], variance[real])
+
+    device = inverse_factor.device
+
+    def precisions(leaf: Index, rows: Index) -> Array:
+        where = tuple(torch.from_numpy(a).to(device) for a in (leaf[:, None], rows))
+        columns = inverse_factor.mT[where].double()  # (groups, size, rows)
+        return as_numpy(columns @ columns.mT)
+
     r, v, log_density = without_duplicates(
-        residual, variance, inverse_factor, solution.alpha, duplicates
+        residual, variance, as_numpy(solution.alpha), duplicates, precisions
     )
     return LOOBatch(residual[real], variance[real], (r[real], v[real], log_density[real]))
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """:class:`~dsmgp.experts.factor_cache.LeafFactors` as a batch (leaves, rows, rows), padded to the size of the largest."""
+
+    stack: Tensor
+    sizes: Index
+
+    @classmethod
+    def of(cls, matrices: Sequence[Tensor]) -> Stacked:
+        sizes = np.array([len(matrix) for matrix in matrices])
+        # Padding has ones on the diagonal, so that it can be solved with. Column-major, as torch's own factors:
+        # the last digits of a solution depend on it.
+        stack = torch.eye(int(sizes.max())).to(matrices[0]).repeat(len(matrices), 1, 1).mT
+        for slot, matrix in enumerate(matrices):
+            stack[slot, : len(matrix), : len(matrix)] = matrix
+        return cls(stack, sizes)
+
+    def __getitem__(self, slot: int) -> Array:
+        return as_numpy(self.tensor(slot))
+
+    def tensor(self, slot: int) -> Tensor:
+        """Return the factor of one leaf where it is."""
+        n = int(self.sizes[slot])
+        return self.stack[slot, :n, :n]
 
 
 def _stack_factors(factors: LeafFactors | None, slots: Index, n_rows: int) -> Tensor | None:
     """Factors of some leaves of a group, padded, (leaves, rows, rows); a single one is not copied."""
     if factors is None:
         return None
+    if not isinstance(factors, Stacked):  # shared factors: on a CPU, where leaves are predicted one by one
+        return torch.from_numpy(factors[int(slots[0])]).unsqueeze(0)
     if len(slots) == 1:
-        return factors[int(slots[0])].unsqueeze(0)
-    assert isinstance(factors, Stacked)
+        return factors.tensor(int(slots[0])).unsqueeze(0)
     return factors.stack[torch.from_numpy(slots).to(factors.stack.device), :n_rows, :n_rows]
 
 
@@ -357,7 +430,7 @@ def _groups(sizes: Index, kernels: Sequence[Sequence[LeafKernel]], elements: flo
     return [np.array(group) for group in groups]
 
 
-def _solve(K: Tensor, kernel: BoundKernel, batch: Batch) -> Solution:
+def _solve(K: Tensor, kernel: Any, batch: Batch) -> Solution:
     """Factorise K plus noise, and solve for the observations; the diagonal of K is changed in place."""
     residual = torch.where(batch.mask, batch.y - kernel.mean(batch.X), 0.0)
     nugget = kernel.noise.expand(len(K)).clone()
@@ -376,7 +449,9 @@ def _add_jitter(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None
     identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     for slot in torch.nonzero(info).reshape(-1).tolist():
         factor[slot] = torch.nan
-        for jitter in jitter_ladder(float(K[slot].diagonal().mean()), K.dtype):
+        for jitter in jitter_ladder(
+            float(K[slot].diagonal().mean()), str(K.dtype).removeprefix("torch.")
+        ):
             trial, failed = torch.linalg.cholesky_ex(K[slot] + jitter * identity)
             if not bool(failed):
                 factor[slot] = trial

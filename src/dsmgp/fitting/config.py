@@ -13,15 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
-from dsmgp._util.machine import memory
+from dsmgp._util.machine import has_cuda, has_torch, memory, require_torch
 from dsmgp._util.validation import check_choice, check_count
 from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.optimize import OPTIMIZERS
-from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
-from dsmgp.gp.means import MEANS
+from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, kernel_parts
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
@@ -30,7 +28,9 @@ __all__ = ["LEAF_MATRICES", "FitConfig", "check_parameters"]
 
 STRUCTURES = ("balanced", "paper", "changepoint")
 OBJECTIVES = ("surrogate", "full")
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
+DTYPES = ("float64", "float32")
+# Names of GPUs, where torch is not there to tell.
+GPU = r"(cuda|mps|xpu)(:\d+)?"
 #: Matrices of a leaf that are held at the same time.
 LEAF_MATRICES = 4
 BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -56,10 +56,15 @@ class FitConfig:
     max_iter: int | None = None
     n_restarts: int = 0
     standardize: bool = True
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+    dtype: str = "float64"
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device: "cpu", "cuda"."""
+        return self.device.split(":")[0]
 
     @property
     def memory(self) -> float:
@@ -74,7 +79,7 @@ class FitConfig:
     @property
     def max_leaf_rows(self) -> int:
         """Rows of the largest leaf whose matrices fit in memory."""
-        return math.isqrt(int(self.leaf_memory) // (LEAF_MATRICES * self.dtype.itemsize))
+        return math.isqrt(int(self.leaf_memory) // (LEAF_MATRICES * np.dtype(self.dtype).itemsize))
 
     @property
     def table_memory(self) -> float:
@@ -113,7 +118,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         n_restarts=check_count("n_restarts", estimator.n_restarts, 0),
         standardize=bool(estimator.standardize),
         device=executor.leaf_device(_device(estimator.device)),
-        dtype=DTYPES[estimator.dtype],
+        dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
     )
@@ -136,6 +141,8 @@ def _check_choices(estimator: Any) -> None:
         if value not in valid:
             raise ValueError(f"expected {name} to be {' or '.join(map(str, valid))}, got {value!r}")
     check_choice("dtype", estimator.dtype, DTYPES)
+    if estimator.dtype == "float32":
+        require_torch("dtype='float32'")
     if estimator.optimizer is not None:
         check_choice("optimizer", estimator.optimizer, OPTIMIZERS, "or None")
     if isinstance(estimator.mean, str):
@@ -170,9 +177,18 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(name: Any) -> str:
+    if isinstance(name, str) and name == "auto":
+        return "cuda" if has_cuda() else "cpu"
+    if isinstance(name, str) and name == "cpu":
+        return name
+    if not has_torch() and not re.fullmatch(GPU, str(name)):
+        raise ValueError(
+            f"expected device to be 'auto', 'cpu' or a GPU such as 'cuda:0', got {name!r}"
+        )
+    require_torch(f"device={name!r}")
+    import torch
+
     try:
         device = torch.device(name)
         torch.ones(1, device=device).item()
@@ -180,7 +196,7 @@ def _device(name: str) -> torch.device:
         raise ValueError(
             f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"
         ) from None
-    return device
+    return str(device)
 
 
 def _executor(executor: Any) -> Executor:

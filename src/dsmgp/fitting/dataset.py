@@ -162,5 +162,5 @@ class ParquetRows:
         store = spill.store
         check_leaf_memory(int(store.sizes.max()), config)
         scaling = (self.data.inputs, outputs)
-        kernels = kernels_by_leaf(tree.families, tree.family, n_dims)
+        kernels = kernels_by_leaf(tree.families, tree.family)
         return store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_choice
@@ -26,7 +25,6 @@ from dsmgp.fitting.optimize import TOLERANCE
 from dsmgp.fitting.pair_evidence import NoiseEvidence, PairEvidence
 from dsmgp.fitting.similarity import similarity_matrix
 from dsmgp.gp.leaf_parameters import Thetas
-from dsmgp.linalg.tensors import as_tensor
 from dsmgp.mixture.inference import infer, prior_log_path_weights
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import LOOSample, weigh
@@ -131,7 +129,7 @@ def finetune(
     posterior = model.leaf_posterior.settled()
     leaf_gps = posterior.leaf_gps
     by_output = [
-        Thetas([f.processes[output] for f in model.families], model.family, leaf_gps.X.shape[1])
+        Thetas([f.processes[output] for f in model.families], model.family)
         for output in range(leaf_gps.n_outputs)
     ]
     columns = [_columns(thetas.names, parameters) for thetas in by_output]
@@ -256,9 +254,9 @@ def _maximise(
 def _check_cost(ties: sparse.csr_matrix, leaf_gps: LeafGPs, max_iter: int) -> None:
     """Refuse a search that would take hours: small leaves inside large ones need the large ones' evidence, each at a theta of its own."""
     sizes, counts = np.unique(leaf_gps.leaf_rows.sizes[ties.indices], return_counts=True)
-    device = leaf_gps.X.device.type
     per_evaluation = sum(
-        n * seconds(m, m, device) for m, n in zip(sizes.tolist(), counts.tolist(), strict=True)
+        n * seconds(m, m, leaf_gps.device)
+        for m, n in zip(sizes.tolist(), counts.tolist(), strict=True)
     )
     hours = GRADIENT * EVALUATIONS * max_iter * per_evaluation / 3600.0
     if hours > MOST_HOURS:
@@ -280,10 +278,10 @@ def _chunks(tuned: Index, ties: sparse.csr_matrix, leaf_gps: LeafGPs) -> list[In
 
 def _kernel_parameters(
     by_output: Sequence[Thetas], tables: Sequence[Array], leaf_gps: LeafGPs
-) -> list[Tensor]:
+) -> list[Array]:
     """Return the kernel parameters of all leaves, a table per output, at the given thetas."""
     every = np.arange(leaf_gps.n_leaves)
     return [
-        as_tensor(thetas.kernel_parameters(every, table), leaf_gps.X)
+        thetas.kernel_parameters(every, table)
         for thetas, table in zip(by_output, tables, strict=True)
     ]

@@ -6,13 +6,13 @@ Pickles will not do: their bytes differ between processes, and GPyTorch modules 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dsmgp.fitting.config import FitConfig
@@ -22,8 +22,6 @@ __all__ = ["fingerprint"]
 
 # Settings on which the result of a fit does not depend.
 IRRELEVANT = ("executor", "memory_limit")
-# Attributes that every torch module has: parameters, buffers and parts are described by themselves, hooks are not part of a model.
-MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 
 
 def fingerprint(arrays: Sequence[NDArray[Any]], config: FitConfig) -> str:
@@ -50,7 +48,8 @@ def fingerprint(arrays: Sequence[NDArray[Any]], config: FitConfig) -> str:
 def _describe(value: Any) -> Iterator[bytes]:
     """Describe a value by class names and contents."""
     yield type(value).__qualname__.encode()
-    if isinstance(value, torch.Tensor):
+    torch = sys.modules.get("torch")  # without it there are no modules
+    if torch is not None and isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape}".encode()
@@ -62,8 +61,10 @@ def _describe(value: Any) -> Iterator[bytes]:
         for name, item in value.items():
             yield str(name).encode()
             yield from _describe(item)
-    elif isinstance(value, torch.nn.Module):
+    elif torch is not None and isinstance(value, torch.nn.Module):
         yield from _describe_module(value)
+    elif is_dataclass(value) and not isinstance(value, type):  # a kernel with values
+        yield from _describe({f.name: getattr(value, f.name) for f in fields(value)})
     elif isinstance(value, (Sum, Product, Leaf)):
         for node in nodes(value):
             yield from _describe(_contents(node))
@@ -73,8 +74,11 @@ def _describe(value: Any) -> Iterator[bytes]:
         yield repr(value).encode()
 
 
-def _describe_module(module: torch.nn.Module) -> Iterator[bytes]:
+def _describe_module(module: Any) -> Iterator[bytes]:
     """Describe a kernel or mean: classes, parameters, constraints and priors, which are modules inside it."""
+    torch = sys.modules["torch"]
+    # Attributes that every module has: parameters, buffers and parts are described by themselves, hooks are not part of a model.
+    common = frozenset(vars(torch.nn.Module()))
     for name, part in module.named_modules():
         yield f"{name} {type(part).__module__}.{type(part).__qualname__}".encode()
         parameters = dict(part.named_parameters(recurse=False))
@@ -82,7 +86,7 @@ def _describe_module(module: torch.nn.Module) -> Iterator[bytes]:
         yield from _describe({key: p.data for key, p in parameters.items()})
         yield from _describe(dict(part.named_buffers(recurse=False)))
         # Options such as the smoothness of a Matern kernel, and the functions of constraints.
-        options = {k: v for k, v in vars(part).items() if k not in MODULE_ATTRIBUTES}
+        options = {k: v for k, v in vars(part).items() if k not in common}
         yield from _describe({k: v for k, v in sorted(options.items()) if _is_plain(v)})
         if isinstance(part, torch.distributions.Distribution):
             names = sorted(part.arg_constraints)
@@ -93,6 +97,7 @@ def _is_plain(value: Any) -> bool:
     """Return whether an attribute of a module is a number, a text, a function, or a list of these."""
     if isinstance(value, (list, tuple)):
         return all(_is_plain(item) for item in value)
+    torch = sys.modules["torch"]
     plain = (str, int, float, bool, torch.Tensor, np.ndarray, torch.dtype, torch.device, type(None))
     return isinstance(value, plain) or hasattr(value, "__qualname__")
 

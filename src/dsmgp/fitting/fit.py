@@ -80,7 +80,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng)
     with span(*SHARES["conditioning"], "conditioning leaves"):
         gps = rows.set_up(tree, learned.outputs) if gps is None else gps
-        parameters = parameters_by_leaf(tree.families, tree.family, rows.data.n_dims)
+        parameters = parameters_by_leaf(tree.families, tree.family)
         posterior = gps.condition(parameters, 0.5 * config.memory, rows.labels, loo_sample.rows)
     with span(*SHARES["gating"], "fitting the gate"):
         ungated = Model(
@@ -115,7 +115,7 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
     sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
 
     families = [build_family(kernel, sample, config)]
-    kernels = families[0].leaf_kernels(data.n_dims)
+    kernels = families[0].leaf_kernels
     kernel_scores: dict[str, float] = {}
     n_close = 1
     if automatic:

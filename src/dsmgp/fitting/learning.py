@@ -15,8 +15,8 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.optimize import TOLERANCE, Objective, SearchResult, maximise_evidence
+from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.gp.process import Family
-from dsmgp.gp.stationary import StationaryKernel
 from dsmgp.tree.nodes import Node
 
 __all__ = ["FitContext", "is_stationary", "learn_family", "length_scales", "loo_posterior"]
@@ -72,11 +72,11 @@ def learn_family(
     list of SearchResult
         One per output, or one for all outputs of a tree.
     """
-    config, n_dims = context.config, gps.X.shape[1]
+    config = context.config
     assert config.optimizer is not None
-    gps = gps.with_kernels(family.leaf_kernels(n_dims))
+    gps = gps.with_kernels(family.leaf_kernels)
     # A leaf's own scale would scale its known noise too.
-    local_scale = config.local_scale and tree is None and is_stationary(family, n_dims)
+    local_scale = config.local_scale and tree is None and is_stationary(family)
     local_scale = local_scale and gps.known_noise is None
     results = maximise_evidence(
         tree,
@@ -92,24 +92,28 @@ def learn_family(
     )
     if local_scale:
         # With scales of their own, leaves do not determine the common scale: set it to what fits all leaves best.
-        factors = gps.mean_squares(family.kernel_parameters(n_dims))
-        for process, factor in zip(family.processes, factors, strict=True):
-            if np.isfinite(factor) and factor > 0 and not process.rescale(float(factor)):
+        factors = gps.mean_squares(family.kernel_parameters)
+        for k, factor in enumerate(factors):
+            if not (np.isfinite(factor) and factor > 0):
+                continue
+            rescaled = family.processes[k].rescaled(float(factor))
+            if rescaled is None:
                 logger.info("the common scale %.4g was not applied: it is held fixed", factor)
+            else:
+                family.processes[k] = rescaled
     return results
 
 
 def loo_posterior(gps: LeafGPs, family: Family, labels: Index) -> LeafPosterior:
     """Condition leaves under a family's kernels and leave out each of their rows; ``labels`` mark duplicate inputs."""
-    n_dims = gps.X.shape[1]
-    gps = gps.with_kernels(family.leaf_kernels(n_dims))
+    gps = gps.with_kernels(family.leaf_kernels)
     rows = np.unique(gps.leaf_rows.flat)
-    return gps.condition(family.kernel_parameters(n_dims), 0, labels, rows)
+    return gps.condition(family.kernel_parameters, 0, labels, rows)
 
 
-def is_stationary(family: Family, n_dims: int) -> bool:
+def is_stationary(family: Family) -> bool:
     """Return whether all outputs of a family have stationary kernels in closed form."""
-    return all(isinstance(kernel, StationaryKernel) for kernel in family.leaf_kernels(n_dims))
+    return all(isinstance(kernel, StationaryKernel) for kernel in family.leaf_kernels)
 
 
 def length_scales(family: Family, unit: Array) -> Array:
@@ -118,15 +122,13 @@ def length_scales(family: Family, unit: Array) -> Array:
     Several outputs change together where the most wiggly of them does. Kernels without length scales give ``unit``, which is what
     the leaf GPs see as one.
     """
-    n_dims = len(unit)
-    kernels = family.leaf_kernels(n_dims)
+    kernels = family.leaf_kernels
     if not all(isinstance(kernel, StationaryKernel) for kernel in kernels):
         return unit
-    rates = np.full((len(kernels), n_dims), 1e-3)  # of an input that the kernel does not use
-    parameters = family.kernel_parameters(n_dims)
-    for row, (vector, kernel) in enumerate(zip(parameters, kernels, strict=True)):
+    rates = np.full((len(kernels), len(unit)), 1e-3)  # of an input that the kernel does not use
+    for row, (vector, kernel) in enumerate(zip(family.kernel_parameters, kernels, strict=True)):
         assert isinstance(kernel, StationaryKernel)
-        scales = vector.numpy()[: len(kernel.columns)]
+        scales = vector[: len(kernel.columns)]
         rates[row, list(kernel.columns)] = np.maximum(1.0 / scales, 1e-3)
     largest = rates.max(axis=0)  # squares of very large rates would overflow
     return np.asarray(unit / largest / np.sqrt(np.square(rates / largest).mean(axis=0)))

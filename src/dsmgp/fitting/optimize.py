@@ -1,6 +1,6 @@
 """Maximising the log evidence over theta, the hyperparameters that all leaves share.
 
-:func:`maximise_evidence` sets processes to the best theta found; :func:`maximise` is the search itself, which change-point models use
+:func:`maximise_evidence` moves processes to the best theta found; :func:`maximise` is the search itself, which change-point models use
 for objectives of their own.
 """
 
@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
@@ -97,7 +96,7 @@ def evidence_objective(
     gps : LeafGPs
         All leaves have the same kernel.
     processes : sequence of Process
-        One per output. An evaluation sets their theta.
+        One per output.
     outputs : sequence of int
         The outputs whose thetas are concatenated in the argument.
     scale_rows : float, optional
@@ -108,17 +107,13 @@ def evidence_objective(
     callable
         Minus infinity where the covariance of a leaf cannot be factorised.
     """
-    kernels = [gps.kernels[output][0] for output in outputs]
     chosen = [processes[output] for output in outputs]
     ends = np.cumsum([len(process.theta) for process in chosen])[:-1]
 
     def objective(theta: Vector) -> tuple[float, Vector]:
-        for process, part in zip(chosen, np.split(theta, ends), strict=True):
-            process.theta = torch.from_numpy(part.copy())
-        parameters = [
-            p.kernel_parameters(kernel) for p, kernel in zip(chosen, kernels, strict=True)
-        ]
-        if not all(bool(torch.isfinite(vector).all()) for vector in parameters):
+        thetas = np.split(theta, ends)
+        parameters = [p.kernel_parameters(t) for p, t in zip(chosen, thetas, strict=True)]
+        if not all(np.isfinite(vector).all() for vector in parameters):
             return -np.inf, np.zeros_like(theta)
         evidence, gradients = gps.log_evidence_and_gradient(parameters, outputs, scale_rows)
         if not np.all(np.isfinite(evidence)) or not all(np.all(np.isfinite(g)) for g in gradients):
@@ -128,11 +123,10 @@ def evidence_objective(
             posterior = infer(tree, evidence.sum(axis=1))
             value, responsibility = posterior.log_evidence, np.exp(posterior.log_responsibilities)
         by_theta = []
-        for process, kernel, gradient in zip(chosen, kernels, gradients, strict=True):
-            log_prior, by_prior = process.log_prior()
-            value += log_prior
-            by_parameters = torch.from_numpy(responsibility @ gradient)
-            by_theta.append((process.pull_back(kernel, by_parameters) + by_prior).numpy())
+        for process, part, gradient in zip(chosen, thetas, gradients, strict=True):
+            log_prior, by_prior = process.log_prior(part)
+            value += float(log_prior)
+            by_theta.append(process.pull_back(part, responsibility @ gradient) + by_prior)
         return value, np.concatenate(by_theta)
 
     return objective
@@ -141,7 +135,7 @@ def evidence_objective(
 def maximise_evidence(
     tree: Node | None,
     gps: LeafGPs,
-    processes: Sequence[Process],
+    processes: list[Process],
     *,
     optimizer: str,
     rng: np.random.Generator,
@@ -151,7 +145,7 @@ def maximise_evidence(
     scale_rows: float | None = None,
     recorded: Callable[[Objective], Objective] = lambda objective: objective,
 ) -> list[SearchResult]:
-    """Set every process to the theta that maximises the evidence of a tree, or of independent leaves.
+    """Replace every process by the one at the theta that maximises the evidence of a tree, or of independent leaves.
 
     Outputs of independent leaves are learned one by one, those of a tree together. Each restart begins at a random step away from
     the current theta. ``recorded`` wraps the objective of each search (:mod:`dsmgp.fitting.checkpoint`).
@@ -160,7 +154,7 @@ def maximise_evidence(
     results = []
     for outputs in [[k] for k in every] if tree is None else [list(every)]:
         objective = evidence_objective(tree, gps, processes, outputs, scale_rows)
-        start = np.concatenate([processes[k].theta.numpy() for k in outputs])
+        start = np.concatenate([processes[k].theta for k in outputs])
         best: SearchResult | None = None
         if start.size:
             n_rows = max(len(gps.leaf_rows.flat), 1)
@@ -181,7 +175,7 @@ def maximise_evidence(
             best = SearchResult(start, objective(start)[0])
         ends = np.cumsum([len(processes[k].theta) for k in outputs])[:-1]
         for k, part in zip(outputs, np.split(best.theta, ends), strict=True):
-            processes[k].theta = torch.from_numpy(part.copy())
+            processes[k] = processes[k].with_theta(part)
         results.append(best)
     return results
 
@@ -227,13 +221,18 @@ def _minimise(
         options = {"maxiter": max_iter, "ftol": tolerance, "gtol": 1e-5, "maxcor": 20}
         result = minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
         return max(int(result.nit), 1)
-    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    optimizers = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
-    stepper = optimizers[optimizer]([parameter], lr=LEARNING_RATE)
+    theta, square, momentum = start.copy(), np.zeros_like(start), np.zeros_like(start)
     for iteration in range(max_iter):
-        value, gradient = loss(parameter.detach().numpy().copy())
+        value, gradient = loss(theta.copy())
         if value >= NO_VALUE:
             return iteration
-        parameter.grad = torch.from_numpy(gradient)
-        stepper.step()
+        if optimizer == "adam":  # Kingma & Ba (2015), algorithm 1
+            momentum = 0.9 * momentum + 0.1 * gradient
+            square = 0.999 * square + 0.001 * np.square(gradient)
+            rate = LEARNING_RATE / (1.0 - 0.9 ** (iteration + 1))
+            step = momentum / (np.sqrt(square / (1.0 - 0.999 ** (iteration + 1))) + 1e-8)
+        else:  # RMSprop (Tieleman & Hinton 2012), with torch's constants
+            square = 0.99 * square + 0.01 * np.square(gradient)
+            rate, step = LEARNING_RATE, gradient / (np.sqrt(square) + 1e-8)
+        theta -= rate * step
     return max_iter

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from scipy import sparse
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
@@ -21,7 +19,6 @@ from dsmgp.experts.backend import PARALLEL_ROWS
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_parameters import Thetas
-from dsmgp.linalg.tensors import as_numpy, as_tensor
 from dsmgp.tree.nodes import Leaf
 
 __all__ = ["NoiseEvidence", "PairEvidence"]
@@ -95,8 +92,8 @@ class PairEvidence:
         where = np.searchsorted(pairs.leaf, leaf)
         pairs.theta[where] = theta
         parameters = self.thetas.kernel_parameters(pairs.leaf, pairs.theta)
-        by_pair = as_tensor(parameters[pairs.position], pairs.gps.X)
-        evidence, (gradients,) = pairs.gps.log_evidence_and_gradient([by_pair])
+        by_pair = [parameters[pairs.position]]
+        evidence, (gradients,) = pairs.gps.log_evidence_and_gradient(by_pair)
         value, by_parameters = pairs.weights @ evidence[:, 0], pairs.weights @ gradients
         with np.errstate(invalid="ignore"):
             gradient = self.thetas.pull_back(pairs.leaf, pairs.theta, by_parameters)
@@ -117,6 +114,8 @@ class PairEvidence:
             self.leaf_gps.threads,
             memory=self.leaf_gps.memory,
             known_noise=None if known_noise is None else known_noise[:, column],
+            device=self.leaf_gps.device,
+            dtype=self.leaf_gps.dtype,
         )
         weights = sparse.csr_matrix(
             (ties.data, np.arange(ties.nnz), ties.indptr), shape=(len(leaf), ties.nnz)
@@ -158,7 +157,7 @@ class NoiseEvidence:
         self._pairs = Ragged(np.arange(ties.nnz), ties.indptr.astype(np.int64))
         self._spectrum = spectrum.reshape(-1)
         rows_of, kernel_of = keys % n_leaves, first[keys // n_leaves]
-        parameters = as_tensor(thetas.kernel_parameters(kernel_of, theta[kernel_of]), leaf_gps.X)
+        parameters = thetas.kernel_parameters(kernel_of, theta[kernel_of])
         families = thetas.family[kernel_of].tolist()
         spectra = self._decompose(list(zip(rows_of.tolist(), families, parameters, strict=True)))
         sizes = [len(eigenvalues) for eigenvalues, _ in spectra]
@@ -197,7 +196,7 @@ class NoiseEvidence:
             first = last
         return evidence, slope
 
-    def _decompose(self, jobs: Sequence[tuple[int, int, Tensor]]) -> list[tuple[Array, Array]]:
+    def _decompose(self, jobs: Sequence[tuple[int, int, Array]]) -> list[tuple[Array, Array]]:
         """Decompose covariances, each of a leaf, under the kernel of a family, at kernel parameters.
 
         Returns
@@ -208,19 +207,19 @@ class NoiseEvidence:
         X, Y, leaf_rows = self.leaf_gps.X, self.leaf_gps.Y[:, self.output], self.leaf_gps.leaf_rows
         known_noise = self.leaf_gps.known_noise
 
-        def decompose(job: tuple[int, int, Tensor]) -> tuple[Array, Array]:
+        def decompose(job: tuple[int, int, Array]) -> tuple[Array, Array]:
             leaf, family, parameters = job
-            rows = torch.from_numpy(leaf_rows[leaf]).to(X.device)
+            rows = leaf_rows[leaf]
             if not len(rows):
                 return np.empty(0), np.empty(0)
-            inputs, kernel = X[rows].unsqueeze(0), self.thetas.leaf_kernels[family].bind(parameters)
-            mask = torch.ones(inputs.shape[:2], dtype=torch.bool, device=X.device)
-            K, _ = kernel.covariance(inputs, mask)
+            inputs, kernel = X[rows], self.thetas.leaf_kernels[family].at(parameters)
+            K = kernel.cross(inputs, inputs)
             if known_noise is not None:
-                K[0].diagonal().add_(known_noise[rows, self.output])
-            eigenvalues, vectors = torch.linalg.eigh(K[0])
-            along = vectors.mT @ (Y[rows] - kernel.mean(inputs)[0])
-            return as_numpy(eigenvalues.clamp_min(0.0)), np.square(as_numpy(along))
+                K[np.diag_indices_from(K)] += known_noise[rows, self.output]
+            # NumPy's, not SciPy's, which would hold the interpreter lock.
+            eigenvalues, vectors = np.linalg.eigh(K)
+            along = vectors.T @ (Y[rows] - kernel.mean(inputs))
+            return np.maximum(eigenvalues, 0.0), np.square(along)
 
         # As in LeafGPs.map: large leaves one by one on all cores, the rest side by side.
         large = [k for k, job in enumerate(jobs) if leaf_rows.sizes[job[0]] > PARALLEL_ROWS]

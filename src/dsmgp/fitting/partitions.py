@@ -5,7 +5,6 @@ Called by :mod:`dsmgp.fitting.fit` before hyperparameters are learned, for leave
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,7 +154,7 @@ def _partition_sizes(rows: RowSource, config: FitConfig) -> list[int]:
     """Return the leaf size of each partition."""
     sizes = list(
         config.leaf_sizes
-        or EFFORTS[config.effort].leaf_sizes(rows.n_rows, config.device.type, config.max_leaf_rows)
+        or EFFORTS[config.effort].leaf_sizes(rows.n_rows, config.device_type, config.max_leaf_rows)
     )
     n_children = config.sum_children
     if n_children is None:
@@ -217,8 +216,8 @@ def _learn_large(
     Large leaves see further than those learned on so far, and may prefer another kernel: all families continue from where they are,
     and leave-one-out decides. None if the best family of small leaves is the best for large ones too.
     """
-    config, n_dims = context.config, rows.data.n_dims
-    if not is_stationary(families[0], n_dims):
+    config = context.config
+    if not is_stationary(families[0]):
         return None, []
     plan = _plan_large(rows, len(families), sizes, config)
     if plan is None:
@@ -230,10 +229,10 @@ def _learn_large(
     # Leaves that were not learned on are the better judges, where there are any.
     taken = {id(leaf) for leaf in learned_on}
     judges = [leaf for leaf in candidates if id(leaf) not in taken] or learned_on
-    kernels = families[0].leaf_kernels(n_dims)
+    kernels = families[0].leaf_kernels
     gps = set_up_leaves(learned_on, kernels, data, config)
-    max_iter = plan.n_iterations(learned_on, config.device.type)
-    large = [copy.deepcopy(family) for family in families]
+    max_iter = plan.n_iterations(learned_on, config.device_type)
+    large = [Family(family.kernel, list(family.processes)) for family in families]
     searches: list[SearchResult] = []
     for family in large:
         searches += learn_family(gps, family, context, max_iter=max_iter)
@@ -268,7 +267,7 @@ def _plan_large(
     rows: RowSource, n_families: int, sizes: Sequence[int], config: FitConfig
 ) -> _LargePlan | None:
     """Plan the largest leaves on which a family can be learned within its share of the seconds; None if there are none."""
-    effort, device, n_rows = EFFORTS[config.effort], config.device.type, rows.n_rows
+    effort, device, n_rows = EFFORTS[config.effort], config.device_type, rows.n_rows
     # Seconds for one iteration, if there are as few iterations as allowed.
     budget = LARGE_SECONDS * effort.budget(device) / LARGE_ITERATIONS[0]
     budget /= GRADIENT * n_families * rows.data.n_outputs

@@ -102,7 +102,7 @@ def choose_outputs(
     for outputs in candidates:
         family = build_family(kernel, sample.with_outputs(outputs), context.config)
         scaled = data.with_outputs(outputs)
-        gps = set_up_leaves(leaves, family.leaf_kernels(data.n_dims), scaled, context.config)
+        gps = set_up_leaves(leaves, family.leaf_kernels, scaled, context.config)
         results = learn_family(
             gps, family, context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE
         )
@@ -165,8 +165,8 @@ def _learn_in_turn(
     for k, kernel in enumerate(kernels):
         family = build_family(kernel, sample, context.config)
         if previous is not None:
-            for process, learned in zip(family.processes, previous.processes, strict=True):
-                process.theta = learned.theta
+            pairs = zip(family.processes, previous.processes, strict=True)
+            family.processes = [process.with_theta(learned.theta) for process, learned in pairs]
         with span(k / len(kernels), (k + 1) / len(kernels), f"trying kernel {kernel}"):
             results = learn_family(
                 gps, family, context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE

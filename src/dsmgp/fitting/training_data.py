@@ -6,26 +6,22 @@ A fit scales its rows once (:class:`TrainingData`), builds kernels in those unit
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range, check_variance
-from dsmgp.experts.backend import LeafKernel
 from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
-from dsmgp.gp.kernels import dominant_periods, set_periods
+from dsmgp.gp.kernels import LeafKernel
+from dsmgp.gp.periods import dominant_periods
 from dsmgp.gp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
-from dsmgp.linalg.tensors import as_tensor
 from dsmgp.tree.columns import Columns
 from dsmgp.tree.nodes import Leaf, Node, leaves
 
@@ -53,7 +49,8 @@ class TrainingData:
     inputs, outputs : InputScaling, OutputScaling
     labels : ndarray of shape (n_rows,)
         Equal for rows with duplicate inputs.
-    device, dtype : where and how precisely the leaf GPs see the rows
+    dtype : {"float64", "float32"}
+        How precisely the leaf GPs see the rows.
     """
 
     X: Array
@@ -62,8 +59,7 @@ class TrainingData:
     inputs: InputScaling
     outputs: OutputScaling
     labels: Index
-    device: torch.device
-    dtype: torch.dtype
+    dtype: str
 
     @classmethod
     def of(cls, X: Array, Y: Array, config: FitConfig, noise: Array | None = None) -> TrainingData:
@@ -75,7 +71,6 @@ class TrainingData:
             InputScaling.of(X, config.standardize),
             OutputScaling.of(Y, config.standardize),
             equal_rows(X),
-            config.executor.driver_device(config.device),
             config.dtype,
         )
 
@@ -92,23 +87,19 @@ class TrainingData:
         return int(self.Y.shape[1])
 
     @cached_property
-    def scaled_X(self) -> Tensor:
+    def scaled_X(self) -> Array:
         """Inputs as the leaf GPs see them, (n_rows, n_dims)."""
-        scaled = check_in_range(self.inputs.to_experts(self.X), "X", self.dtype == torch.float32)
-        return as_tensor(scaled, (self.device, self.dtype))
+        return check_in_range(self.inputs.to_experts(self.X), "X", self.dtype == "float32")
 
     @cached_property
-    def scaled_Y(self) -> Tensor:
+    def scaled_Y(self) -> Array:
         """Outputs as the leaf GPs see them, (n_rows, n_outputs)."""
-        scaled = check_in_range(self.outputs.to_experts(self.Y), "y", self.dtype == torch.float32)
-        return as_tensor(scaled, (self.device, self.dtype))
+        return check_in_range(self.outputs.to_experts(self.Y), "y", self.dtype == "float32")
 
     @cached_property
-    def known_noise(self) -> Tensor | None:
+    def known_noise(self) -> Array | None:
         """Known noise variances as the leaf GPs see them, (n_rows, n_outputs)."""
-        if self.noise is None:
-            return None
-        return as_tensor(self.outputs.noise_to_experts(self.noise), (self.device, self.dtype))
+        return None if self.noise is None else self.outputs.noise_to_experts(self.noise)
 
     @cached_property
     def columns(self) -> Columns:
@@ -123,11 +114,15 @@ class TrainingData:
 
 def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
     """Build the processes of a kernel, one per output, at the values from which learning starts."""
-    single = config.dtype == torch.float32
+    single = config.dtype == "float32"
     variance = 1.0
     if not config.standardize:  # mean variance of the outputs as the leaf GPs see them
         scale = OutputScaling.of(data.Y, True).loading
         variance = check_variance(float(np.square(scale).sum() / data.n_outputs), single)
+    periods = None
+    if isinstance(kernel, str) and "periodic" in kernel:
+        Z, y = data.inputs.to_experts(data.X), data.outputs.to_experts(data.Y)[:, 0]
+        periods = dominant_periods(Z, y)
     process = build_process(
         kernel,
         config.mean,
@@ -136,11 +131,9 @@ def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
         noise_floor=SINGLE_NOISE_FLOOR if single else NOISE_FLOOR,
         spread=data.input_spread,
         variance=variance,
+        periods=periods,
     )
-    if isinstance(kernel, str) and "periodic" in kernel:
-        Z, y = data.inputs.to_experts(data.X), data.outputs.to_experts(data.Y)[:, 0]
-        set_periods(process.kernel, dominant_periods(Z, y))
-    return Family(str(kernel), [copy.deepcopy(process) for _ in range(data.n_outputs)])
+    return Family(str(kernel), [process] * data.n_outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +169,8 @@ def set_up_leaves(
         0.25 * config.memory,
         data.known_noise,
         data.labels,
+        config.device,
+        config.dtype,
     )
 
 
@@ -224,7 +219,7 @@ class InMemoryRows:
         return self.data.with_outputs(outputs), list(leaves)
 
     def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
-        kernels = kernels_by_leaf(tree.families, tree.family, self.data.n_dims)
+        kernels = kernels_by_leaf(tree.families, tree.family)
         data = self.data.with_outputs(outputs)
         return set_up_leaves(leaves(tree.tree), kernels, data, self.config)
 
@@ -232,7 +227,10 @@ class InMemoryRows:
 def check_leaf_memory(largest: int, config: FitConfig) -> None:
     """Refuse a leaf of ``largest`` rows if its matrices do not fit in memory, before anything is allocated."""
     if largest > config.max_leaf_rows:
-        need, limit = LEAF_MATRICES * largest**2 * config.dtype.itemsize, config.leaf_memory
+        need, limit = (
+            LEAF_MATRICES * largest**2 * np.dtype(config.dtype).itemsize,
+            config.leaf_memory,
+        )
         raise ValueError(
             f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
             f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
@@ -22,7 +21,6 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import length_scales
 from dsmgp.fitting.state import FittedState, TrainingRows
-from dsmgp.linalg.tensors import as_tensor
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.tree.nodes import Leaf, Node, Product, leaves, map_leaves
@@ -91,7 +89,7 @@ def add_rows(state: FittedState, X: Array, Y: Array, noise: Array | None) -> Fit
     model, known_noise = state.mixture, _noise_to_experts(state.mixture, noise)
     rows = state.rows.added(X, Y, noise)
     ids = rows.ids[len(state.rows) :]
-    single = model.leaf_posterior.leaf_gps.X.dtype == torch.float32
+    single = model.leaf_posterior.leaf_gps.dtype == "float32"
     scaled = (
         check_in_range(model.inputs.to_experts(X), "X", single),
         check_in_range(model.outputs.to_experts(Y), "y", single),
@@ -179,14 +177,14 @@ def _conditioned(
     """
     model, rows = state.mixture, state.rows
     old = model.leaf_posterior
-    like, labels = old.leaf_gps.X, equal_rows(rows.X)
+    labels = equal_rows(rows.X)
     known_noise = _noise_to_experts(model, rows.noise)
     leaf_gps = old.leaf_gps.rebuild(
         leaves(tree),
-        as_tensor(model.inputs.to_experts(rows.X), like),
-        as_tensor(model.outputs.to_experts(rows.Y), like),
+        model.inputs.to_experts(rows.X),
+        model.outputs.to_experts(rows.Y),
         [[kernels[k] for k in origin] for kernels in old.leaf_gps.kernels],
-        None if known_noise is None else as_tensor(known_noise, like),
+        known_noise,
         labels,
     )
     kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]

@@ -1,153 +1,122 @@
-"""Kernels by name, and kernels that users pass in: GPyTorch modules with constraints, priors and starting values.
+"""Kernels in closed form: covariances of the rows of one leaf, and gradients through them, in NumPy.
 
-To add a kernel, enter its GPyTorch class in ``NAMED_KERNELS``. If it has a closed form in
-:mod:`dsmgp.gp.stationary`, enter it in ``KERNELS`` and map it there.
+A *leaf kernel* is the structure of a GP prior (kernel, mean and noise) without its hyperparameters, which are a vector of
+*kernel parameters*. ``leaf_kernel.at(parameters)`` is the prior itself. The backends compute many leaves at once
+(:mod:`dsmgp.experts.numba_backend`, :mod:`dsmgp.experts.torch_backend`); what is written here is the reference for them, and
+serves online updates, change points, joint predictions and every kernel that has no compiled form.
+
+With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, a stationary ARD kernel is
+``outputscale * k(r2)``. For ``W = 2 dL/dK`` all of them share the gradient
+
+    dL / d log lengthscale_d = sum_ij W_ij outputscale (-dk/dr2) (z_id - z_jd)^2.
+
+To add a kernel, write a function of ``r2`` like :func:`_rbf` and enter it in ``STATIONARY``.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-from gpytorch.constraints import Positive
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    MaternKernel,
-    PeriodicKernel,
-    ProductKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
-from gpytorch.priors import LogNormalPrior
-from scipy.signal import lombscargle
-from torch import Tensor
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.autograd import one_at_a_time
-from dsmgp.linalg.threads import Threads
 
 __all__ = [
-    "KERNELS",
+    "MEANS",
     "NAMED_KERNELS",
-    "build_kernel",
-    "dominant_periods",
+    "STATIONARY",
+    "BoundKernel",
+    "BoundLeafKernel",
+    "Kernel",
+    "KernelTerm",
+    "LeafKernel",
+    "Pullback",
+    "StationaryKernel",
+    "SumKernel",
+    "Term",
     "kernel_parts",
-    "set_periods",
 ]
 
-KERNELS: dict[str, Any] = {
-    "rbf": RBFKernel,
-    "matern12": lambda **options: MaternKernel(nu=0.5, **options),
-    "matern32": lambda **options: MaternKernel(nu=1.5, **options),
-    "matern52": lambda **options: MaternKernel(nu=2.5, **options),
-    "rq": RQKernel,
+#: Takes ``W = 2 dL/dK``, ``dL/dmean`` and ``tr W`` (with noise that differs between rows: its sum over rows in units of the
+#: kernel's noise); returns the gradient by the kernel parameters, (n_parameters,).
+Pullback = Callable[[Array, Array, float], Array]
+# Computes -dk/dr2, which covariances do not need.
+Slope = Callable[[], Array]
+# Takes squared distances, which it may overwrite, and a shape; returns k and its slope.
+Radial = Callable[[Array, float], tuple[Array, Slope]]
+
+# Squared norms up to which rounding errors of a product do not matter to a kernel that is smooth in r2.
+HARMLESS_NORM = 1e4
+
+#: Prior means by name.
+MEANS = ("zero", "constant", "linear")
+
+
+def _rbf(r2: Array, shape: float) -> tuple[Array, Slope]:
+    """``exp(-r2 / 2)``."""
+    r2 *= -0.5
+    k = np.exp(r2, out=r2)
+    return k, lambda: 0.5 * k
+
+
+def _matern12(r2: Array, shape: float) -> tuple[Array, Slope]:
+    """``exp(-r)``."""
+    r = np.sqrt(r2, out=r2)
+    k = np.negative(r)
+    np.exp(k, out=k)
+    return k, lambda: np.divide(0.5 * k, r, out=np.zeros_like(k), where=r > 0)
+
+
+def _matern32(r2: Array, shape: float) -> tuple[Array, Slope]:
+    """``(1 + a) exp(-a)`` with ``a = sqrt(3) r``."""
+    a = np.sqrt(r2, out=r2)
+    a *= math.sqrt(3.0)
+    decay = np.negative(a)
+    np.exp(decay, out=decay)
+    a += 1.0
+    a *= decay
+    return a, lambda: 1.5 * decay
+
+
+def _matern52(r2: Array, shape: float) -> tuple[Array, Slope]:
+    """``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) r``."""
+    a = np.sqrt(r2, out=r2)
+    a *= math.sqrt(5.0)
+    decay = np.negative(a)
+    np.exp(decay, out=decay)
+    linear = 1.0 + a
+    linear *= decay
+    np.square(a, out=a)
+    a *= decay
+    a /= 3.0
+    a += linear
+    return a, lambda: (5.0 / 6.0) * linear
+
+
+def _rq(r2: Array, shape: float) -> tuple[Array, Slope]:
+    """Rational quadratic: ``(1 + r2 / (2 shape))^-shape``."""
+    r2 /= 2.0 * shape
+    r2 += 1.0
+    k = r2**-shape
+    return k, lambda: 0.5 * k / r2
+
+
+#: Stationary kernels by name.
+STATIONARY: dict[str, Radial] = {
+    "rbf": _rbf,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+    "rq": _rq,
 }
-#: All kernels that have a name; those beyond KERNELS have no closed form here, and are computed by autograd.
-NAMED_KERNELS: dict[str, Any] = {
-    **KERNELS,
-    "periodic": lambda **options: _periodic(**options),
-}
-# Rows that a periodogram is computed from, and frequencies tried for each period that fits into the range.
-MOST_ROWS, PER_PERIOD = 2000, 4
-
-
-def build_kernel(kernel: str | Kernel, n_dims: int, spread: Tensor, variance: float) -> Kernel:
-    """Return a kernel with an output scale, at starting values.
-
-    Parameters
-    ----------
-    kernel : str or gpytorch.kernels.Kernel
-        A name, a sum of names such as "matern32+periodic", or a module, which is copied.
-    n_dims : int
-    spread : Tensor of shape (n_dims,)
-        Standard deviation of each input, the unit of its length scale.
-    variance : float
-        Variance of the output, at which output scales start.
-    """
-    if isinstance(kernel, str):
-        parts = kernel_parts(kernel)
-        if len(parts) == 1:
-            return _named_kernel(parts[0], n_dims, spread, variance)
-        share = variance / len(parts)
-        return AdditiveKernel(*(_named_kernel(part, n_dims, spread, share) for part in parts))
-    if not isinstance(kernel, Kernel):
-        raise ValueError(
-            f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))} or a gpytorch kernel, "
-            f"got {kernel!r}"
-        )
-    copied = copy.deepcopy(kernel).double()
-    diagonal = _check_kernel(copied, n_dims).diagonal()
-    composed = isinstance(copied, (ScaleKernel, AdditiveKernel, ProductKernel))
-    if not composed and bool((diagonal == 1.0).all()):
-        # A kernel whose variance is one whatever its parameters gets an output scale.
-        copied = ScaleKernel(copied).double()
-        copied.outputscale = torch.tensor(variance, dtype=torch.float64)
-    return copied
-
-
-def _named_kernel(name: str, n_dims: int, spread: Tensor, variance: float) -> ScaleKernel:
-    # Length scales are learned best on a logarithmic scale. Distances grow with sqrt(n_dims), and so do plausible
-    # length scales (Hvarfner et al. 2024).
-    middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + spread.log()
-    prior = LogNormalPrior(middle, torch.full_like(middle, math.sqrt(3.0)))
-    base = NAMED_KERNELS[name](
-        ard_num_dims=n_dims, lengthscale_constraint=_log_positive(), lengthscale_prior=prior
-    )
-    built = ScaleKernel(
-        base,
-        outputscale_constraint=_log_positive(),
-        outputscale_prior=LogNormalPrior(math.log(variance), 2.0),
-    ).double()
-    built.base_kernel.lengthscale = 0.5 * math.sqrt(n_dims) * spread
-    built.outputscale = torch.tensor(variance, dtype=torch.float64)
-    return built
-
-
-def _periodic(**options: Any) -> PeriodicKernel:
-    kernel = PeriodicKernel(period_length_constraint=_log_positive(), **options)
-    # A prior given to the constructor comes with functions that cannot be pickled.
-    kernel.register_prior(
-        "period_length_prior", LogNormalPrior(0.0, 2.0), _period_length, _set_period_length
-    )
-    return kernel
-
-
-def _period_length(kernel: PeriodicKernel) -> Tensor:
-    return kernel.period_length
-
-
-def _set_period_length(kernel: PeriodicKernel, value: Tensor) -> None:
-    kernel.period_length = value
-
-
-def _check_kernel(kernel: Kernel, n_dims: int) -> Tensor:
-    """Return the covariance of two rows; refuse a kernel that cannot be evaluated or is not of one output."""
-    probe = torch.stack([torch.zeros(n_dims), torch.ones(n_dims)]).double()
-
-    def evaluated(kernel: Kernel) -> Tensor:
-        with torch.no_grad(), one_at_a_time():
-            return kernel(probe).to_dense()
-
-    try:
-        # On a thread with one core: GPyTorch may factorise even here, for which torch starts OpenMP threads, and in
-        # a child forked from a process that had some it would wait for them forever.
-        (covariance,) = Threads().map(evaluated, [kernel])
-    except Exception as error:
-        raise ValueError(
-            f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
-            "ard_num_dims and active_dims"
-        ) from error
-    if covariance.shape != (2, 2):
-        raise ValueError(
-            f"expected a kernel with one output and no batch shape, got covariance shape "
-            f"{tuple(covariance.shape)} for 2 rows"
-        )
-    return covariance
+#: All kernels that have a name, those entered in ``STATIONARY`` later included.
+NAMED_KERNELS: ChainMap[str, Any] = ChainMap({"periodic": None}, STATIONARY)
 
 
 def kernel_parts(name: str) -> list[str]:
@@ -162,41 +131,392 @@ def kernel_parts(name: str) -> list[str]:
     return parts
 
 
-def dominant_periods(X: Array, y: Array) -> Array:
-    """Return the period of y along each input with the largest power in the Lomb-Scargle periodogram, (n_dims,).
+@dataclass(frozen=True)
+class Term:
+    """A scaled kernel, one term of a sum. Its kernel parameters are length scales, output scale, then shape or periods.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`NAMED_KERNELS`.
+    columns : tuple of int
+        Inputs that it depends on.
+    """
+
+    kind: str
+    columns: tuple[int, ...]
+
+    @property
+    def n_extra(self) -> int:
+        """Number of parameters after the output scale: the shape of "rq", the periods of "periodic"."""
+        return {"rq": 1, "periodic": len(self.columns)}.get(self.kind, 0)
+
+    @property
+    def n_parameters(self) -> int:
+        return len(self.columns) + 1 + self.n_extra
+
+    def covariance(self, A: Array, B: Array, parameters: Array) -> Array:
+        """Return the covariance of f between rows of A and of B."""
+        lengthscale, scale, extra = self._split(parameters)
+        columns = list(self.columns)
+        if self.kind == "periodic":
+            return np.asarray(
+                scale * np.exp(-2.0 * self._sines(A, B, lengthscale, extra).sum(axis=0))
+            )
+        a, b = (rows[:, columns] / lengthscale for rows in (A, B))
+        k, _ = STATIONARY[self.kind](cdist(a, b, "sqeuclidean"), _shape(extra))
+        k *= scale
+        return k
+
+    def with_gradient(self, X: Array, parameters: Array) -> tuple[Array, Callable[[Array], Array]]:
+        """Return the covariance of f at rows of X, and the function from ``W = 2 dL/dK`` to the gradient of L by the parameters."""
+        if self.kind == "periodic":
+            return self._periodic_with_gradient(X, parameters)
+        lengthscale, scale, extra = self._split(parameters)
+        Z = X[:, list(self.columns)] / lengthscale
+        r2 = cdist(Z, Z, "sqeuclidean")
+        u = r2 / (2.0 * extra[0]) if self.kind == "rq" else None
+        k, slope = STATIONARY[self.kind](r2, _shape(extra))
+
+        def gradient(W: Array) -> Array:
+            G = slope()
+            G *= W
+            by_lengthscale = _weighted_squares(G, Z, self.kind != "matern12") * scale / lengthscale
+            after = [0.5 * np.vdot(W, k)]
+            if u is not None:
+                after.append(0.5 * scale * np.vdot(W, k * (u / (1.0 + u) - np.log1p(u))))
+            return np.concatenate([by_lengthscale, after])
+
+        return scale * k, gradient
+
+    def _periodic_with_gradient(
+        self, X: Array, parameters: Array
+    ) -> tuple[Array, Callable[[Array], Array]]:
+        lengthscale, scale, period = self._split(parameters)
+        sines = self._sines(X, X, lengthscale, period)
+        K = scale * np.exp(-2.0 * sines.sum(axis=0))
+
+        def gradient(W: Array) -> Array:
+            WK, by_lengthscale, by_period = W * K, np.empty(len(period)), np.empty(len(period))
+            for d, column in enumerate(self.columns):
+                angle = (math.pi / period[d]) * np.subtract.outer(X[:, column], X[:, column])
+                by_lengthscale[d] = np.vdot(WK, sines[d]) / lengthscale[d]
+                by_period[d] = np.vdot(WK, np.sin(2.0 * angle) * angle) / (
+                    lengthscale[d] * period[d]
+                )
+            return np.concatenate([by_lengthscale, [0.5 * WK.sum() / scale], by_period])
+
+        return K.copy(), gradient
+
+    def _split(self, parameters: Array) -> tuple[Array, float, Array]:
+        n = len(self.columns)
+        return parameters[:n], float(parameters[n]), parameters[n + 1 :]
+
+    def _sines(self, A: Array, B: Array, lengthscale: Array, period: Array) -> Array:
+        """``sin(pi (a - b) / period)^2 / lengthscale``, (n_columns, rows of A, rows of B)."""
+        columns = list(self.columns)
+        difference = A[:, columns].T[:, :, None] - B[:, columns].T[:, None, :]
+        angle = (math.pi / period)[:, None, None] * difference
+        return np.asarray(np.square(np.sin(angle)) / lengthscale[:, None, None])
+
+
+def _weighted_squares(G: Array, Z: Array, smooth: bool) -> Array:
+    """Return ``sum_ij G_ij (z_id - z_jd)^2`` for every column d.
+
+    One matrix product, ``2 sum_i z_id (g_i z_id - (G Z)_id)`` with ``g_i = sum_j G_ij``, unless that would cancel.
+    """
+    Z = Z - np.median(Z, axis=0)
+    if smooth and np.square(Z).sum(axis=1).max(initial=0.0) < HARMLESS_NORM:
+        return 2.0 * (Z * (G.sum(axis=1)[:, None] * Z - G @ Z)).sum(axis=0)
+    sums, square = np.empty(Z.shape[1]), np.empty_like(G)
+    for d, z in enumerate(Z.T):
+        np.subtract.outer(z, z, out=square)
+        np.square(square, out=square)
+        sums[d] = np.vdot(G, square)
+    return sums
+
+
+def _shape(extra: Array) -> float:
+    return float(extra[0]) if len(extra) else math.nan
+
+
+class BoundLeafKernel(Protocol):
+    """Kernel, mean and noise of a leaf at their hyperparameters."""
+
+    @property
+    def noise(self) -> float:
+        """Noise variance."""
+
+    def mean(self, X: Array) -> Array:
+        """Return the prior mean at rows of X, (n,)."""
+
+    def variance(self, X: Array) -> Array:
+        """Return the prior variance of f at rows of X, (n,)."""
+
+    def cross(self, A: Array, B: Array) -> Array:
+        """Return the covariance of f between rows of A and of B, (rows of A, rows of B)."""
+
+    def covariance(self, X: Array) -> tuple[Array, Pullback]:
+        """Return the covariance of f at rows of X, and the function that takes gradients back through it."""
+
+
+class LeafKernel(Protocol):
+    """The structure of kernel, mean and noise of a leaf, without hyperparameters; hashable."""
+
+    @property
+    def batched(self) -> bool:
+        """Whether the torch backend computes many leaves at once."""
+
+    def at(self, kernel_parameters: Array) -> BoundLeafKernel:
+        """Return the kernel at given hyperparameters, (n_parameters,)."""
+
+
+@dataclass(frozen=True)
+class StationaryKernel:
+    """A scaled stationary ARD kernel with a named mean; the backends have it in compiled code and in batches.
+
+    The kernel parameters are: length scales, output scale, shape (rq only), parameters of the mean (constant: the
+    constant; linear: weights and bias), noise variance.
+
+    Attributes
+    ----------
+    kind : {"rbf", "matern12", "matern32", "matern52", "rq"}
+    columns : tuple of int
+        Inputs that the kernel depends on.
+    mean_kind : {"zero", "constant", "linear"}
+    """
+
+    kind: str
+    columns: tuple[int, ...]
+    mean_kind: str
+    batched = True
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (Term(self.kind, self.columns),)
+
+    @property
+    def output_scales(self) -> list[int]:
+        """Where the output scale stands among the kernel parameters."""
+        return [len(self.columns)]
+
+    def at(self, kernel_parameters: Array) -> BoundKernel:
+        return BoundKernel(self.terms, self.mean_kind, kernel_parameters)
+
+
+@dataclass(frozen=True)
+class SumKernel:
+    """A sum of scaled kernels, or a single one that is not stationary ARD, with a named mean.
+
+    The kernel parameters are: those of each term, parameters of the mean, noise variance.
+    """
+
+    terms: tuple[Term, ...]
+    mean_kind: str
+    batched = True
+
+    @property
+    def output_scales(self) -> list[int]:
+        """Where the output scales of the terms stand among the kernel parameters."""
+        ends = np.cumsum([term.n_parameters for term in self.terms])
+        pairs = zip(self.terms, ends, strict=True)
+        return [int(end) - term.n_extra - 1 for term, end in pairs]
+
+    def at(self, kernel_parameters: Array) -> BoundKernel:
+        return BoundKernel(self.terms, self.mean_kind, kernel_parameters)
+
+
+class BoundKernel:
+    """A sum of terms with a named mean, at its hyperparameters: a :class:`BoundLeafKernel`.
+
+    Parameters
+    ----------
+    terms : tuple of Term
+    mean_kind : str
+    kernel_parameters : ndarray of shape (n_parameters,)
+    """
+
+    def __init__(self, terms: tuple[Term, ...], mean_kind: str, kernel_parameters: Array) -> None:
+        self.terms, self.mean_kind = terms, mean_kind
+        ends = np.cumsum([term.n_parameters for term in terms])
+        *self._of_terms, after = np.split(np.asarray(kernel_parameters), ends)
+        self._mean_parameters, self.noise = after[:-1], float(after[-1])
+
+    def mean(self, X: Array) -> Array:
+        if self.mean_kind == "zero":
+            return np.zeros(len(X))
+        if self.mean_kind == "constant":
+            return np.full(len(X), self._mean_parameters[0])
+        return np.asarray(X @ self._mean_parameters[:-1] + self._mean_parameters[-1])
+
+    def variance(self, X: Array) -> Array:
+        scales = (p[len(t.columns)] for t, p in zip(self.terms, self._of_terms, strict=True))
+        return np.full(len(X), sum(scales))
+
+    def cross(self, A: Array, B: Array) -> Array:
+        pairs = zip(self.terms, self._of_terms, strict=True)
+        matrices = [term.covariance(A, B, parameters) for term, parameters in pairs]
+        return matrices[0] if len(matrices) == 1 else np.sum(matrices, axis=0)
+
+    def covariance(self, X: Array) -> tuple[Array, Pullback]:
+        pairs = zip(self.terms, self._of_terms, strict=True)
+        matrices, gradients = zip(
+            *(term.with_gradient(X, parameters) for term, parameters in pairs), strict=True
+        )
+
+        def pullback(W: Array, mean_gradient: Array, tr_W: float) -> Array:
+            of_terms = [gradient(W) for gradient in gradients]
+            return np.concatenate([*of_terms, self._by_mean(X, mean_gradient), [0.5 * tr_W]])
+
+        return matrices[0] if len(matrices) == 1 else np.sum(matrices, axis=0), pullback
+
+    def _by_mean(self, X: Array, mean_gradient: Array) -> Array:
+        """Gradient by the parameters of the mean."""
+        if self.mean_kind == "zero":
+            return np.empty(0)
+        if self.mean_kind == "constant":
+            return mean_gradient.sum(keepdims=True)
+        return np.append(mean_gradient @ X, mean_gradient.sum())
+
+
+# Kernels with their values, as users see them
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTerm:
+    """One term of a :class:`Kernel`.
+
+    Attributes
+    ----------
+    name : str
+        One of :data:`NAMED_KERNELS`.
+    lengthscale : ndarray of shape (n_dims,)
+    outputscale : float
+        Prior variance of the function.
+    alpha : float, optional
+        Shape of "rq".
+    period : ndarray of shape (n_dims,), optional
+        Periods of "periodic".
+    """
+
+    name: str
+    lengthscale: Array
+    outputscale: float
+    alpha: float | None = None
+    period: Array | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("lengthscale", "period"):
+            value: ArrayLike | None = getattr(self, field)
+            if value is not None:
+                array = np.atleast_1d(np.array(value, dtype=np.float64))
+                array.flags.writeable = False
+                object.__setattr__(self, field, array)
+
+    def __repr__(self) -> str:
+        values = {
+            "lengthscale": np.array2string(self.lengthscale, precision=4, separator=", "),
+            "outputscale": f"{self.outputscale:.4g}",
+        }
+        if self.alpha is not None:
+            values["alpha"] = f"{self.alpha:.4g}"
+        if self.period is not None:
+            values["period"] = np.array2string(self.period, precision=4, separator=", ")
+        return f"{self.name}({', '.join(f'{key}={value}' for key, value in values.items())})"
+
+    @property
+    def parameters(self) -> Array:
+        """The kernel parameters of the term."""
+        extra = [] if self.alpha is None else [self.alpha]
+        extra = extra if self.period is None else [*extra, *self.period]
+        return np.array([*self.lengthscale, self.outputscale, *extra])
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A named kernel, or a sum of them, with the values of its hyperparameters, in the units of the leaf GPs.
+
+    It is what ``kernel_`` returns; passed as ``kernel=`` it is where learning starts.
+
+    Attributes
+    ----------
+    terms : tuple of KernelTerm
 
     Examples
     --------
-    >>> x = np.linspace(0, 10, 300)
-    >>> print(dominant_periods(x[:, None], np.sin(2 * np.pi * x / 1.7)).round(1))
-    [1.7]
+    >>> kernel = Kernel((KernelTerm("rbf", lengthscale=[0.5, 2.0], outputscale=1.5),))
+    >>> kernel
+    rbf(lengthscale=[0.5, 2. ], outputscale=1.5)
+    >>> print(kernel([[0.0, 0.0], [0.5, 0.0]]).round(3))
+    [[1.5  0.91]
+     [0.91 1.5 ]]
     """
-    periods = np.empty(X.shape[1])
-    stride = -(-len(X) // MOST_ROWS)
-    for k, column in enumerate(X.T):
-        order = np.argsort(column, kind="stable")
-        # A contiguous stretch: thinning out the rows would hide short periods.
-        rows = order[: len(order) // stride] if stride > 1 else order
-        x, z = column[rows], y[rows]
-        span = np.ptp(x)
-        n_distinct = len(np.unique(x))
-        if span <= 0 or n_distinct < 6:
-            periods[k] = 1.0
-            continue
-        trend = np.polynomial.Polynomial.fit(x, z, 1)
-        most = n_distinct // 2  # the Nyquist limit
-        cycles = np.arange(PER_PERIOD, PER_PERIOD * most) / PER_PERIOD
-        power = lombscargle(x, z - trend(x), 2.0 * np.pi * cycles / span)
-        periods[k] = span / cycles[int(np.argmax(power))]
-    return periods
 
+    terms: tuple[KernelTerm, ...]
 
-def set_periods(kernel: Kernel, periods: Array) -> None:
-    """Set the period lengths of every periodic part of a kernel."""
-    for module in kernel.modules():
-        if isinstance(module, PeriodicKernel):
-            module.period_length = torch.from_numpy(periods).reshape(module.period_length.shape)
+    @classmethod
+    def of(cls, terms: Sequence[Term], kernel_parameters: Array) -> Kernel:
+        """Return the kernel at the leading kernel parameters of a leaf kernel with these terms."""
+        ends = np.cumsum([term.n_parameters for term in terms])
+        parts = np.split(np.asarray(kernel_parameters)[: ends[-1]], ends[:-1])
+        values = []
+        for term, parameters in zip(terms, parts, strict=True):
+            n = len(term.columns)
+            extra: dict[str, Any] = {}
+            if term.kind == "rq":
+                extra["alpha"] = float(parameters[n + 1])
+            elif term.kind == "periodic":
+                extra["period"] = parameters[n + 1 :]
+            values.append(KernelTerm(term.kind, parameters[:n], float(parameters[n]), **extra))
+        return cls(tuple(values))
 
+    @property
+    def name(self) -> str:
+        """Its name, as it may be passed to the estimator: "matern52", "matern32+periodic"."""
+        return "+".join(term.name for term in self.terms)
 
-def _log_positive() -> Positive:
-    return Positive(transform=torch.exp, inv_transform=torch.log)
+    @property
+    def n_dims(self) -> int:
+        return len(self.terms[0].lengthscale)
+
+    @property
+    def lengthscale(self) -> Array:
+        """Length scales of a kernel of one term, (n_dims,)."""
+        return self._only.lengthscale
+
+    @property
+    def outputscale(self) -> float:
+        """Prior variance of the function, summed over terms."""
+        return float(sum(term.outputscale for term in self.terms))
+
+    @property
+    def _only(self) -> KernelTerm:
+        if len(self.terms) > 1:
+            raise AttributeError(
+                f"{self.name} has several terms, each with length scales; see terms"
+            )
+        return self.terms[0]
+
+    def __call__(self, A: ArrayLike, B: ArrayLike | None = None) -> Array:
+        """Return the covariance of f between the rows of A and of B, or of A."""
+        a = np.atleast_2d(np.asarray(A, dtype=np.float64))
+        b = a if B is None else np.atleast_2d(np.asarray(B, dtype=np.float64))
+        for rows in (a, b):
+            if rows.ndim != 2 or rows.shape[1] != self.n_dims:
+                raise ValueError(
+                    f"expected rows with {self.n_dims} columns, as many as the kernel has length scales, "
+                    f"got {rows.shape[-1]}"
+                )
+        columns = tuple(range(self.n_dims))
+        return np.sum(
+            [Term(t.name, columns).covariance(a, b, t.parameters) for t in self.terms], axis=0
+        )
+
+    def to_gpytorch(self) -> Any:
+        """Return the same kernel as a GPyTorch module; needs ``dsmgp[torch]``."""
+        from dsmgp.gp.gpytorch_kernels import gpytorch_kernel
+
+        return gpytorch_kernel(self)
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.terms))

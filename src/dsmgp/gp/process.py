@@ -1,50 +1,41 @@
 """The GP prior that leaves share: mean, kernel and Gaussian noise, with hyperparameters as vectors.
 
-It is written in GPyTorch's kernels, means, constraints and priors. Two vectors describe its hyperparameters:
+Two vectors describe the hyperparameters of a :class:`Process`:
 
-* ``theta``, the raw parameters without constraints that GPyTorch optimises;
-* ``kernel_parameters``, the numbers that the covariance of a leaf is computed from (see
-  :class:`~dsmgp.gp.stationary.StationaryKernel`). Leaves return their gradients in these, and
-  :meth:`Process.pull_back` takes the sum over leaves back to ``theta`` in one step.
+* ``theta``, unconstrained, which is optimised;
+* ``kernel_parameters``, the numbers that the covariance of a leaf is computed from (:mod:`dsmgp.gp.kernels`). Leaves return
+  their gradients in these, and :meth:`Process.pull_back` takes the sum over leaves back to ``theta`` in one step.
+
+:class:`~dsmgp.gp.named_process.NamedProcess` is the process of named kernels and means, in NumPy. GPyTorch modules that users pass in are adapted to the same
+interface by :class:`dsmgp.gp.gpytorch_process.GPyTorchProcess`. Processes are immutable.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import gpytorch
 import numpy as np
-import torch
-from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, ScaleKernel
-from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from numpy.typing import ArrayLike
-from torch import Tensor
 
-from dsmgp._util.arrays import Index
-from dsmgp.gp.autograd import AutogradKernel, flatten
-from dsmgp.gp.kernels import build_kernel
-from dsmgp.gp.means import build_mean
-from dsmgp.gp.stationary import StationaryKernel
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.machine import require_torch
+from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, Kernel, LeafKernel, kernel_parts
+from dsmgp.gp.named_process import ParameterBlock, build_named_process
 
 __all__ = [
     "NOISE_FLOOR",
     "SINGLE_NOISE_FLOOR",
     "Family",
-    "LeafKernel",
     "Process",
     "build_process",
-    "closed_form",
     "kernels_by_leaf",
     "parameters_by_leaf",
 ]
 
-#: What computes the covariance of a leaf.
-LeafKernel = StationaryKernel | AutogradKernel
 # Least noise variance relative to the variance of the output: duplicate inputs then still give a matrix that can be
 # factorised.
 NOISE_FLOOR = 1e-6
@@ -54,128 +45,61 @@ SINGLE_NOISE_FLOOR = 1e-4
 START_NOISE = 0.1
 
 
-class Process(torch.nn.Module):
-    """Mean, kernel and Gaussian noise of a leaf.
+class Process(Protocol):
+    """Mean, kernel and Gaussian noise of a leaf at their hyperparameters; immutable.
 
-    Parameters
+    Methods that take a ``theta`` evaluate at it, at one vector (n_parameters,) or a table of them (n, n_parameters), and return results
+    for each row; they do not depend on the process's own.
+
+    Attributes
     ----------
-    mean : gpytorch.means.Mean
-    kernel : gpytorch.kernels.Kernel
-    likelihood : gpytorch.likelihoods.GaussianLikelihood
+    theta : ndarray of shape (n_parameters,)
+        Unconstrained hyperparameters.
+    leaf_kernel : LeafKernel
+        What computes the covariance of a leaf.
     """
 
-    def __init__(
-        self, mean: Mean, kernel: Kernel, likelihood: gpytorch.likelihoods.GaussianLikelihood
-    ) -> None:
-        super().__init__()
-        self.mean = mean
-        self.kernel = kernel
-        self.likelihood = likelihood
+    @property
+    def theta(self) -> Array: ...
+
+    @property
+    def leaf_kernel(self) -> LeafKernel: ...
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each entry of theta: "noise", "mean", or that of the kernel's parameter ("lengthscale", ...)."""
 
     @property
     def noise(self) -> float:
         """Noise variance."""
-        return float(self.likelihood.noise.detach())
-
-    def trainable(self) -> list[torch.nn.Parameter]:
-        """Return the parameters that are learned."""
-        return [p for p in self.parameters() if p.requires_grad]
 
     @property
-    def theta(self) -> Tensor:
-        """Raw trainable parameters as one vector, a copy."""
-        flat = [p.detach().reshape(-1) for p in self.trainable()]
-        return torch.cat(flat) if flat else _empty()
+    def kernel(self) -> Any:
+        """The kernel with its hyperparameters, in a readable form: a :class:`~dsmgp.gp.kernels.Kernel` or GPyTorch's."""
 
-    @theta.setter
-    def theta(self, vector: Tensor) -> None:
-        start = 0
-        with torch.no_grad():
-            for p in self.trainable():
-                p.copy_(vector[start : start + p.numel()].reshape(p.shape))
-                start += p.numel()
+    def with_theta(self, theta: Array) -> Process:
+        """Return the same process at other hyperparameters."""
 
-    def leaf_kernel(self, n_dims: int) -> LeafKernel:
-        """Return what computes the covariance of a leaf: a closed form if there is one, else autograd."""
-        return closed_form(self, n_dims) or AutogradKernel(self)
+    def kernel_parameters(self, theta: Array | None = None) -> Array:
+        """Return the kernel parameters, by default at the process's own theta, (..., n_kernel_parameters)."""
 
-    def kernel_parameters(self, leaf_kernel: LeafKernel) -> Tensor:
-        """Return the vector of parameters of a leaf kernel, as a differentiable function of ``theta``."""
-        if isinstance(leaf_kernel, AutogradKernel):
-            return torch.cat([p.reshape(-1) for p in self.trainable()] or [_empty()])
-        base = self.kernel.base_kernel
-        n_dims = len(leaf_kernel.columns)
-        parts = [base.lengthscale.reshape(-1).expand(n_dims), self.kernel.outputscale]
-        if leaf_kernel.kind == "rq":
-            parts.append(base.alpha)
-        if leaf_kernel.mean_kind == "constant":
-            parts.append(self.mean.constant)
-        elif leaf_kernel.mean_kind == "linear":
-            parts += [self.mean.weights, self.mean.bias]
-        parts.append(self.likelihood.noise)
-        return torch.cat([part.reshape(-1) for part in parts])
+    def pull_back(self, theta: Array, gradient: Array) -> Array:
+        """Return gradients by theta of functions, given those by the kernel parameters."""
 
-    def pull_back(self, leaf_kernel: LeafKernel, gradient: Tensor) -> Tensor:
-        """Return the gradient by ``theta`` of a function, given that by the kernel parameters."""
-        if isinstance(leaf_kernel, AutogradKernel):
-            return gradient
-        parameters = self.trainable()
-        if not parameters:
-            return _empty()
-        vector = self.kernel_parameters(leaf_kernel)
-        by_parameter = torch.autograd.grad(
-            vector, parameters, gradient.to(vector), allow_unused=True
-        )
-        return flatten(by_parameter, parameters)
+    def noise_and_gradient(self, theta: Array) -> tuple[Array, Array]:
+        """Return noise variances, and their gradients by theta."""
 
-    def rescale(self, factor: float) -> bool:
-        """Multiply signal and noise variance by a factor, both or neither.
+    def log_prior(self, theta: Array) -> tuple[Array, Array]:
+        """Return the log density of the priors, and its gradients by theta."""
 
-        Returns
-        -------
-        bool
-            False if a parameter is fixed, or a constraint forbids its new value. Noise stays above its floor.
+    def has_prior(self, columns: Index) -> bool:
+        """Whether any prior depends on any of these entries of theta."""
+
+    def rescaled(self, factor: float) -> Process | None:
+        """Return the process with signal and noise variance multiplied by a factor; noise stays above its floor.
+
+        None if a parameter is fixed, or a constraint forbids its new value.
         """
-        bound = self.likelihood.noise_covar.raw_noise_constraint
-        raw = (self.kernel.raw_outputscale, self.likelihood.noise_covar.raw_noise)
-        signal = self.kernel.outputscale.detach() * factor
-        noise = torch.tensor(
-            max(self.noise * factor, 1.001 * float(bound.lower_bound)), dtype=torch.float64
-        )
-        allowed = self.kernel.raw_outputscale_constraint.check(signal) and bound.check(noise)
-        if not allowed or not all(parameter.requires_grad for parameter in raw):
-            return False
-        self.kernel.outputscale = signal
-        self.likelihood.noise = noise
-        return True
-
-    def log_prior(self) -> tuple[float, Tensor]:
-        """Return the log density of the priors, and its gradient by ``theta``."""
-        parameters = self.trainable()
-        if not parameters:
-            return 0.0, _empty()
-        density = self.prior_log_density()
-        if not density.requires_grad:
-            return float(density), torch.zeros_like(self.theta)
-        by_parameter = torch.autograd.grad(density, parameters, allow_unused=True)
-        return float(density.detach()), flatten(by_parameter, parameters)
-
-    def prior_log_density(self) -> Tensor:
-        """Return the log density of the priors of the modules, as a differentiable function of ``theta``."""
-        terms = [
-            prior.log_prob(closure(module)).sum()
-            for _, module, prior, closure, _ in self.named_priors()
-        ]
-        return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
-
-    def named_priors(self) -> Iterator[Any]:
-        """Yield the priors of mean, kernel and likelihood, as GPyTorch does."""
-        for name in ("mean", "kernel", "likelihood"):
-            yield from getattr(self, name).named_priors()
-
-
-def _empty() -> Tensor:
-    return torch.empty(0, dtype=torch.float64)
 
 
 @dataclass
@@ -193,46 +117,45 @@ class Family:
     kernel: str
     processes: list[Process]
 
-    def leaf_kernels(self, n_dims: int) -> list[LeafKernel]:
-        """Return the kernel of each output."""
-        return [process.leaf_kernel(n_dims) for process in self.processes]
+    @property
+    def leaf_kernels(self) -> list[LeafKernel]:
+        """The kernel of each output."""
+        return [process.leaf_kernel for process in self.processes]
 
-    def kernel_parameters(self, n_dims: int) -> list[Tensor]:
-        """Return the kernel parameters of each output."""
-        kernels = self.leaf_kernels(n_dims)
-        return [
-            p.kernel_parameters(k).detach() for p, k in zip(self.processes, kernels, strict=True)
-        ]
+    @property
+    def kernel_parameters(self) -> list[Array]:
+        """The kernel parameters of each output."""
+        return [process.kernel_parameters() for process in self.processes]
 
 
-def kernels_by_leaf(
-    families: Sequence[Family], family: Index, n_dims: int
-) -> list[list[LeafKernel]]:
+def kernels_by_leaf(families: Sequence[Family], family: Index) -> list[list[LeafKernel]]:
     """Return the kernels by output and leaf; ``family`` (n_leaves,) is the number of each leaf's family."""
-    by_output = zip(*(each.leaf_kernels(n_dims) for each in families), strict=True)
+    by_output = zip(*(each.leaf_kernels for each in families), strict=True)
     return [[by_family[f] for f in family.tolist()] for by_family in by_output]
 
 
-def parameters_by_leaf(families: Sequence[Family], family: Index, n_dims: int) -> list[Tensor]:
+def parameters_by_leaf(families: Sequence[Family], family: Index) -> list[Array]:
     """Return kernel parameters by output: a vector for all leaves, or a row for each if there are several families."""
-    by_output = zip(*(each.kernel_parameters(n_dims) for each in families), strict=True)
-    return [each[0] if len(each) == 1 else torch.stack(each)[family] for each in by_output]
+    by_output = zip(*(each.kernel_parameters for each in families), strict=True)
+    return [each[0] if len(each) == 1 else np.stack(each)[family] for each in by_output]
 
 
 def build_process(
-    kernel: str | Kernel,
-    mean: str | Mean,
+    kernel: Any,
+    mean: Any,
     noise_variance: float | None,
     n_dims: int,
     noise_floor: float = NOISE_FLOOR,
     spread: ArrayLike | None = None,
     variance: float = 1.0,
+    periods: Array | None = None,
 ) -> Process:
-    """Build a process from names or GPyTorch modules; what is passed in is copied, never changed.
+    """Build a process from names, or from GPyTorch modules, which are copied, never changed.
 
     Parameters
     ----------
-    kernel : str or gpytorch.kernels.Kernel
+    kernel : str, Kernel or gpytorch.kernels.Kernel
+        A name, a sum of names such as "matern32+periodic", a kernel with values, or a module.
     mean : str or gpytorch.means.Mean
     noise_variance : float, optional
         Where learning starts.
@@ -240,9 +163,11 @@ def build_process(
     noise_floor : float
         Least noise variance, relative to ``variance``.
     spread : array-like of shape (n_dims,), optional
-        Standard deviation of each input, all ones where they are standardised.
+        Standard deviation of each input, the unit of its length scale; all ones where they are standardised.
     variance : float
-        Variance of the output.
+        Variance of the output, at which output scales start.
+    periods : ndarray of shape (n_dims,), optional
+        Where the periods of "periodic" start.
 
     Examples
     --------
@@ -255,38 +180,38 @@ def build_process(
     if not number or not (math.isfinite(start) and start > 0):
         raise ValueError(f"expected noise_variance to be a positive number, got {noise_variance!r}")
     # A user who passes less noise than the floor means it.
-    floor = min(noise_floor * variance, 0.5 * start)
-    likelihood = gpytorch.likelihoods.GaussianLikelihood(
-        noise_constraint=GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
-    ).double()
-    # Set in double precision: GPyTorch creates bounds in torch's default precision, where that of large outputs overflows.
-    likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(floor)
-    likelihood.initialize(noise=torch.tensor(start, dtype=torch.float64))
-    units = torch.ones(n_dims) if spread is None else torch.tensor(np.asarray(spread))
-    return Process(
-        build_mean(mean, n_dims),
-        build_kernel(kernel, n_dims, units.double(), variance),
-        likelihood,
-    )
+    noise = ParameterBlock("noise", 1, lower=min(noise_floor * variance, 0.5 * float(start)))
+    units = np.ones(n_dims) if spread is None else np.asarray(spread, dtype=np.float64)
+    if _is_named(kernel, mean):
+        return build_named_process(kernel, mean, noise, float(start), units, variance, periods)
+    require_torch("a gpytorch kernel or mean")
+    from dsmgp.gp.gpytorch_process import build_gpytorch_process
+
+    return build_gpytorch_process(kernel, mean, noise, float(start), units, variance)
 
 
-def closed_form(process: Process, n_dims: int) -> StationaryKernel | None:
-    """Return the closed form of a scaled stationary ARD kernel with a simple mean; None if the process is not one."""
-    scale = process.kernel
-    if type(scale) is not ScaleKernel or scale.batch_shape:
-        return None
-    base = scale.base_kernel
-    kinds = {"RBFKernel": "rbf", "RQKernel": "rq", "MaternKernel": "matern"}
-    kind = kinds.get(type(base).__name__) if type(base).__module__.startswith("gpytorch.") else None
-    if kind is None or base.batch_shape:
-        return None
-    if kind == "matern":
-        kind = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}[base.nu]
-    columns = torch.arange(n_dims)
-    if scale.active_dims is not None:  # a ScaleKernel takes over those of its base kernel
-        columns = columns[scale.active_dims.cpu()]
-    means = {ZeroMean: "zero", ConstantMean: "constant", LinearMean: "linear"}
-    mean_kind = means.get(type(process.mean))
-    if mean_kind is None or (mean_kind == "linear" and process.mean.bias is None):
-        return None
-    return StationaryKernel(kind, tuple(columns.tolist()), mean_kind)
+def _is_named(kernel: Any, mean: Any) -> bool:
+    """Whether kernel and mean are named; names and other values that mean nothing are refused."""
+    if isinstance(kernel, str):
+        kernel_parts(kernel)
+    elif not isinstance(kernel, Kernel) and not _from_gpytorch(kernel):
+        raise ValueError(
+            f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))} or a gpytorch kernel, "
+            f"got {kernel!r}"
+        )
+    if isinstance(mean, str):
+        if mean not in MEANS:
+            raise ValueError(
+                f"unknown mean {mean!r}: expected one of {', '.join(map(repr, MEANS))}, "
+                "or a gpytorch mean"
+            )
+    elif not _from_gpytorch(mean):
+        raise ValueError(
+            f"expected mean to be one of {', '.join(map(repr, MEANS))} or a gpytorch mean, got {mean!r}"
+        )
+    return isinstance(kernel, (str, Kernel)) and isinstance(mean, str)
+
+
+def _from_gpytorch(value: Any) -> bool:
+    """Whether a value is a module of GPyTorch, or of a class derived from one; GPyTorch need not be installed."""
+    return any(cls.__module__.startswith("gpytorch.") for cls in type(value).__mro__)

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.linalg import cython_blas, cython_lapack
 
@@ -89,7 +88,7 @@ except ImportError as error:
     _reason = str(error)
     _potrf = _trtri = _lauum = _trmm = _trsm = _trsv = _syrk = _gemm = _tpqrt = _missing
 
-#: Whether the routines were found; if not, callers have to use torch.
+#: Whether the routines were found; if not, callers have to do without them.
 available = not _reason
 
 # Fortran takes every argument by address. These live as long as the process.
@@ -109,8 +108,35 @@ def _ref(value: int) -> int:
 _UNIT = _ref(1)
 
 
+class _ArrayStruct(ctypes.Structure):
+    """What the capsule ``__array_struct__`` holds, by NumPy's array interface protocol."""
+
+    _fields_ = (
+        ("two", ctypes.c_int),
+        ("n_dims", ctypes.c_int),
+        ("kind", ctypes.c_char),
+        ("item_size", ctypes.c_int),
+        ("flags", ctypes.c_int),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+    )
+
+
+_DATA = _ArrayStruct.data.offset
+# A function object of its own: other code may change the argument types of ctypes.pythonapi's.
+_get_pointer = ctypes.pythonapi["PyCapsule_GetPointer"]
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
 def _address(a: Matrix) -> int:
-    return int(torch.from_numpy(a).data_ptr())  # four times as fast as a.ctypes.data
+    """Return the address of the first element.
+
+    Takes 0.4 us, where ``a.ctypes.data`` and ``a.__array_interface__`` take 0.75: a small solve takes no longer.
+    """
+    held = a.__array_struct__  # owns the memory that is read
+    address: int = ctypes.c_void_p.from_address(_get_pointer(held, None) + _DATA).value  # type: ignore[assignment]
+    return address
 
 
 def _layout(A: Matrix) -> tuple[int, int, int]:

@@ -1,40 +1,90 @@
 """Thread control: a pool on which batches of leaves run side by side, and a limit on BLAS's own threads.
 
-Torch and BLAS parallelise inside one operation, which gains little on the small matrices of a leaf. Leaves are
+BLAS and torch parallelise inside one operation, which gains little on the small matrices of a leaf. Leaves are
 independent, so whole batches run in parallel instead, each on a thread that uses one core. Results are returned in
 the order of the work, and do not depend on the number of threads.
+
+Torch is optional: it is limited if it is loaded, and never imported here.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-import torch
+# SciPy has an OpenBLAS of its own, which is only found, and limited, once it is loaded.
+import scipy.linalg  # noqa: F401
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["Threads", "blas_thread_settings", "one_thread", "uninterrupted"]
+__all__ = ["Threads", "blas_thread_settings", "n_threads", "one_thread", "uninterrupted"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 #: Functions that return and set the number of threads of one BLAS library.
 ThreadSetting = tuple[Callable[[], int], Callable[[int], None]]
+# OpenBLAS is built for a maximum number of threads: 64 in the wheels of NumPy and SciPy, more elsewhere. On machines with more cores
+# it reports that maximum. Numbers from here on are therefore not taken for a limit that the user has set.
+BUILT_FOR_THREADS = 64
+
+# Of each thread: whether it belongs to a pool (``of_pool``), and whether it has limited torch (``torch_limited``).
+_this_thread = threading.local()
+
+
+def n_threads() -> int:
+    """Return the number of threads on which this process may compute.
+
+    Where torch is loaded this is torch's number, which ``torch.set_num_threads`` sets. Otherwise it is the number of
+    cores that the process may use, or fewer if ``OMP_NUM_THREADS`` or a limit on BLAS (``OPENBLAS_NUM_THREADS``,
+    threadpoolctl) says so. It is one in the threads of a pool.
+
+    Examples
+    --------
+    >>> n_threads() >= 1
+    True
+    >>> Threads().map(lambda _: n_threads(), [0, 1])
+    [1, 1]
+    """
+    if getattr(_this_thread, "of_pool", False):
+        return 1
+    if (torch := _loaded_torch()) is not None:
+        return int(torch.get_num_threads())
+    return min(_n_cores(), _openmp_limit(), _blas_limit.outside())
+
+
+def _n_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _openmp_limit() -> int:
+    """Return the first number of ``OMP_NUM_THREADS``, which may list one for each level of nesting."""
+    text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else sys.maxsize
+
+
+def _loaded_torch() -> ModuleType | None:
+    """Return torch if it is loaded; another thread may be in the middle of that."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "set_num_threads") else None
 
 
 class Threads:
-    """Map a function over items on threads of this process, as many as torch may use.
+    """Map a function over items on threads of this process, :func:`n_threads` of them.
 
     Parameters
     ----------
-    device : torch.device, optional
-        Where the work runs. A GPU is one queue, for which threads would only contend: work on it is done in the
-        calling thread.
+    device : str
+        Where the work runs: ``"cpu"`` or a GPU. A GPU is one queue, for which threads would only contend: work on it
+        is done in the calling thread.
 
     Examples
     --------
@@ -42,8 +92,8 @@ class Threads:
     [1, 2, 3]
     """
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        self.serial = device is not None and device.type != "cpu"
+    def __init__(self, device: str = "cpu") -> None:
+        self.serial = device.partition(":")[0] != "cpu"
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], brief: bool = False
@@ -54,15 +104,15 @@ class Threads:
         little for torch to start threads of its own.
         """
         work = list(items)
-        n_threads = torch.get_num_threads()
         if self.serial:
             return [function(item) for item in work]
+        size = n_threads()
         with one_thread():
-            if n_threads == 1 or brief:
+            if size == 1 or brief:
                 return [function(item) for item in work]
             # Even a single item goes to a thread with one core: results must not depend on how many items
             # there are, and the calling thread must not start OpenMP's threads, which do not survive a fork.
-            return _Batch(function, work).run(n_threads)
+            return _Batch(function, work).run(size)
 
 
 def uninterrupted(function: Callable[[], Result]) -> Result:
@@ -77,7 +127,7 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
-    (result,) = _Batch(lambda _: function(), [None]).run(torch.get_num_threads())
+    (result,) = _Batch(lambda _: function(), [None]).run(n_threads())
     return result
 
 
@@ -96,11 +146,11 @@ class _Batch(Generic[Item, Result]):
         self.lock = threading.Lock()
         self.n_started, self.n_finished, self.cancelled = 0, 0, False
 
-    def run(self, n_threads: int) -> list[Result]:
-        """Return the results in order; raise the first error in that order."""
-        tasks = _pool(n_threads)
+    def run(self, size: int) -> list[Result]:
+        """Return the results in order, computed by a pool of ``size`` threads; raise the first error in that order."""
+        tasks = _pool(size)
         try:
-            for _ in range(min(n_threads, len(self.items))):
+            for _ in range(min(size, len(self.items))):
                 tasks.put(self.work)
             return [self._result(k) for k in range(len(self.items))]
         finally:  # after an error or an interrupt no work goes on in the background
@@ -119,6 +169,7 @@ class _Batch(Generic[Item, Result]):
                     return
                 self.n_started += 1
             try:
+                _limit_torch()  # it may have been loaded since this thread was started
                 value = self.contexts[number].run(self.function, self.items[number])
                 self.outcomes[number] = value, None
             except BaseException as error:
@@ -141,30 +192,43 @@ _pools: dict[int, SimpleQueue[Callable[[], None]]] = {}
 _pools_lock = threading.Lock()
 
 
-def _pool(n_threads: int) -> SimpleQueue[Callable[[], None]]:
-    """Return the task queue of so many threads with one torch core each, kept for the life of the process."""
+def _pool(size: int) -> SimpleQueue[Callable[[], None]]:
+    """Return the task queue of so many threads with one core each, kept for the life of the process."""
     with _pools_lock:
-        if n_threads not in _pools:
+        if size not in _pools:
             tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-            ready: SimpleQueue[bool] = SimpleQueue()
 
             def work() -> None:
-                torch.get_num_threads()  # the first call in a thread sets it to the process's number
-                torch.set_num_threads(1)
-                ready.put(True)
+                _this_thread.of_pool = True
                 while True:
                     tasks.get()()
 
-            try:
-                for k in range(n_threads):
-                    threading.Thread(target=work, name=f"dsmgp_{k}", daemon=True).start()
-                for _ in range(n_threads):
-                    ready.get()
-            finally:
-                # Each thread keeps its own setting, but threads yet to come take the last one set.
-                torch.set_num_threads(n_threads)
-            _pools[n_threads] = tasks
-        return _pools[n_threads]
+            for k in range(size):
+                threading.Thread(target=work, name=f"dsmgp_{k}", daemon=True).start()
+            _pools[size] = tasks
+        return _pools[size]
+
+
+_torch_lock = threading.Lock()
+
+
+def _limit_torch() -> None:
+    """Let torch, if it is loaded, use one core in this thread of a pool.
+
+    Each thread keeps its own setting, but threads that torch does not know yet take the last one set. So another thread
+    sets the number back: here that would undo the limit.
+    """
+    if getattr(_this_thread, "torch_limited", False) or (torch := _loaded_torch()) is None:
+        return
+    with _torch_lock:
+        before = (
+            torch.get_num_threads()
+        )  # the first call in a thread sets it to the process's number
+        torch.set_num_threads(1)
+        restoring = threading.Thread(target=torch.set_num_threads, args=(before,))
+        restoring.start()
+        restoring.join()
+    _this_thread.torch_limited = True
 
 
 def blas_thread_settings() -> list[ThreadSetting]:
@@ -203,9 +267,7 @@ class _BlasLimit:
         with self.lock:
             first = not self.inside
             if first:
-                if self.settings is None:  # searches all loaded libraries: only once
-                    self.settings = blas_thread_settings()
-                self.before = [n_threads() for n_threads, _ in self.settings]
+                self.before = self.current()
             self.inside.add(token)
             if first:
                 self.set([1] * len(self.before))
@@ -216,9 +278,20 @@ class _BlasLimit:
                 self.set(self.before)
             self.inside.discard(token)
 
+    def outside(self) -> int:
+        """Return how many threads every library may use while nobody is inside."""
+        with self.lock:
+            limits = self.before if self.inside else self.current()
+        return min((n for n in limits if n < BUILT_FOR_THREADS), default=sys.maxsize)
+
+    def current(self) -> list[int]:
+        if self.settings is None:  # searches all loaded libraries: only once
+            self.settings = blas_thread_settings()
+        return [number() for number, _ in self.settings]
+
     def set(self, limits: list[int]) -> None:
-        for (_, set_n_threads), n_threads in zip(self.settings or [], limits, strict=True):
-            set_n_threads(n_threads)
+        for (_, set_number), number in zip(self.settings or [], limits, strict=True):
+            set_number(number)
 
 
 _blas_limit = _BlasLimit()
@@ -250,8 +323,8 @@ def one_thread() -> Iterator[None]:
 
 def _reset_after_fork() -> None:
     """Start anew in a forked child, which has none of its parent's threads."""
-    global _pools_lock, _blas_limit
-    _pools_lock = threading.Lock()
+    global _pools_lock, _torch_lock, _blas_limit
+    _pools_lock, _torch_lock = threading.Lock(), threading.Lock()
     _pools.clear()
     if _blas_limit.inside:
         _blas_limit.set(_blas_limit.before)

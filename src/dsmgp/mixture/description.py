@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.arrays import Index
-from dsmgp.gp.leaf_parameters import parameter_names
 from dsmgp.mixture.fitted_model import Description
 from dsmgp.tree.nodes import depth, log_n_induced_trees, n_induced_trees
 
@@ -66,9 +65,9 @@ def _tuning_notes(model: Model, output_names: Sequence[str]) -> Iterator[str]:
     """List which hyperparameters were fine-tuned leaf by leaf, and how the noise varies."""
     for output, theta in enumerate(model.thetas or []):
         processes = [family.processes[output] for family in model.families]
-        shared = np.stack([process.theta.numpy() for process in processes])[model.family]
+        shared = np.stack([process.theta for process in processes])[model.family]
         moved = (theta != shared).any(axis=0)
-        names = dict.fromkeys(np.array(parameter_names(processes[0]))[moved].tolist())
+        names = dict.fromkeys(np.array(processes[0].names)[moved].tolist())
         unit = abs(model.outputs.loading[output, output]) if model.outputs.diagonal else 1.0
         std = np.sqrt(model.leaf_posterior.noise[:, output]) * unit
         title = "fine-tuned      " + (f"{output_names[output]}: " if len(output_names) > 1 else "")

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum, leaves
@@ -149,12 +148,10 @@ class GatedLeaves:
     def _moments(self, leaf: Leaf, points: Index) -> tuple[Array, Array]:
         """Return mean and covariances of a leaf in the experts' units."""
         number = self.number[id(leaf)]
-        rows = self.Z[torch.from_numpy(points).to(self.Z.device)]
-        mean, covariance = self.model.leaf_posterior.joint(number, rows)
-        C = covariance.to("cpu", torch.float64).numpy()
+        mean, C = self.model.leaf_posterior.joint(number, self.Z[points])
         C = C + self.noise[number][:, None, None] * np.eye(len(points))
         scale = self.model.scales[number] * self.model.effective_gate.mean_variance
-        return mean.to("cpu", torch.float64).numpy(), C * scale[:, None, None]
+        return mean, C * scale[:, None, None]
 
     def _moments_to_user(self, leaf: Leaf, points: Index) -> tuple[Array, Array]:
         mean, covariance = self._moments(leaf, points)

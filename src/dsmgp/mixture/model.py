@@ -12,8 +12,6 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
@@ -21,7 +19,6 @@ from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components, LeaveOneOut
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
-from dsmgp.linalg.tensors import as_tensor
 from dsmgp.mixture.description import describe_mixture
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import Description, Unsupported
@@ -100,8 +97,7 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.router is None or self.router.root is not self.tree:
-            router = Router(self.tree, self.leaf_posterior.leaf_gps.X.device)
-            object.__setattr__(self, "router", router)
+            object.__setattr__(self, "router", Router(self.tree))
 
     # Properties of the model
 
@@ -347,11 +343,10 @@ class Model:
 
     # Predictions of the leaves
 
-    def to_experts(self, X: Array) -> Tensor:
+    def to_experts(self, X: Array) -> Array:
         """Scale inputs as the leaf GPs see them."""
-        like = self.leaf_posterior.leaf_gps.X
-        scaled = check_in_range(self.inputs.to_experts(X), "X", like.dtype == torch.float32)
-        return as_tensor(scaled, like)
+        single = self.leaf_posterior.leaf_gps.dtype == "float32"
+        return check_in_range(self.inputs.to_experts(X), "X", single)
 
     def _components(self, X: Array, with_variance: bool = True) -> Components:
         """Predictions of y by the leaves that the rows reach, but for those of negligible weight."""

@@ -6,7 +6,6 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-import torch
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp.changepoints.leaf import OrderedLeaf, check_memory
@@ -93,8 +92,7 @@ def read_changepoints(
     _check_leaves(tree_leaves, rows)
     section.sizes["leaves"] = len(tree_leaves)
     stored = SEGMENTATION.read(inner)
-    Z = torch.from_numpy(np.ascontiguousarray(inputs.to_experts(rows.X)))
-    Y = outputs.to_experts(rows.Y)
+    Z, Y = inputs.to_experts(rows.X), outputs.to_experts(rows.Y)
     with refused("change points"):
         check_memory(tree_leaves, max(stored.longest), config.table_memory)
         ordered = [

@@ -9,8 +9,8 @@ from sys import float_info
 from typing import Any
 
 __all__ = [
-    "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "TEXT", "Check", "count", "list_of", "number", "one_of",
-    "values_of",
+    "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "POSITIVE_NUMBER", "TEXT", "Check", "count", "list_of",
+    "number", "one_of", "values_of",
 ]  # fmt: skip
 
 
@@ -30,6 +30,9 @@ OBJECT = Check("an object", lambda value: isinstance(value, dict))
 NUMBER = Check(
     "a number",
     lambda value: type(value) is float or (type(value) is int and abs(value) <= float_info.max),
+)
+POSITIVE_NUMBER = Check(
+    "a positive number", lambda value: NUMBER.holds(value) and 0 < value < math.inf
 )
 # Of arrays.
 POSITIVE = Check("positive", lambda array: bool((array > 0).all()))

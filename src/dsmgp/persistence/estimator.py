@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from dsmgp._util.archive import ModelFileError, read_archive, write_archive
 from dsmgp._util.arrays import Array, Index
@@ -30,31 +29,25 @@ from dsmgp.data.schema import ColumnSchema
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.optimize import SearchRecord, SearchResult
 from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
 from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
-from dsmgp.persistence.mixture import MODEL, read_mixture, write_mixture
-from dsmgp.persistence.processes import FAMILIES, ModuleField, OwnModules, read_families
+from dsmgp.persistence.mixture import read_mixture, write_mixture
+from dsmgp.persistence.model_path import model_file
+from dsmgp.persistence.parameters import read_parameters, write_parameters
+from dsmgp.persistence.processes import FAMILIES, OwnModules, read_families
 from dsmgp.persistence.record import (
     ArrayField,
     Entry,
     Items,
     Length,
-    Part,
     Record,
     Section,
     refused,
 )
-from dsmgp.persistence.tree import CHANGE_POINTS, read_tree, write_tree
-from dsmgp.tree.changepoint_leaf import ChangePoints
-from dsmgp.tree.nodes import Leaf, Product, Sum
 
-__all__ = ["MODEL", "model_file", "read_model", "write_model"]
-
-# Parameters that say where work is done are not stored: a file could otherwise make a later fit overwrite and remove any
-# file, or join a cluster.
-NOT_STORED = ("checkpoint", "executor")
-
+__all__ = ["read_model", "write_model"]
 
 # Training rows and scaling
 
@@ -193,38 +186,6 @@ STATE = Record(
 )
 
 
-# Parameters of the constructor
-
-
-def _write_parameter(name: str, value: Any, section: Section) -> None:
-    """Write a parameter: a module, a tree, change points, or any JSON value."""
-    inner = section.inner({}, name)
-    if isinstance(value, torch.nn.Module):
-        ModuleField(name, of_process=False).write(value, inner)
-    elif isinstance(value, (Sum, Product, Leaf)):
-        write_tree(name, value, None, inner)
-    elif isinstance(value, ChangePoints):
-        Part("changes", CHANGE_POINTS).write(value, inner)
-    elif isinstance(value, np.generic):
-        value = value.item()
-    elif not isinstance(value, (str, int, float, bool, type(None))):
-        is_list = name != "random_state" and np.iterable(value)
-        value = np.asarray(value).tolist() if is_list else None  # a random number generator
-    section.put(name, inner.header or value)
-
-
-def _read_parameter(name: str, section: Section) -> Any:
-    value = section.header[name]
-    if not isinstance(value, dict):
-        return value
-    inner = section.inner(value, name)
-    if "module" in value:
-        return ModuleField(name, of_process=False).read(inner)
-    if "tree" in value:
-        return read_tree(name, None, inner)
-    return Part("changes", CHANGE_POINTS).read(inner)
-
-
 # In files of early versions it is missing.
 OUTPUT = Entry("output", checks.one_of(*OUTPUTS), optional=True)
 
@@ -255,11 +216,11 @@ def write_model(
         See :meth:`DSMGPRegressor.save`.
     """
     section, model, target = Section(context=OwnModules(own_modules)), state.model, Path(path)
-    section.header |= {"dsmgp": version("dsmgp"), "torch": torch.__version__, "parameters": {}}
-    inner = section.inner(section.header["parameters"], "parameters")
-    for name, value in parameters.items():
-        if name not in NOT_STORED:
-            _write_parameter(name, value, inner)
+    is_named = all(isinstance(p, NamedProcess) for f in model.families for p in f.processes)
+    # The version of torch matters only where GPyTorch's modules are stored.
+    torch = None if is_named else version("torch")
+    section.header |= {"dsmgp": version("dsmgp"), "torch": torch}
+    write_parameters(parameters, section)
     OUTPUT.write(output, section)
     section.put("units", _units(model.inputs, model.outputs))
     ROWS.write(state.rows, section)
@@ -288,9 +249,7 @@ def read_model(
     section = Section(archive.header, dict(archive.arrays), context=modules)
     with _named_in_errors(path.name):
         rows = ROWS.read(section)
-        stored = section.inner(section.entry("parameters", checks.OBJECT), "parameters")
-        known = estimator().get_params(deep=False).keys() - set(NOT_STORED)
-        made = estimator(**{k: _read_parameter(k, stored) for k in stored.header if k in known})
+        made = estimator(**read_parameters(estimator().get_params(deep=False), section))
         _use_available_device(made)
         with refused("parameters"):
             config = check_parameters(made)
@@ -306,22 +265,6 @@ def read_model(
         if any(map(math.isnan, state.scores or ())) and not isinstance(model, ChangePointModel):
             raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
         return made, state, OUTPUT.read(section) or "default"
-
-
-def model_file(path: str | Path) -> Path:
-    """Return the model file itself: a folder is that of a model whose rows are beside it."""
-    path = Path(path)
-    try:
-        if not path.is_dir():
-            return path
-    except OSError as error:  # a name that is too long
-        raise ModelFileError(f"cannot read {path}: {error.strerror}") from error
-    if not (path / MODEL).exists():
-        raise ModelFileError(
-            f"{path} is a folder that holds no model; give the name of a model file, or of a folder with "
-            f"{MODEL} in it"
-        )
-    return path / MODEL
 
 
 def _read_scaling(section: Section, rows: TrainingRows) -> tuple[InputScaling, OutputScaling]:
@@ -351,7 +294,7 @@ def _use_available_device(estimator: Any) -> None:
         return
     try:
         check_parameters(estimator)
-    except ValueError:
+    except (ValueError, ImportError):  # without a GPU, or without torch
         warn_user(
             f"the model was fitted on {estimator.device!r}, which is not here: it predicts on another device",
             topic="device of a file",

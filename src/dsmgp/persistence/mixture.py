@@ -13,9 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from torch import Tensor
 
 from dsmgp._util.archive import ModelFileError
+from dsmgp._util.arrays import Array
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.backend import LeafKernel
@@ -25,20 +25,18 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
-from dsmgp.linalg.tensors import as_tensor
 from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
 from dsmgp.persistence import checks
 from dsmgp.persistence.factors import read_factors, write_factors
+from dsmgp.persistence.model_path import MODEL
 from dsmgp.persistence.processes import read_leaf_parameters, write_leaf_parameters
 from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Section, refused
 from dsmgp.persistence.tree import read_tree, write_tree
 from dsmgp.tree.nodes import Node, leaves
 
-__all__ = ["MODEL", "read_mixture", "write_mixture"]
+__all__ = ["read_mixture", "write_mixture"]
 
-#: The name of the file in the folder of a model whose rows are beside it.
-MODEL = "model.dsmgp"
 # Rounded, as logarithms are what a fit bounds.
 SHAPES = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
 
@@ -122,10 +120,12 @@ def read_mixture(
     section.sizes["leaves"] = len(leaves(tree))
     stored = MIXTURE.read(section)
     family = stored.family.astype(np.int64)
-    if family.max() >= len(families):
-        raise ModelFileError("its array 'leaf.family' names families that are not there")
+    if not np.array_equal(np.unique(family), np.arange(len(families))):
+        raise ModelFileError(
+            "its array 'leaf.family' does not name all of its families, and only these"
+        )
     parameters, thetas = read_leaf_parameters(section, families, family)
-    kernels = kernels_by_leaf(families, family, rows.X.shape[1])
+    kernels = kernels_by_leaf(families, family)
     posterior: LeafPosterior
     if "store" in section.header:
         store, memory = ROW_STORE.read(section).moved(folder), 0.5 * config.memory
@@ -150,26 +150,31 @@ def _leaf_gps(
     config: FitConfig,
 ) -> InMemoryLeafGPs:
     """Set up the leaves as a fit does."""
-    (inputs, outputs), kind = scaling, (config.device, config.dtype)
-    noise = None if rows.noise is None else outputs.noise_to_experts(rows.noise)
+    inputs, outputs = scaling
     return InMemoryLeafGPs(
         leaves(tree),
-        as_tensor(inputs.to_experts(rows.X), kind),
-        as_tensor(outputs.to_experts(rows.Y), kind),
+        inputs.to_experts(rows.X),
+        outputs.to_experts(rows.Y),
         kernels,
         memory=0.25 * config.memory,
-        known_noise=None if noise is None else as_tensor(noise, kind),
+        known_noise=None if rows.noise is None else outputs.noise_to_experts(rows.noise),
+        device=config.device,
+        dtype=config.dtype,
     )
 
 
 def _condition(
-    section: Section, leaf_gps: InMemoryLeafGPs, parameters: Sequence[Tensor], memory: float
+    section: Section, leaf_gps: InMemoryLeafGPs, parameters: Sequence[Array], memory: float
 ) -> LeafPosterior:
     """Condition leaves on their rows, or take their factors from the file."""
     if "factor.alpha" in section.arrays:
         return read_factors(section, leaf_gps, parameters, memory)
-    with refused("hyperparameters"):  # with which a covariance matrix cannot be factorised
-        return leaf_gps.condition(parameters, memory)
+    # Hyperparameters with which a covariance matrix cannot be factorised, or numbers overflow.
+    with refused("hyperparameters"), np.errstate(all="ignore"):
+        posterior = leaf_gps.condition(parameters, memory)
+    if not np.isfinite(posterior.log_evidence).all():
+        raise ModelFileError("its hyperparameters are out of range")
+    return posterior
 
 
 def _check_variances(model: Model, posterior: LeafPosterior) -> None:

@@ -1,43 +1,33 @@
-"""How families of processes are stored: kernels, means and observation noise, and a user's own modules, which are not.
+"""How families of processes are stored: kernels, means, observation noise and priors, and hyperparameters of single leaves.
 
-Kernel parameters that leaves do not share with their family are arrays with a row for each leaf.
+A named kernel with a named mean is a short description and theta. Modules of GPyTorch that the user passed in are described by
+:mod:`dsmgp.persistence.module_description`; a user's own classes are not stored.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.machine import require_torch
+from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, StationaryKernel, SumKernel, Term
+from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock
 from dsmgp.gp.process import Family, Process, build_process, parameters_by_leaf
-from dsmgp.gp.stationary import StationaryKernel
-from dsmgp.linalg.tensors import as_numpy
 from dsmgp.mixture.model import Model
 from dsmgp.persistence import checks
-from dsmgp.persistence.gpytorch_modules import (
-    LIKELIHOOD,
-    MODULE,
-    CannotStore,
-    read_parameters,
-    write_parameters,
-)
-from dsmgp.persistence.record import Entry, Items, Part, Record, Section, refused
+from dsmgp.persistence.format_1 import named_process
+from dsmgp.persistence.module_description import PROCESS as MODULES
+from dsmgp.persistence.record import ArrayField, Entry, Items, Part, Record, Section
 
 __all__ = [
-    "FAMILIES",
-    "ModuleField",
-    "OwnModules",
-    "read_families",
-    "read_leaf_parameters",
-    "write_leaf_parameters",
-]
+    "FAMILIES", "OwnModules", "gpytorch_modules", "read_families", "read_leaf_parameters", "write_leaf_parameters",
+]  # fmt: skip
 
 
 @dataclass
@@ -48,11 +38,11 @@ class OwnModules:
     given: dict[str, Any] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
-    def take(self, part: str, class_name: str) -> Any:
+    def take(self, part: str, class_names: str) -> Any:
         """Return the module that takes the place of one that the file was saved without."""
         if self.given.get(part) is None:
             raise ModelFileError(
-                f"it was saved without its {part}, which is of your own ({class_name}); give it: "
+                f"it was saved without its {part}, which is of your own ({class_names}); give it: "
                 f"load(path, {part}=...)"
             )
         self.used.add(part)
@@ -65,75 +55,117 @@ class OwnModules:
                 raise ModelFileError(f"it holds its {part} itself; leave {part} out")
 
 
-@dataclass(frozen=True)
-class ModuleField:
-    """A kernel, mean or likelihood; one of a process wraps what the user gave."""
-
-    part: str
-    of_process: bool = True
-
-    def write(self, module: torch.nn.Module, section: Section) -> None:
-        modules: OwnModules = section.context
-        header: dict[str, Any] = {}
-        inner = section.inner(header, self.part, f"{self.part}.")
-        write_parameters(module, inner)
-        try:
-            self._record.write(module, inner)
-        except CannotStore as error:
-            if not modules.allowed:
-                raise ModelFileError(
-                    f"the {self.part} cannot be written: {error}. Save with own_modules=True, which leaves it out, and give "
-                    f"it again when loading: load(path, {self.part}=...); or use pickle, which runs code when it is loaded"
-                ) from None
-            header = {"own": _class_names(module)}
-        section.put(self.part if self.of_process else "module", header)
-
-    def read(self, section: Section) -> Any:
-        key = self.part if self.of_process else "module"
-        class_names = section.entry(f"{key}.own", checks.TEXT, optional=True)
-        if class_names is not None:
-            module = section.context.take(self.part, class_names)
-            if not self.of_process:
-                return module
-            mean, kernel = (module, "rbf") if self.part == "mean" else ("zero", module)
-            process = build_process(kernel, mean, None, section.sizes["inputs"])
-            module = getattr(process, self.part)
-            if _class_names(module) != class_names:
-                raise ModelFileError(
-                    f"it was saved with the {self.part} {class_names}, and {_class_names(module)} was given"
-                )
-        else:
-            module = Part(key, self._record).read(section)
-        read_parameters(module, section.inner({}, key, f"{self.part}."))
-        return module
-
-    @property
-    def _record(self) -> Record:
-        return LIKELIHOOD if self.part == "likelihood" else MODULE
+# Named kernels and means
 
 
-def _class_names(module: Any) -> str:
-    """Name the class of a module, and those of its parts."""
-    base = getattr(module, "base_kernel", None)
-    parts = getattr(module, "kernels", []) if base is None else [base]
-    inner = ", ".join(map(_class_names, parts))
-    return type(module).__name__ + (f"({inner})" if inner else "")
-
-
-PROCESS = Record(
-    "observation noise",
-    lambda **parts: Process(**parts).double(),
-    {part: ModuleField(part) for part in ("mean", "kernel", "likelihood")},
-    check=lambda process: (
-        process.likelihood.noise.numel() == 1 and math.isfinite(process.noise) and process.noise > 0
+# Of the logarithm of a hyperparameter: logarithms of all numbers are between -1000 and 1000.
+LOCS = checks.list_of(checks.number(-1e3, 1e3))
+PRIOR = Record(
+    "priors",
+    lambda loc, scale: LogNormal(np.array(loc, dtype=np.float64), float(scale)),
+    {
+        "loc": Entry("loc", LOCS, encode=lambda loc: loc.ravel().tolist()),
+        "scale": Entry("scale", checks.number(1e-9, 1e9), encode=float),
+    },
+)
+BLOCK = Record(
+    "priors",
+    # JSON may have integers, of any size.
+    lambda lower, **fields: ParameterBlock(lower=float(lower), **fields),
+    {
+        "name": Entry("name", checks.TEXT),
+        "size": Entry("size", checks.count(1), encode=int),
+        "transform": Entry("transform", checks.TEXT),
+        "lower": Entry("lower", checks.number(), encode=float),
+        "prior": Part("log_normal_prior", PRIOR, optional=True),
+    },
+    check=lambda block: (
+        block.prior is None
+        or (block.transform == "exp" and block.prior.loc.size in (1, block.size))
     ),
 )
+TERM = Record(
+    "columns of kernels",
+    lambda kind, columns: Term(kind, tuple(columns)),
+    {
+        "kind": Entry("kernel", checks.one_of(*NAMED_KERNELS)),
+        "columns": Entry("columns", checks.list_of(checks.count()), size="inputs", encode=list),
+    },
+    check=lambda term: term.columns == tuple(range(len(term.columns))),
+)
+
+
+def _make_named_process(
+    mean: str, terms: list[Term], blocks: list[ParameterBlock], theta: Array
+) -> NamedProcess:
+    if not terms:
+        raise ValueError("there are none")
+    kernel, n_dims = "+".join(term.kind for term in terms), len(terms[0].columns)
+    named: Any = build_process(kernel, mean, None, n_dims)
+    expected = [(block.name, block.size, block.transform) for block in named.blocks]
+    if [(block.name, block.size, block.transform) for block in blocks] != expected:
+        raise ValueError(f"expected the parameters {expected}")
+    if any(block.lower != 0 for block in blocks[:-1]) or blocks[-1].lower < 0:
+        raise ValueError("a parameter has another lower bound than zero")
+    if theta.shape != named.theta.shape:
+        raise ValueError(f"theta has {len(theta)} entries, expected {len(named.theta)}")
+    return NamedProcess(named.leaf_kernel, tuple(blocks), theta)
+
+
+NAMED = Record(
+    "kernels or means",
+    _make_named_process,
+    {
+        "mean": Entry("mean", checks.one_of(*MEANS)),
+        "terms": Items("terms", TERM),
+        "blocks": Items("parameters", BLOCK),
+        "theta": ArrayField("theta", (None,)),
+    },
+    values={
+        "mean": lambda process: process.leaf_kernel.mean_kind,
+        "terms": lambda process: process.leaf_kernel.terms,
+    },
+)
+
+
+# Modules of GPyTorch
+
+
+def gpytorch_modules() -> ModuleType:
+    """Import what makes GPyTorch modules from their descriptions, for a model that has some."""
+    require_torch("a model with a gpytorch kernel or mean")
+    from dsmgp.persistence import gpytorch_modules
+
+    return gpytorch_modules
+
+
+class _ProcessField:
+    """A process: of a named kernel and mean, or modules of GPyTorch."""
+
+    def write(self, process: Any, section: Section) -> None:
+        is_named = isinstance(process, NamedProcess)
+        section.put("kind", "named" if is_named else "gpytorch")
+        (NAMED.write if is_named else gpytorch_modules().write_process)(process, section)
+
+    def read(self, section: Section) -> Process:
+        # Format 1 has no kinds: all processes are modules, those of named kernels and means too.
+        kind = section.entry("kind", checks.one_of("named", "gpytorch"), optional=True)
+        if kind == "named":
+            return NAMED.read(section)
+        described = MODULES.read(section)
+        named = named_process(described, section) if kind is None else None
+        return named or gpytorch_modules().build_gpytorch_process(described, section)
+
+
+# Families
+
+
 FAMILY = Record(
     "kernels",
     Family,
     {
         "kernel": Entry("kernel", checks.TEXT),
-        "processes": Items("processes", PROCESS, size="outputs"),
+        "processes": Items("processes", _ProcessField(), size="outputs"),
     },
     values={"kernel": lambda family: family.kernel if len(family.kernel) < 100 else "given"},
 )
@@ -142,59 +174,56 @@ FAMILIES = Items("families", FAMILY, prefix="family.")
 
 def read_families(section: Section) -> list[Family]:
     """Read all families, whose kernels and means can be evaluated on the inputs."""
-    families = FAMILIES.read(section)
+    families: list[Family] = FAMILIES.read(section)
     if not families:
         raise ModelFileError("its 'families' are empty")
-    n_inputs = section.sizes["inputs"]
     for family in families:
-        with refused("kernels or means"):
-            for process in family.processes:
-                build_process(process.kernel, process.mean, None, n_inputs)
-        _check_parameters(family.leaf_kernels(n_inputs), family.kernel_parameters(n_inputs))
+        _check_parameters(family.leaf_kernels, family.kernel_parameters)
     return families
 
 
-def _check_parameters(kernels: Sequence[Any], by_output: Sequence[Tensor]) -> None:
+def _check_parameters(kernels: Sequence[Any], by_output: Sequence[Array]) -> None:
     """Refuse kernel parameters that are not finite, and length scales and variances that are not positive."""
     for kernel, parameters in zip(kernels, by_output, strict=True):
-        if not bool(torch.isfinite(parameters).all()):
+        if not np.isfinite(parameters).all():
             raise ModelFileError("its hyperparameters are not finite")
-        if isinstance(kernel, StationaryKernel):  # parameters of others are unconstrained
-            n_positive = len(kernel.columns) + 1 + (kernel.kind == "rq")
-            positive = torch.cat([parameters[..., :n_positive], parameters[..., -1:]], -1)
-            if not bool((positive > 0).all()):
+        if isinstance(kernel, (StationaryKernel, SumKernel)):  # those of others are unconstrained
+            n_positive = sum(term.n_parameters for term in kernel.terms)
+            if not ((parameters[..., :n_positive] > 0).all() and (parameters[..., -1] > 0).all()):
                 raise ModelFileError("its hyperparameters are not positive")
 
 
+# Hyperparameters of leaves
+
+
 def write_leaf_parameters(model: Model, section: Section) -> None:
-    """Write kernel parameters of leaves, where they are not those of their families, and raw ones of fine-tuned leaves."""
-    shared = parameters_by_leaf(model.families, model.family, model.inputs.centre.size)
+    """Write kernel parameters of leaves, where they are not those of their families, and theta of fine-tuned leaves."""
+    shared = parameters_by_leaf(model.families, model.family)
     pairs = zip(model.leaf_posterior.kernel_parameters, shared, strict=True)
     for output, (parameters, of_family) in enumerate(pairs):
-        if parameters.shape != of_family.shape or not torch.equal(
-            parameters.cpu(), of_family.cpu()
-        ):
-            section.arrays[f"leaf.natural.{output}"] = as_numpy(parameters)
+        if not np.array_equal(parameters, of_family):
+            section.arrays[f"leaf.natural.{output}"] = parameters
     for output, theta in enumerate(model.thetas or []):
         section.arrays[f"leaf.theta.{output}"] = theta
 
 
 def read_leaf_parameters(
     section: Section, families: Sequence[Family], family: Index
-) -> tuple[list[Tensor], list[Array] | None]:
-    """Return kernel parameters by output, and each leaf's raw parameters if leaves were fine-tuned."""
-    n_inputs = section.sizes["inputs"]
-    lengths = {tuple(map(len, each.kernel_parameters(n_inputs))) for each in families}
+) -> tuple[list[Array], list[Array] | None]:
+    """Return kernel parameters by output, and each leaf's theta if leaves were fine-tuned."""
+    lengths = {tuple(map(len, each.kernel_parameters)) for each in families}
     if len(lengths) > 1:
         raise ModelFileError("its families have different numbers of hyperparameters")
-    by_output = parameters_by_leaf(families, family, n_inputs)
+    by_output = parameters_by_leaf(families, family)
     for output, shared in enumerate(by_output):
         name = f"leaf.natural.{output}"
         if name in section.arrays:
-            by_leaf = section.array(name, np.float64, "leaves", shared.shape[-1])
-            by_output[output] = torch.from_numpy(by_leaf)
-    for each in families:
-        _check_parameters(each.leaf_kernels(n_inputs), by_output)
+            by_output[output] = section.array(name, np.float64, "leaves", shared.shape[-1])
+            if section.header.get("format") == 1:
+                by_output[output] = _from_format_1(by_output[output], output, families, family)
+    for number, each in enumerate(families):
+        of_family = [table if table.ndim == 1 else table[family == number] for table in by_output]
+        _check_parameters(each.leaf_kernels, of_family)
     if "leaf.theta.0" not in section.arrays:
         return by_output, None
     thetas = [
@@ -202,3 +231,17 @@ def read_leaf_parameters(
         for output, process in enumerate(families[0].processes)
     ]
     return by_output, thetas
+
+
+def _from_format_1(by_leaf: Array, output: int, families: Sequence[Family], family: Index) -> Array:
+    """Return kernel parameters of leaves, which for sums of kernels and periodic ones format 1 has as theta."""
+    processes = [each.processes[output] for each in families]
+    rows = zip(by_leaf, family.tolist(), strict=True)
+    return np.stack(
+        [
+            processes[k].kernel_parameters(row)
+            if isinstance(processes[k].leaf_kernel, SumKernel)
+            else row
+            for row, k in rows
+        ]
+    )

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.gp.process import Family
-from dsmgp.gp.stationary import StationaryKernel
-from dsmgp.linalg.tensors import as_numpy
 from dsmgp.mixture.model import Model
 from dsmgp.plots.style import BAND, axes_or_new
 
@@ -63,7 +62,7 @@ def has_length_scales(model: DSMGPRegressor) -> bool:
     return all(
         isinstance(kernel, StationaryKernel)
         for family in fitted.families
-        for kernel in family.leaf_kernels(fitted.inputs.centre.size)
+        for kernel in family.leaf_kernels
     )
 
 
@@ -81,7 +80,7 @@ def relevance(model: DSMGPRegressor) -> Array:
     n_inputs = fitted.inputs.centre.size
     if fitted.thetas is None and len(fitted.families) == 1:
         (family,) = fitted.families
-        tables = [as_numpy(vector)[None] for vector in family.kernel_parameters(n_inputs)]
+        tables = [vector[None] for vector in family.kernel_parameters]
         rates = _inverse_length_scales(family, n_inputs, tables)[0]
     else:
         rows = model.state_.rows.X
@@ -93,7 +92,7 @@ def relevance(model: DSMGPRegressor) -> Array:
 
 def _leaf_rates(model: Model, n_inputs: int) -> Array:
     """Return the inverse length scales of leaves that differ in their hyperparameters, (n_leaves, n_inputs)."""
-    tables = [as_numpy(table) for table in model.leaf_posterior.kernel_parameters]
+    tables = model.leaf_posterior.kernel_parameters
     rates = np.empty((len(model.family), n_inputs))
     for number, family in enumerate(model.families):
         leaves = np.flatnonzero(model.family == number)
@@ -114,7 +113,7 @@ def _inverse_length_scales(family: Family, n_inputs: int, kernel_parameters: lis
         By output.
     """
     total = np.zeros((len(kernel_parameters[0]), n_inputs))
-    for kernel, parameters in zip(family.leaf_kernels(n_inputs), kernel_parameters, strict=True):
+    for kernel, parameters in zip(family.leaf_kernels, kernel_parameters, strict=True):
         if not isinstance(kernel, StationaryKernel):
             raise ValueError(
                 "the kernel has no length scale for each input; use plot_dependence to see what inputs do"

@@ -1,4 +1,4 @@
-"""The paper's experiments, each as one call or one command. Needs ``dsmgp[data,plots]``.
+"""The paper's experiments, each as one call or one command. Needs ``dsmgp[data,plots]``, and ``table-results`` ``dsmgp[torch]`` too.
 
     python -m dsmgp.reproduce figure-illustration --quick
 

@@ -42,7 +42,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted; what was run is kept, and the same command continues", file=sys.stderr)
         sys.exit(130)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     print(*paths, sep="\n")
 

@@ -113,13 +113,13 @@ def reproduce_all(
     again: bool = False,
     progress: Progress = logger.info,
 ) -> list[Path]:
-    """Run all experiments; those without data are reported and left out."""
+    """Run all experiments; those without data, or without a package that they need, are reported and left out."""
     paths: list[Path] = []
     Path(out).mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         try:
             paths += reproduce(name, out, quick, seeds, again=again, progress=progress)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ImportError) as error:
             progress(f"{name} is left out: {error}")
     return paths
 

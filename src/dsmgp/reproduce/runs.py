@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import dsmgp
+from dsmgp._util.machine import has_cuda
+from dsmgp.linalg.threads import n_threads
 
 __all__ = ["Runs", "describe_origin", "load_average", "provenance"]
 
@@ -74,10 +74,17 @@ def provenance() -> dict[str, str]:
         command = ["git", "rev-parse", "--short", "HEAD"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=where)
         commit = done.stdout.strip() if done.returncode == 0 else "unknown"
-    cores = f"{torch.get_num_threads()} cores"
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else cores
-    machine = f"{platform.machine()}, {device}"
+    machine = f"{platform.machine()}, {_device()}"
     return {"version": dsmgp.__version__, "commit": commit, "machine": machine}
+
+
+def _device() -> str:
+    """Return the name of the GPU, or the number of cores."""
+    if not has_cuda():
+        return f"{n_threads()} cores"
+    import torch
+
+    return torch.cuda.get_device_name()
 
 
 def load_average() -> float:

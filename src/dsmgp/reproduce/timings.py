@@ -60,12 +60,12 @@ def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
     data = TrainingData.of(X, Y, settings)
     expert_leaves = _leaves(job["method"], data, np.random.default_rng(seed))
     family = build_family("rbf", data, settings)
-    leaf_gps = set_up_leaves(expert_leaves, family.leaf_kernels(data.n_dims), data, settings)
+    leaf_gps = set_up_leaves(expert_leaves, family.leaf_kernels, data, settings)
     objectives = [
         evidence_objective(None, leaf_gps, family.processes, [output])
         for output in range(Y.shape[1])
     ]
-    thetas = [process.theta.numpy() for process in family.processes]
+    thetas = [process.theta for process in family.processes]
 
     def iterate() -> None:
         for objective, theta in zip(objectives, thetas, strict=True):

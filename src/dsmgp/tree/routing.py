@@ -1,8 +1,8 @@
 """Routing: which rows reach which leaves of a tree.
 
 A row goes on from a sum node to all of its children, and from a product to the child whose region holds it. A tree is
-first flattened into arrays of two-way cuts, and all rows descend at once: in compiled code (:mod:`.routing_numba`),
-in torch, or on a GPU.
+first flattened into arrays of two-way cuts, and all rows descend at once: in compiled code (:mod:`.routing_numba`)
+or, without numba, in NumPy.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import has_numba
@@ -79,8 +77,6 @@ class Router:
     ----------
     root : Node
         The tree.
-    device : torch.device, optional
-        A GPU on which many rows are routed. Few rows are routed on the CPU, which is sooner done than a GPU begins.
 
     Examples
     --------
@@ -92,13 +88,9 @@ class Router:
     (array([0, 1]), array([0, 2]))
     """
 
-    def __init__(self, root: Node, device: torch.device | None = None) -> None:
-        flat = _FlatTree(root)
+    def __init__(self, root: Node) -> None:
         self.root = root
-        self.device = device or torch.device("cpu")
-        self._trees = {"cpu": _TreeTensors.of(flat, torch.device("cpu"))}
-        if self.device.type != "cpu":
-            self._trees[self.device.type] = _TreeTensors.of(flat, self.device)
+        self._flat = _FlatTree.of(root)
 
     @cached_property
     def max_reached(self) -> int:
@@ -112,93 +104,96 @@ class Router:
 
     def route(self, X: Array) -> Routes:
         """Return the leaves that each row of ``X``, of shape (n_rows, n_dims), reaches."""
-        # Read-only memory is copied: torch does not know it.
-        rows = torch.from_numpy(np.require(X, np.float64, ["C", "W"]))
-        device = torch.device("cpu") if len(X) <= PIECE_ROWS else self.device
-        step = PIECE_ROWS if device.type == "cpu" else len(X)
-        tree = self._trees[device.type]
-        pieces = Threads(device).map(
-            lambda first: tree.pairs(rows[first : first + step], first),
-            range(0, max(len(X), 1), step),
+        pieces = Threads().map(
+            lambda first: self._flat.pairs(X[first : first + PIECE_ROWS], first),
+            range(0, max(len(X), 1), PIECE_ROWS),
             brief=len(X) <= BRIEF_ROWS,
         )
-        leaf, row = (np.concatenate([piece[k].cpu().numpy() for piece in pieces]) for k in (0, 1))
+        leaf, row = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))
         return Routes.of(leaf, row)  # rows of a leaf are in order, within a piece and across pieces
 
 
 @dataclass(frozen=True)
-class _TreeTensors:
-    """The arrays of a :class:`_FlatTree` on one device."""
+class _FlatTree:
+    """A tree as arrays with an entry for each leaf, each sum and each two-way cut.
 
-    dimension: Tensor
-    split: Tensor
-    below: Tensor
-    above: Tensor
-    leaf: Tensor
-    sums: dict[int, Tensor]
+    A leaf or sum has an infinite split and leads to itself on both sides.
+
+    Attributes
+    ----------
+    dimension, split : ndarray of shape (n_entries,)
+        Rows with ``x[dimension] < split`` go on to the entry ``below``, others to the entry ``above``.
+    below, above : ndarray of shape (n_entries,)
+    leaf : ndarray of shape (n_entries,)
+        The number of the leaf, or -1.
+    sums : dict of int to list of int
+        For the entry of a sum, the entries of its children.
+    """
+
+    dimension: Index
+    split: Array
+    below: Index
+    above: Index
+    leaf: Index
+    sums: dict[int, list[int]]
 
     @classmethod
-    def of(cls, flat: _FlatTree, device: torch.device) -> _TreeTensors:
-        return cls(
-            torch.tensor(flat.dimension, device=device),
-            torch.tensor(flat.split, dtype=torch.float64, device=device),
-            torch.tensor(flat.below, device=device),
-            torch.tensor(flat.above, device=device),
-            torch.tensor(flat.leaf, device=device),
-            {at: torch.tensor(children, device=device) for at, children in flat.sums.items()},
+    def of(cls, root: Node) -> _FlatTree:
+        entries = _Entries(root)
+        dimension, below, above, leaf = (
+            np.array(values, dtype=np.int64)
+            for values in (entries.dimension, entries.below, entries.above, entries.leaf)
         )
+        split = np.array(entries.split, dtype=np.float64)
+        return cls(dimension, split, below, above, leaf, entries.sums)
 
-    def pairs(self, X: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def pairs(self, X: Array, first: int) -> tuple[Index, Index]:
         """Return leaf and row of every pair, for rows whose numbers start at ``first``."""
-        device = self.leaf.device
-        X, every = X.to(device), torch.arange(len(X), device=device)
-        pairs: list[tuple[Tensor, Tensor]] = []
-        waiting = [(torch.zeros_like(every), every)]
+        # Only this piece is copied if need be. Writable, since code is compiled again for read-only arrays.
+        X = np.require(X, np.float64, ["C", "W", "E"])
+        pairs: list[tuple[Index, Index]] = []
+        waiting = [(np.zeros(len(X), dtype=np.int64), np.arange(len(X), dtype=np.int64))]
         while waiting:
             node, row = waiting.pop()
             node = self._descend(node, X if len(row) == len(X) else X[row])
             leaf = self.leaf[node]
             ended = leaf >= 0
             pairs.append((leaf[ended], row[ended] + first))
-            for at in node[~ended].unique().tolist():
+            for at in np.unique(node[~ended]).tolist():
                 here = row[node == at]
-                waiting += [(child.expand(len(here)), here) for child in self.sums[at]]
-        return torch.cat([leaf for leaf, _ in pairs]), torch.cat([row for _, row in pairs])
+                waiting += [
+                    (np.full(len(here), child, dtype=np.int64), here) for child in self.sums[at]
+                ]
+        return np.concatenate([leaf for leaf, _ in pairs]), np.concatenate(
+            [row for _, row in pairs]
+        )
 
-    def _descend(self, node: Tensor, X: Tensor) -> Tensor:
-        """Return the leaf or sum node below ``node`` that each row of X reaches, both of shape (n_rows,)."""
-        if X.device.type == "cpu" and has_numba():
+    def _descend(self, node: Index, X: Array) -> Index:
+        """Return the leaf or sum node below ``node`` that each row of X reaches; ``node`` may be overwritten.
+
+        Parameters
+        ----------
+        node : ndarray of shape (n_rows,)
+        X : ndarray of shape (n_rows, n_dims)
+        """
+        if has_numba():
             from dsmgp.tree.routing_numba import descend
 
-            node = node.clone()  # it may be an expanded view, and is changed in place
-            tables = (self.dimension, self.split, self.below, self.above)
-            descend(*(t.numpy() for t in (*tables, X, node)))
+            descend(self.dimension, self.split, self.below, self.above, X, node)
             return node
-        columns = X.T.contiguous()
-        every = torch.arange(len(X), device=X.device)
+        every = np.arange(len(X))
         while True:
-            x = columns[self.dimension[node], every]
-            following = torch.where(x < self.split[node], self.below[node], self.above[node])
-            if torch.equal(following, node):
+            x = X[every, self.dimension[node]]
+            following = np.where(x < self.split[node], self.below[node], self.above[node])
+            if np.array_equal(following, node):
                 return node
             node = following
 
 
-class _FlatTree:
-    """A tree as lists with an entry for each leaf, each sum and each two-way cut.
+class _Entries:
+    """The arrays of a :class:`_FlatTree` as lists, which grow from the root down.
 
-    A product of several cuts becomes a nest of two-way cuts. A leaf or sum has an infinite split and leads to itself
-    on both sides.
-
-    Attributes
-    ----------
-    dimension, split : list
-        Rows with ``x[dimension] < split`` go on to the entry ``below``, others to the entry ``above``.
-    below, above : list of int
-    leaf : list of int
-        The number of the leaf, or -1.
-    sums : dict of int to list of int
-        For the entry of a sum, the entries of its children.
+    A product of several cuts becomes a nest of two-way cuts.
     """
 
     def __init__(self, root: Node) -> None:

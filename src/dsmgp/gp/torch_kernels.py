@@ -1,4 +1,6 @@
-"""Stationary ARD kernels in closed form: covariance matrices of many leaves at once, and gradients through them.
+"""Kernels in closed form for batches of leaves, in torch: covariance matrices, and gradients through them.
+
+The counterpart of :mod:`dsmgp.gp.kernels`, which has one leaf at a time in NumPy.
 
 With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, every kernel here is
 ``outputscale * k(r2)``. All share one gradient by the length scales. For ``W = 2 dL/dK``,
@@ -8,25 +10,25 @@ With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, e
 
 which is one matrix product for all dimensions.
 
-Shapes: (leaves, rows, dims) for inputs, (leaves, rows, rows) for matrices, (leaves, parameters) for gradients. To add a
-kernel, write a function of ``r2`` like :func:`_rbf` and enter it in ``_KERNELS``;
-:func:`dsmgp.gp.process.closed_form` maps GPyTorch's kernels to these names.
+Shapes: (leaves, rows, dims) for inputs, (leaves, rows, rows) for matrices, (leaves, parameters) for gradients.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["BoundStationaryKernel", "Pullback", "StationaryKernel", "distance"]
+from dsmgp.gp.kernels import LeafKernel, StationaryKernel, SumKernel, Term
+
+__all__ = ["BatchPullback", "BoundStationaryKernel", "BoundSumKernel", "bind", "distance"]
 
 #: Takes ``W = 2 dL/dK`` (which it may overwrite), ``dL/dmean``, ``tr(W K)`` for K without noise, and ``tr W``; returns
 #: the gradient by the kernel parameters, (leaves, parameters).
-Pullback = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+BatchPullback = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # Takes squared distances (which it may overwrite), output scale and shape, the latter two as (leaves, 1, 1). Returns the
 # covariances and a function that computes -dk/dr2.
 Radial = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Callable[[], Tensor]]]
@@ -85,29 +87,14 @@ _KERNELS: dict[str, Radial] = {
 }
 
 
-@dataclass(frozen=True)
-class StationaryKernel:
-    """A scaled stationary ARD kernel with a simple mean, without hyperparameters.
-
-    The vector of kernel parameters is: length scales, output scale, shape (rq only), parameters of the mean (constant:
-    the constant; linear: weights and bias), noise variance.
-
-    Attributes
-    ----------
-    kind : {"rbf", "matern12", "matern32", "matern52", "rq"}
-    columns : tuple of int
-        Inputs that the kernel depends on.
-    mean_kind : {"zero", "constant", "linear"}
-    """
-
-    kind: str
-    columns: tuple[int, ...]
-    mean_kind: str
-    batched = True  # many leaves are computed at once
-
-    def bind(self, kernel_parameters: Tensor) -> BoundStationaryKernel:
-        """Return the kernel at given hyperparameters, one vector for all leaves or one row per leaf."""
-        return BoundStationaryKernel(self, torch.atleast_2d(kernel_parameters))
+def bind(kernel: LeafKernel, kernel_parameters: Tensor) -> Any:
+    """Return a leaf kernel at given hyperparameters, one vector for all leaves of a batch or one row per leaf."""
+    parameters = torch.atleast_2d(kernel_parameters)
+    if isinstance(kernel, StationaryKernel):
+        return BoundStationaryKernel(kernel, parameters)
+    if isinstance(kernel, SumKernel):
+        return BoundSumKernel(kernel, parameters)
+    return kernel.bind(kernel_parameters)  # type: ignore[attr-defined]
 
 
 class BoundStationaryKernel:
@@ -133,12 +120,7 @@ class BoundStationaryKernel:
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the prior mean, (leaves, rows)."""
-        if self.kernel.mean_kind == "zero":
-            return X.new_zeros(X.shape[:-1])
-        if self.kernel.mean_kind == "constant":
-            return self.mean_parameters.expand(X.shape[0], 1).expand(X.shape[:-1])
-        weights, bias = self.mean_parameters[:, :-1], self.mean_parameters[:, -1:]
-        return torch.matmul(X, weights.unsqueeze(-1)).squeeze(-1) + bias
+        return _mean(self.kernel.mean_kind, X, self.mean_parameters)
 
     def variance(self, X: Tensor) -> Tensor:
         """Return the prior variance of f, (leaves, rows)."""
@@ -156,7 +138,7 @@ class BoundStationaryKernel:
         k, _ = _KERNELS[self.kernel.kind](r2, self.outputscale[:, None, None], self.shape)
         return k
 
-    def covariance(self, X: Tensor, mask: Tensor) -> tuple[Tensor, Pullback]:
+    def covariance(self, X: Tensor, mask: Tensor) -> tuple[Tensor, BatchPullback]:
         """Return the covariance of f at training rows, and the function that takes gradients back.
 
         Parameters
@@ -168,7 +150,7 @@ class BoundStationaryKernel:
         Returns
         -------
         K : Tensor of shape (leaves, rows, rows)
-        pullback : Pullback
+        pullback : BatchPullback
             From ``dL/dK`` and ``dL/dmean`` to the gradient by the kernel parameters.
         """
         kind = self.kernel.kind
@@ -193,7 +175,7 @@ class BoundStationaryKernel:
             after = [0.5 * tr_WK / self.outputscale]
             if r2_kept is not None:
                 after.append(self._shape_gradient(W, K, r2_kept))
-            after += [*self._mean_gradients(X, mean_gradient), 0.5 * tr_W]
+            after += [*_mean_gradients(self.kernel.mean_kind, X, mean_gradient), 0.5 * tr_W]
             G = W.mul_(slope())
             G.diagonal(dim1=-2, dim2=-1).zero_()
             by_log = z.new_zeros(len(z), z.shape[-1])
@@ -216,21 +198,111 @@ class BoundStationaryKernel:
         u = r2 / (2.0 * self.shape)
         return 0.5 * (W * K * (u / (1.0 + u) - torch.log1p(u))).sum((-2, -1))
 
-    def _mean_gradients(self, X: Tensor, mean_gradient: Tensor) -> list[Tensor]:
-        """Gradients by the parameters of the mean, in their order."""
-        if self.kernel.mean_kind == "zero":
-            return []
-        total = mean_gradient.sum(-1, keepdim=True)
-        if self.kernel.mean_kind == "constant":
-            return [total]
-        return [torch.matmul(mean_gradient.unsqueeze(-2), X).squeeze(-2), total]
-
     def _scaled(self, X: Tensor, centre: Tensor) -> Tensor:
         return (X[..., self._columns(X)] - centre) / self.lengthscale.unsqueeze(-2)
 
     def _columns(self, X: Tensor) -> slice | list[int]:
         every = self.kernel.columns == tuple(range(X.shape[-1]))
         return slice(None) if every else list(self.kernel.columns)
+
+
+class BoundSumKernel:
+    """A sum of kernels at its hyperparameters, with the interface of :class:`BoundStationaryKernel`; gradients by autograd.
+
+    Parameters
+    ----------
+    kernel : SumKernel
+    kernel_parameters : Tensor of shape (leaves, parameters)
+        Or with one row for all leaves.
+    """
+
+    def __init__(self, kernel: SumKernel, kernel_parameters: Tensor) -> None:
+        self.kernel, self.kernel_parameters = kernel, kernel_parameters
+        self._n_terms = sum(term.n_parameters for term in kernel.terms)
+        self.mean_parameters = kernel_parameters[:, self._n_terms : -1]
+        self.noise = kernel_parameters[:, -1]  # (leaves,)
+
+    def mean(self, X: Tensor) -> Tensor:
+        return _mean(self.kernel.mean_kind, X, self.mean_parameters)
+
+    def variance(self, X: Tensor) -> Tensor:
+        scales, first = X.new_zeros(len(self.kernel_parameters)), 0
+        for term in self.kernel.terms:
+            scales = scales + self.kernel_parameters[:, first + len(term.columns)]
+            first += term.n_parameters
+        return scales.unsqueeze(-1).expand(X.shape[:-1])
+
+    def cross(self, A: Tensor, B: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._matrix(A, B, self.kernel_parameters)
+
+    def covariance(self, X: Tensor, mask: Tensor) -> tuple[Tensor, BatchPullback]:
+        # A row for each leaf: autograd then returns gradients leaf by leaf.
+        parameters = self.kernel_parameters.detach().expand(len(X), -1).clone().requires_grad_()
+        with torch.enable_grad():
+            K = self._matrix(X, X, parameters) * (mask.unsqueeze(-1) & mask.unsqueeze(-2))
+
+        def pullback(W: Tensor, mean_gradient: Tensor, tr_WK: Tensor, tr_W: Tensor) -> Tensor:
+            (by_kernel,) = torch.autograd.grad(K, parameters, 0.5 * W)
+            by_mean = _mean_gradients(self.kernel.mean_kind, X, mean_gradient)
+            parts = [by_kernel[:, : self._n_terms], *by_mean, 0.5 * tr_W]
+            return torch.cat([part.reshape(len(X), -1) for part in parts], -1)
+
+        return K.detach().clone(), pullback
+
+    def _matrix(self, A: Tensor, B: Tensor, parameters: Tensor) -> Tensor:
+        total, first = A.new_zeros(()), 0
+        for term in self.kernel.terms:
+            of_term = parameters[:, first : first + term.n_parameters]
+            total = total + _term_covariance(term, A, B, of_term)
+            first += term.n_parameters
+        return total
+
+
+def _term_covariance(term: Term, A: Tensor, B: Tensor, parameters: Tensor) -> Tensor:
+    """Covariance of one term, (leaves, rows of A, rows of B), as a differentiable function of its parameters."""
+    n, columns = len(term.columns), list(term.columns)
+    lengthscale, scale = parameters[:, None, :n], parameters[:, n, None, None]
+    a, b = A[..., columns], B[..., columns]
+    if term.kind == "periodic":
+        period = parameters[:, None, None, n + 1 :]
+        angle = math.pi * (a.unsqueeze(-2) - b.unsqueeze(-3)) / period
+        return scale * (-2.0 * angle.sin().square() / lengthscale.unsqueeze(-2)).sum(-1).exp()
+    a, b = a / lengthscale, b / lengthscale
+    if term.kind in ("rbf", "rq"):
+        r2 = distance(a, b, square=True)
+        if term.kind == "rbf":
+            return scale * (-0.5 * r2).exp()
+        shape = parameters[:, n + 1, None, None]
+        return scale * (1.0 + r2 / (2.0 * shape)) ** -shape
+    r = distance(a, b)
+    if term.kind == "matern12":
+        return scale * (-r).exp()
+    if term.kind == "matern32":
+        r = math.sqrt(3.0) * r
+        return scale * (1.0 + r) * (-r).exp()
+    r = math.sqrt(5.0) * r
+    return scale * (1.0 + r + r.square() / 3.0) * (-r).exp()
+
+
+def _mean(mean_kind: str, X: Tensor, parameters: Tensor) -> Tensor:
+    """Prior mean of a batch, (leaves, rows)."""
+    if mean_kind == "zero":
+        return X.new_zeros(X.shape[:-1])
+    if mean_kind == "constant":
+        return parameters.expand(X.shape[0], 1).expand(X.shape[:-1])
+    weights, bias = parameters[:, :-1], parameters[:, -1:]
+    return torch.matmul(X, weights.unsqueeze(-1)).squeeze(-1) + bias
+
+
+def _mean_gradients(mean_kind: str, X: Tensor, mean_gradient: Tensor) -> list[Tensor]:
+    """Gradients by the parameters of the mean, in their order."""
+    if mean_kind == "zero":
+        return []
+    total = mean_gradient.sum(-1, keepdim=True)
+    if mean_kind == "constant":
+        return [total]
+    return [torch.matmul(mean_gradient.unsqueeze(-2), X).squeeze(-2), total]
 
 
 # Squared distances by one matrix product, corrected for rows that almost coincide

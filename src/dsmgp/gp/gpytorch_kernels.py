@@ -1,0 +1,70 @@
+"""Named kernels and means as GPyTorch modules. Needs torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gpytorch
+import torch
+from gpytorch.constraints import Positive
+from gpytorch.kernels import (
+    AdditiveKernel,
+    MaternKernel,
+    PeriodicKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
+
+if TYPE_CHECKING:
+    from dsmgp.gp.kernels import Kernel
+
+__all__ = ["gpytorch_kernel", "gpytorch_mean", "linear_mean"]
+
+
+def gpytorch_kernel(kernel: Kernel) -> gpytorch.kernels.Kernel:
+    """Return a kernel with its values as a GPyTorch module, whose parameters are learned on a logarithmic scale."""
+    parts = []
+    for term in kernel.terms:
+        options: dict[str, Any] = {
+            "ard_num_dims": len(term.lengthscale),
+            "lengthscale_constraint": _log_positive(),
+        }
+        if term.name.startswith("matern"):
+            nu = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}[term.name]
+            base: Any = MaternKernel(nu=nu, **options)
+        elif term.name == "periodic":
+            base = PeriodicKernel(period_length_constraint=_log_positive(), **options)
+        else:
+            base = {"rbf": RBFKernel, "rq": RQKernel}[term.name](**options)
+        scaled = ScaleKernel(base, outputscale_constraint=_log_positive()).double()
+        base.lengthscale = torch.tensor(term.lengthscale)
+        scaled.outputscale = torch.tensor(term.outputscale, dtype=torch.float64)
+        if term.alpha is not None:
+            base.alpha = torch.tensor(term.alpha, dtype=torch.float64)
+        if term.period is not None:
+            base.period_length = torch.tensor(term.period)
+        parts.append(scaled)
+    return parts[0] if len(parts) == 1 else AdditiveKernel(*parts)
+
+
+def _log_positive() -> Positive:
+    return Positive(transform=torch.exp, inv_transform=torch.log)
+
+
+def linear_mean(input_size: int, **options: Any) -> LinearMean:
+    """Return GPyTorch's linear mean, starting at zero: its own start is random, and would advance the user's seed."""
+    with torch.device("meta"):  # where no numbers are drawn
+        built = LinearMean(input_size, **options)
+    built = built.to_empty(device="cpu").double()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.zero_()
+    return built
+
+
+def gpytorch_mean(name: str, n_dims: int) -> Mean:
+    """Return a named mean, starting at zero."""
+    means = {"zero": ZeroMean, "constant": ConstantMean, "linear": lambda: linear_mean(n_dims)}
+    return means[name]().double()

@@ -1,0 +1,245 @@
+"""The process of a named kernel and a named mean: transforms, priors and gradients in closed form, in NumPy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp.gp.kernels import STATIONARY, Kernel, StationaryKernel, SumKernel, Term, kernel_parts
+
+__all__ = ["LogNormal", "NamedProcess", "ParameterBlock", "build_named_process", "leaf_kernel"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogNormal:
+    """A prior whose logarithm is normal with mean ``loc`` and standard deviation ``scale``, entry by entry."""
+
+    loc: Array
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterBlock:
+    """Hyperparameters of one name, next to each other in theta.
+
+    Attributes
+    ----------
+    name : str
+        "mean", "outputscale", "lengthscale", "alpha", "period_length" or "noise".
+    size : int
+    transform : {"exp", "softplus", "identity"}
+        From theta to the value, to which ``lower`` is added.
+    lower : float
+        Least value.
+    prior : LogNormal, optional
+        Of the value; only with transform "exp".
+    """
+
+    name: str
+    size: int
+    transform: str = "exp"
+    lower: float = 0.0
+    prior: LogNormal | None = None
+
+    def to_theta(self, value: ArrayLike) -> Array:
+        """Return the entries of theta at which the parameters have these values."""
+        above = np.broadcast_to(np.asarray(value, dtype=np.float64), self.size) - self.lower
+        if self.transform == "exp":
+            return np.log(above)
+        if self.transform == "softplus":
+            return np.asarray(above + np.log(-np.expm1(-above)))
+        return np.array(above)
+
+
+@dataclass(frozen=True, eq=False)
+class NamedProcess:
+    """The :class:`~dsmgp.gp.process.Process` of a named kernel and a named mean.
+
+    Attributes
+    ----------
+    leaf_kernel : StationaryKernel or SumKernel
+    blocks : tuple of ParameterBlock
+        In the order of theta: those of the mean, of each term (output scale, length scales, shape or periods), and the noise.
+    theta : ndarray of shape (n_parameters,)
+    """
+
+    leaf_kernel: StationaryKernel | SumKernel
+    blocks: tuple[ParameterBlock, ...]
+    theta: Array
+
+    def __post_init__(self) -> None:
+        theta = np.array(self.theta, dtype=np.float64)
+        theta.flags.writeable = False
+        object.__setattr__(self, "theta", theta)
+
+    @property
+    def names(self) -> list[str]:
+        return [block.name for block in self.blocks for _ in range(block.size)]
+
+    @property
+    def noise(self) -> float:
+        return float(self._values(self.theta)[-1])
+
+    @property
+    def kernel(self) -> Kernel:
+        return Kernel.of(self.leaf_kernel.terms, self.kernel_parameters())
+
+    def with_theta(self, theta: Array) -> NamedProcess:
+        return replace(self, theta=theta)
+
+    def kernel_parameters(self, theta: Array | None = None) -> Array:
+        return np.asarray(self._values(self.theta if theta is None else theta)[..., self._order])
+
+    def pull_back(self, theta: Array, gradient: Array) -> Array:
+        by_value = np.empty(np.broadcast_shapes(np.shape(theta), np.shape(gradient)))
+        by_value[..., self._order] = gradient
+        return np.asarray(by_value * self._slopes(theta))
+
+    def noise_and_gradient(self, theta: Array) -> tuple[Array, Array]:
+        gradient = np.zeros_like(theta)
+        gradient[..., -1] = self._slopes(theta)[..., -1]
+        return self._values(theta)[..., -1], gradient
+
+    def log_prior(self, theta: Array) -> tuple[Array, Array]:
+        loc, scale = self._priors
+        has = np.isfinite(scale)
+        t, gradient = theta[..., has], np.zeros_like(theta)
+        away = (t - loc[has]) / scale[has]
+        # The density of the value exp(t), not of t itself.
+        density = -0.5 * np.square(away) - np.log(scale[has]) - 0.5 * LOG_2PI - t
+        gradient[..., has] = -away / scale[has] - 1.0
+        return density.sum(axis=-1), gradient
+
+    def has_prior(self, columns: Index) -> bool:
+        return bool(np.isfinite(self._priors[1][columns]).any())
+
+    def rescaled(self, factor: float) -> NamedProcess:
+        theta = self.theta.copy()
+        theta[[name == "outputscale" for name in self.names]] += math.log(factor)
+        block = self.blocks[-1]
+        theta[-1] = block.to_theta(max(self.noise * factor, 1.001 * block.lower))[0]
+        return self.with_theta(theta)
+
+    @cached_property
+    def _layout(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Array]:
+        """By entry of theta whether its transform is exp, whether it is softplus, and the least value."""
+        sizes = [block.size for block in self.blocks]
+        transforms = np.repeat([block.transform for block in self.blocks], sizes)
+        lower = np.repeat([block.lower for block in self.blocks], sizes)
+        return transforms == "exp", transforms == "softplus", lower
+
+    def _values(self, theta: Array) -> Array:
+        """Values of the hyperparameters, in the order of theta."""
+        exp, softplus, lower = self._layout
+        values = np.array(theta, dtype=np.float64)
+        with np.errstate(over="ignore"):  # an optimiser that went too far steps back
+            values[..., exp] = np.exp(values[..., exp])
+        values[..., softplus] = np.logaddexp(0.0, values[..., softplus])
+        return values + lower
+
+    def _slopes(self, theta: Array) -> Array:
+        """Derivatives of the values by theta."""
+        exp, softplus, _ = self._layout
+        slopes = np.ones_like(theta)
+        slopes[..., exp] = np.exp(theta[..., exp])
+        slopes[..., softplus] = expit(theta[..., softplus])
+        return slopes
+
+    @cached_property
+    def _order(self) -> Index:
+        """Where in theta each kernel parameter stands."""
+        starts = np.cumsum([0, *(block.size for block in self.blocks)])
+        places = [np.arange(a, b) for a, b in pairwise(starts)]
+        n_mean = sum(block.name == "mean" for block in self.blocks)
+        mean, rest, noise = places[:n_mean], places[n_mean:-1], places[-1]
+        of_terms = []
+        for term in self.leaf_kernel.terms:
+            scale, lengthscale, *extra = rest[: 3 if term.n_extra else 2]
+            rest = rest[3 if term.n_extra else 2 :]
+            of_terms += [lengthscale, scale, *extra]
+        return np.concatenate([*of_terms, *mean, noise])
+
+    @cached_property
+    def _priors(self) -> tuple[Array, Array]:
+        """Location and scale of each entry's prior; not finite where there is none."""
+        locs, scales = [], []
+        for block in self.blocks:
+            none = block.prior is None
+            locs.append(np.full(block.size, np.nan if none else block.prior.loc))  # type: ignore[union-attr]
+            scales.append(np.full(block.size, np.inf if none else block.prior.scale))  # type: ignore[union-attr]
+        return np.concatenate(locs), np.concatenate(scales)
+
+
+def build_named_process(
+    kernel: str | Kernel,
+    mean: str,
+    noise: ParameterBlock,
+    start_noise: float,
+    spread: Array,
+    variance: float,
+    periods: Array | None = None,
+) -> NamedProcess:
+    """Build a process from names; see :func:`dsmgp.gp.process.build_process`."""
+    n_dims = len(spread)
+    terms, values = _kernel_blocks(kernel, n_dims, spread, variance, periods)
+    mean_blocks = {
+        "zero": [],
+        "constant": [ParameterBlock("mean", 1, "identity")],
+        "linear": [ParameterBlock("mean", n, "identity") for n in (n_dims, 1)],
+    }[mean]
+    blocks = [*mean_blocks, *(block for block, _ in values), noise]
+    starts = [
+        *(np.zeros(block.size) for block in mean_blocks),
+        *(block.to_theta(value) for block, value in values),
+        noise.to_theta(start_noise),
+    ]
+    return NamedProcess(leaf_kernel(terms, mean), tuple(blocks), np.concatenate(starts))
+
+
+def leaf_kernel(terms: tuple[Term, ...], mean: str) -> StationaryKernel | SumKernel:
+    """Return the leaf kernel of some terms and a mean: the stationary one if it is one."""
+    if len(terms) == 1 and terms[0].kind in STATIONARY:
+        return StationaryKernel(terms[0].kind, terms[0].columns, mean)
+    return SumKernel(terms, mean)
+
+
+def _kernel_blocks(
+    kernel: str | Kernel, n_dims: int, spread: Array, variance: float, periods: Array | None
+) -> tuple[tuple[Term, ...], list[tuple[ParameterBlock, ArrayLike]]]:
+    """Return the terms of a kernel, and its parameters in the order of theta, each with its starting value."""
+    names = kernel_parts(kernel.name if isinstance(kernel, Kernel) else kernel)
+    if isinstance(kernel, Kernel) and kernel.n_dims != n_dims:
+        raise ValueError(
+            f"the kernel cannot be evaluated on inputs with {n_dims} columns: it has {kernel.n_dims} length scales"
+        )
+    share = variance / len(names)
+    # Length scales are learned best on a logarithmic scale. Distances grow with sqrt(n_dims), and so do plausible
+    # length scales (Hvarfner et al. 2024).
+    middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + np.log(spread)
+    blocks: list[tuple[ParameterBlock, ArrayLike]] = []
+    for k, name in enumerate(names):
+        given = kernel.terms[k] if isinstance(kernel, Kernel) else None
+        scale = ParameterBlock("outputscale", 1, prior=LogNormal(np.array([math.log(share)]), 2.0))
+        lengthscale = ParameterBlock("lengthscale", n_dims, prior=LogNormal(middle, math.sqrt(3.0)))
+        blocks.append((scale, share if given is None else given.outputscale))
+        start = 0.5 * math.sqrt(n_dims) * spread
+        blocks.append((lengthscale, start if given is None else given.lengthscale))
+        if name == "rq":
+            alpha = math.log(2.0) if given is None or given.alpha is None else given.alpha
+            blocks.append((ParameterBlock("alpha", 1, "softplus"), alpha))
+        elif name == "periodic":
+            period: ArrayLike = 1.0 if periods is None else periods
+            if given is not None and given.period is not None:
+                period = given.period
+            prior = LogNormal(np.zeros(n_dims), 2.0)
+            blocks.append((ParameterBlock("period_length", n_dims, prior=prior), period))
+    columns = tuple(range(n_dims))
+    return tuple(Term(name, columns) for name in names), blocks
