@@ -117,7 +117,10 @@ def _mean_in_words(
 def _other_kernel(kernel: Any) -> list[str]:
     """List the hyperparameters of a sum of kernels, or of a GPyTorch kernel, which has no unit of its own for an input."""
     if isinstance(kernel, Kernel):
-        return [f"  {kernel.name}, in the units the experts see:", *(f"  {term}" for term in kernel.terms)]
+        return [
+            f"  {kernel.name}, in the units the experts see:",
+            *(f"  {term}" for term in kernel.terms),
+        ]
     lines = [f"  {type(kernel).__name__}, in the units the experts see:"]
     for name, raw, constraint in kernel.named_parameters_and_constraints():
         value = (raw if constraint is None else constraint.transform(raw)).detach().numpy()

@@ -5,7 +5,6 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 from dsmgp.tree.routing import place
@@ -43,10 +42,8 @@ def conditioned(X, y, tree, kernel, weights, **options):
     ).fit(X, y)
     inner = model.state_.model
     leaf_gps = inner.leaf_posterior.leaf_gps
-    labels = equal_rows(X)
-    return model, condition(
-        leaf_gps, inner.leaf_posterior.kernel_parameters, 0, labels
-    ).leave_one_out()
+    parameters = inner.leaf_posterior.kernel_parameters
+    return model, condition(leaf_gps, parameters, 0, leave_out=True).leave_one_out()
 
 
 @pytest.mark.usefixtures("backend")

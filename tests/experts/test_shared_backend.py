@@ -11,6 +11,7 @@ from dsmgp.experts import factor_sharing as sharing
 from dsmgp.experts import shared_backend as shared
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.points import equal_rows
 from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.linalg import lapack
 from dsmgp.tree import Leaf, Region, leaves
@@ -77,11 +78,10 @@ TREES = {
 def test_shared_is_separate(always, tree, n_outputs, repeated):
     X, Y = rows_of(250, n_outputs, repeated)
     tree = TREES[tree](X)
-    labels = np.unique(X, axis=0, return_inverse=True)[1].reshape(-1)
     leaf_gps = leaf_gps_of(X, Y, tree, "constant")
     kernel_parameters = kernel_parameters_of(X, Y, mean=(0.3,))
     alone, together = (
-        condition(leaf_gps, kernel_parameters, labels=labels, share=s) for s in (0, 1)
+        condition(leaf_gps, kernel_parameters, leave_out=True, share=s) for s in (0, 1)
     )
     assert alone.sharing is None
     assert together.sharing.saving > 0.2
@@ -109,10 +109,20 @@ def test_shared_is_separate(always, tree, n_outputs, repeated):
             np.testing.assert_allclose(table, expected, **EXACT)
 
 
+def test_leaves_whose_rows_share_inputs_do_not_share_factors(always):
+    X, Y = rows_of(250, repeated=True)
+    labels = equal_rows(X)
+    leaf_gps = leaf_gps_of(X, Y, TREES["paper"](X), labels=labels)
+    collapsed = condition(leaf_gps, kernel_parameters_of(X, Y))
+    assert collapsed.sharing is None
+    plain = condition(leaf_gps_of(X, Y, TREES["paper"](X)), kernel_parameters_of(X, Y))
+    np.testing.assert_allclose(collapsed.log_evidence, plain.log_evidence, **EXACT)
+
+
 @pytest.mark.parametrize("structure", ["paper", "balanced"])
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_a_fitted_model_is_the_same_shared(always, monkeypatch, structure, n_outputs):
-    X, Y = rows_of(300, n_outputs, repeated=True)
+    X, Y = rows_of(300, n_outputs)
     model = DSMGPRegressor(
         "matern52", noise_variance=0.02, structure=structure, leaf_size=60, sum_children=6,
         weights="posterior", optimizer=None, random_state=0,
@@ -194,7 +204,7 @@ def test_a_leaf_that_needs_noise_gets_as_much_as_alone(always):
     found = []
     for share in (False, True):
         with pytest.warns(FactorisationWarning, match=r"leaf 2 \(120 rows\), leaf 3 \(50 rows\)"):
-            found.append(condition(leaf_gps, kernel_parameters, labels=np.arange(120), share=share))
+            found.append(condition(leaf_gps, kernel_parameters, leave_out=True, share=share))
     assert found[1].sharing is None
     assert np.array_equal(found[0].log_evidence, found[1].log_evidence)
 
@@ -206,7 +216,7 @@ def test_equal_leaves_are_left_out_once(always, monkeypatch):
     nodes = [Leaf(Region.whole(1), rows) for rows in (np.arange(60), np.arange(60)[::-1].copy())]
     leaf_kernel = StationaryKernel("rbf", (0,), "zero")
     leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel])
-    condition(leaf_gps, kernel_parameters_of(X, Y), labels=np.arange(60))
+    condition(leaf_gps, kernel_parameters_of(X, Y), leave_out=True)
     assert calls == [60]
 
 

@@ -5,11 +5,11 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Components
 from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.numpy_backend import NumpyBackend
+from dsmgp.experts.points import equal_rows
 from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.mixture.gating import GateObjective
 from dsmgp.tree import Leaf, Region
@@ -42,7 +42,13 @@ def leaf_gps_of(backend, X, y, known_noise, rows):
     leaves = [Leaf(Region.whole(2), own) for own in rows]
     leaf_kernel = StationaryKernel("matern32", (0, 1), "zero")
     return InMemoryLeafGPs(
-        leaves, X, y[:, None], [leaf_kernel], backend=backend, known_noise=known_noise[:, None]
+        leaves,
+        X,
+        y[:, None],
+        [leaf_kernel],
+        backend=backend,
+        known_noise=known_noise[:, None],
+        labels=equal_rows(X),
     )
 
 
@@ -76,7 +82,7 @@ def test_evidence_and_gradient_by_dense_algebra(measured, backend):
 def test_rows_left_out_by_brute_force(measured, backend):
     X, y, known_noise = measured
     leaf_gps = leaf_gps_of(backend, X, y, known_noise, [np.arange(40)])
-    conditioned = condition(leaf_gps, [NATURAL], labels=equal_rows(X))
+    conditioned = condition(leaf_gps, [NATURAL], leave_out=True)
     loo = conditioned.leave_one_out()
     components = loo.components(np.arange(40))
     K = covariance(X, known_noise)

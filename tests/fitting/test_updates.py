@@ -33,7 +33,7 @@ def all_at_once(model, X, y, noise=None):
 
     A fit on the tree itself; the units are those the model was fitted with.
     """
-    from dsmgp.experts.duplicates import equal_rows
+    from dsmgp.experts.points import equal_rows
     from dsmgp.tree.routing import place
 
     full = model.state_.model
@@ -49,9 +49,10 @@ def all_at_once(model, X, y, noise=None):
         full.outputs.to_experts(Y),
         base.leaf_gps.kernels,
         known_noise=known,
+        labels=equal_rows(X),
         dtype=base.leaf_gps.dtype,
     )
-    posterior = condition(leaf_gps, base.kernel_parameters, labels=equal_rows(X))
+    posterior = condition(leaf_gps, base.kernel_parameters, leave_out=True)
     scales = posterior.leave_one_out().scales if model.state_.local_scale else full.scales
     return replace(full, tree=tree, leaf_posterior=posterior, scales=scales)
 

@@ -87,7 +87,7 @@ def residuals(hard, backend, exact, dtype="float64"):
     table = np.full((6, len(hard.rows)), np.nan)
     for group, numbers in enumerate(leaf_gps.backend.groups):
         seen = leaf_gps.backend.condition(bound, 0, group, True, None)
-        ends = np.cumsum(leaf_gps.leaf_rows.sizes[numbers])[:-1]
+        ends = np.cumsum(leaf_gps.points.first.sizes[numbers])[:-1]
         alphas = np.split(seen.alpha, ends)
         matrices = _matrices(leaf_gps.backend, bound, group)
         for slot, number in enumerate(numbers.tolist()):
@@ -122,7 +122,7 @@ def _matrices(backend, bound, group):
         return _batched_matrices(backend, bound, group)
     found = []
     for number in numbers.tolist():
-        n = int(backend.leaf_rows.sizes[number])
+        n = int(backend.points.first.sizes[number])
         K = np.zeros((n, n))
         backend.fill(bound, 0, number, K, 0)
         np.fill_diagonal(K, float(bound.kernel_parameters[0][number, -2]))

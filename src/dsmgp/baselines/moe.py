@@ -169,7 +169,7 @@ class MoE(Committee):
                 self.n_evaluations_ += sum(search.n_evaluations for search in searches)
             gate = InputGate.of(Z[kept], expert)
             posterior = gps.condition(
-                family.kernel_parameters, 0.5 * config.memory, data.labels
+                family.kernel_parameters, 0.5 * config.memory, True
             ).to_memory()
             _, joint = self._joint(posterior, data, gate, Z, held)
             self.path_.append(float(np.logaddexp.reduce(joint, axis=1).mean()))
@@ -217,9 +217,9 @@ class MoE(Committee):
         place[posterior.leaf_rows.flat] = np.arange(len(posterior.leaf_rows.flat))
         owner = np.append(posterior.leaf_rows.owner, -1)  # the last for rows of no expert
         trained = np.flatnonzero(leaf == owner[place[row]])
-        assert posterior.loo_moments is not None
-        mean[trained] = posterior.loo_moments.mean[place[row[trained]]]
-        variance[trained] = posterior.loo_moments.variance[place[row[trained]]]
+        moments = posterior.leaf_loo().moments
+        mean[trained] = moments.mean[place[row[trained]]]
+        variance[trained] = moments.variance[place[row[trained]]]
         targets = data.outputs.to_experts(data.Y)[row]
         each = -0.5 * (np.square(targets - mean) / variance + np.log(variance)) - LOG_SQRT_2PI
         return candidates, each.sum(axis=1).reshape(candidates.shape) + log_gate

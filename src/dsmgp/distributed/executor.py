@@ -115,6 +115,7 @@ class LocalExecutor:
             kernels,
             memory=memory,
             known_noise=known_noise,
+            labels=labels,
             device=device,
             dtype=dtype,
         )

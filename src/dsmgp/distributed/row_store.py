@@ -30,7 +30,7 @@ from dsmgp.distributed.sharded import (
 )
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
 from dsmgp.experts.backend import LeafKernel
-from dsmgp.experts.duplicates import equal_rows
+from dsmgp.experts.points import equal_rows
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 
 __all__ = [
@@ -110,7 +110,7 @@ class RowStore:
             )
             for shard, part in enumerate(parts)
         ]
-        none = np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)), None
+        none = np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)), None, None
         return ShardedLeafGPs(
             pool, plans, parts, kernels, self.n_rows, memory, none, store=self, units=units
         )

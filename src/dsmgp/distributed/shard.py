@@ -85,7 +85,7 @@ class Shard:
 
     def __init__(self, plan: ShardPlan) -> None:
         data = plan.load()
-        self.ids, self.labels, self.n_bytes = data.ids, data.labels, plan.n_bytes
+        self.ids, self.n_bytes = data.ids, plan.n_bytes
         self.leaf_gps = InMemoryLeafGPs(
             data.leaf_rows,
             data.X,
@@ -93,6 +93,7 @@ class Shard:
             plan.kernels,
             memory=plan.memory,
             known_noise=data.known_noise,
+            labels=data.labels,
             numbers=plan.numbers,
             device=plan.device,
             dtype=plan.dtype,
@@ -141,9 +142,8 @@ class Shard:
         pairs : Pairs or None
             Leave-one-out predictions of the rows among ``loo_rows`` that are in this shard.
         """
-        labels = None if loo_rows is None else self.labels
         self.posteriors[key] = posterior = self.leaf_gps.condition(
-            writable(kernel_parameters), memory, labels
+            writable(kernel_parameters), memory, leave_out=loo_rows is not None
         )
         if loo_rows is None:
             return posterior.log_evidence, np.empty(0), np.empty(0), None
@@ -153,7 +153,6 @@ class Shard:
         here[here] = self.ids[position[here]] == loo_rows[here]
         local = loo.pairs(position[here])
         pairs = Pairs(local.leaf, np.flatnonzero(here)[local.place], local.values)
-        posterior.drop_loo()
         return posterior.log_evidence, loo.squares, loo.counts, pairs
 
     def predict(

@@ -19,7 +19,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp._util.warnings import warn_user
 from dsmgp.distributed.shard import ShardPlan, writable
-from dsmgp.distributed.workers import RemoteWorkerPool, WorkerPool
+from dsmgp.distributed.workers import RemoteWorkerPool, RowTables, WorkerPool
 from dsmgp.experts.backend import PAIR_FLOPS, BoundKernels, LeafKernel
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
@@ -74,7 +74,7 @@ class ShardedLeafGPs:
         kernels: Sequence[Sequence[LeafKernel]],
         n_rows: int,
         memory: float,
-        tables: tuple[Array, Array, Array | None],
+        tables: RowTables,
         leaf_rows: Ragged | None = None,
         store: Any = None,
         units: Any = None,
@@ -85,7 +85,7 @@ class ShardedLeafGPs:
             n_rows,
             memory,
         )
-        self.X, self.Y, self.known_noise = tables
+        self.X, self.Y, self.known_noise, self.labels = tables
         self._leaf_rows, self.store, self.units = leaf_rows, store, units
         self.device, self.dtype = pool.device, plans[0].dtype
         self.threads = Threads()  # of this process, which may have no GPU where its workers do
@@ -113,15 +113,14 @@ class ShardedLeafGPs:
         """
         leaf_rows, by_leaf = rows_of_leaves(leaves), kernels_of_leaves(kernels, len(leaves))
         parts = balanced(leaf_rows.sizes, pool.n_shards)
-        loads = pool.send_rows(parts, leaf_rows, (X, Y, known_noise, labels))
+        tables = (X, Y, known_noise, labels)
+        loads = pool.send_rows(parts, leaf_rows, tables)
         shard_memory = pool.memory_of_shard(memory)
         plans = [
             ShardPlan(load, part, kernels_of_part(part, by_leaf), shard_memory, pool.device, dtype)
             for load, part in zip(loads, parts, strict=True)
         ]
-        return cls(
-            pool, plans, parts, by_leaf, len(X), memory, (X, Y, known_noise), leaf_rows=leaf_rows
-        )
+        return cls(pool, plans, parts, by_leaf, len(X), memory, tables, leaf_rows=leaf_rows)
 
     def with_kernels(self, kernels: Sequence[LeafKernel | Sequence[LeafKernel]]) -> ShardedLeafGPs:
         # In new shards; rows are not sent again.
@@ -129,7 +128,7 @@ class ShardedLeafGPs:
         plans = [
             replace(plan, kernels=kernels_of_part(plan.numbers, by_leaf)) for plan in self._plans
         ]
-        tables = self.X, self.Y, self.known_noise
+        tables = self.X, self.Y, self.known_noise, self.labels
         return ShardedLeafGPs(
             self.pool, plans, self.parts, by_leaf, self.n_rows, self.memory, tables,
             self._leaf_rows, self.store, self.units,
@@ -158,6 +157,7 @@ class ShardedLeafGPs:
             self.kernels,
             memory=self.memory,
             known_noise=self.known_noise,
+            labels=self.labels,
             dtype=self.dtype,
         )
 
@@ -227,10 +227,12 @@ class ShardedLeafGPs:
         self,
         kernel_parameters: Sequence[Array],
         memory: float,
-        labels: Index | None = None,
+        leave_out: bool = False,
         loo_rows: Index | None = None,
     ) -> ShardedLeafPosterior:
-        if labels is not None and loo_rows is None:
+        if not leave_out:
+            loo_rows = None
+        elif loo_rows is None:
             loo_rows = np.arange(self.n_rows)
         key, arguments = self._conditioning_arguments(kernel_parameters, memory)
         results = self.call("condition", [(*of_shard, loo_rows) for of_shard in arguments])

@@ -17,10 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.ragged import Ragged
 from dsmgp.experts.factor_cache import LeafFactors
 from dsmgp.experts.factor_sharing import SharingPlan
-from dsmgp.experts.loo import normal_log_density
+from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.kernels import BoundLeafKernel, LeafKernel, StationaryKernel, SumKernel
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "PARALLEL_ROWS",
     "Backend",
     "BoundKernels",
-    "LOOBatch",
     "LeafKernel",
     "LeafPosteriorBatch",
     "PredictRequest",
@@ -152,32 +150,6 @@ def groups_by_work(sizes: Index, codes: Sequence[int]) -> list[Index]:
 
 
 @dataclass(frozen=True)
-class LOOBatch:
-    """Leave-one-out predictions of the rows of a group, one leaf after the other.
-
-    Attributes
-    ----------
-    residual : ndarray of shape (n,)
-        Observation minus leave-one-out mean.
-    variance : ndarray of shape (n,)
-        Leave-one-out variance of y.
-    with_duplicates : tuple of ndarray, optional
-        Results of :func:`~dsmgp.experts.duplicates.without_duplicates`; None where no leaf has duplicate inputs.
-    """
-
-    residual: Array
-    variance: Array
-    with_duplicates: tuple[Array, Array, Array] | None = None
-
-    @property
-    def grouped(self) -> tuple[Array, Array, Array]:
-        """Residuals and variances without a row and its duplicates, and the log density of all these rows."""
-        if self.with_duplicates is not None:
-            return self.with_duplicates
-        return self.residual, self.variance, normal_log_density(self.residual, self.variance)
-
-
-@dataclass(frozen=True)
 class LeafPosteriorBatch:
     """A group of leaves conditioned on one output.
 
@@ -186,18 +158,19 @@ class LeafPosteriorBatch:
     log_evidence : ndarray of shape (n_leaves,)
     jitter : ndarray of shape (n_leaves,)
         What was added to the diagonal beyond the noise.
-    alpha : ndarray of shape (n,)
+    alpha : ndarray of shape (n_points,)
         ``K^-1 (y - mean)``, one leaf after the other.
     factors : LeafFactors, optional
         Lower Cholesky factors, if they were to be kept.
-    loo : LOOBatch, optional
+    inverse_diagonal : ndarray of shape (n_points,), optional
+        Diagonal of ``K^-1``, all that leave-one-out needs (R&W eqs. 5.10 to 5.12).
     """
 
     log_evidence: Array
     jitter: Array
     alpha: Array
     factors: LeafFactors | None
-    loo: LOOBatch | None
+    inverse_diagonal: Array | None
 
 
 @dataclass(frozen=True)
@@ -216,7 +189,7 @@ class PredictRequest:
         Numbers of the test rows of each leaf, one leaf after the other.
     ends : ndarray of shape (n_leaves + 1,)
         Leaf k predicts at ``X[rows[ends[k]:ends[k + 1]]]``.
-    alpha : ndarray of shape (n,)
+    alpha : ndarray of shape (n_points,)
         Of all leaves of the backend, one after the other.
     factors : LeafFactors, optional
         Of the group, where variances are needed.
@@ -238,12 +211,12 @@ class Backend(Protocol):
     ----------
     groups : list of ndarray
         Numbers of the leaves of each group; leaves without rows are in none.
-    leaf_rows : Ragged
-        Row numbers of each leaf, in the order of its factor and of ``alpha``.
+    points : LeafPoints
+        Distinct inputs of each leaf, in the order of its factor and of ``alpha``.
     """
 
     groups: list[Index]
-    leaf_rows: Ragged
+    points: LeafPoints
 
     @property
     def plan(self) -> SharingPlan | None:
@@ -261,7 +234,7 @@ class Backend(Protocol):
         output: int,
         group: int,
         keep: bool,
-        duplicates: list[list[Index]] | None,
+        leave_out: bool,
     ) -> LeafPosteriorBatch:
         """Condition the leaves of a group on one output.
 
@@ -269,8 +242,8 @@ class Backend(Protocol):
         ----------
         keep : bool
             Whether to return the factors.
-        duplicates : list of list of ndarray, optional
-            For each leaf its :func:`~dsmgp.experts.duplicates.duplicates`. If given, leave-one-out predictions are computed.
+        leave_out : bool
+            Whether to return the diagonal of ``K^-1``.
         """
 
     def predict(
@@ -304,4 +277,4 @@ class TrainingBackend(Backend, Protocol):
         """Return the same leaves with other kernels, by output and leaf; leaves are grouped as before."""
 
     def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        """Write the covariance of y at a leaf's rows into the lower triangle of K, from row ``first`` on."""
+        """Write the covariance of y at a leaf's rows into the lower triangle of K, from row ``first`` on; inputs must be distinct."""

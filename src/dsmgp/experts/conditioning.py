@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsmgp._util.arrays import Array, Index
+from dsmgp._util.arrays import Array
 from dsmgp._util.warnings import FactorisationWarning, warn_user
 from dsmgp.experts.backend import (
     NOT_FACTORISED,
     Backend,
     BoundKernels,
     LeafPosteriorBatch,
-    LOOBatch,
 )
-from dsmgp.experts.duplicates import any_equal, duplicates
 from dsmgp.experts.factor_cache import FactorCache
 from dsmgp.experts.factor_sharing import NotPositiveDefinite
-from dsmgp.experts.loo import LOOMoments
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
 from dsmgp.experts.shared_backend import SharedFactorBackend
 from dsmgp.linalg.device_memory import within_memory
@@ -44,7 +41,7 @@ def condition(
     leaf_gps: InMemoryLeafGPs,
     kernel_parameters: Sequence[Array],
     memory: float = math.inf,
-    labels: Index | None = None,
+    leave_out: bool = False,
     share: bool = True,
 ) -> InMemoryLeafPosterior:
     """Condition every leaf on its rows.
@@ -56,14 +53,14 @@ def condition(
         One array per output: a vector for all leaves, or a table (n_leaves, n_parameters).
     memory : float
         Bytes up to which Cholesky factors are kept; others are computed again when needed.
-    labels : ndarray of shape (n_rows,), optional
-        Numbers from 0 on, equal for duplicate inputs. If given, leave-one-out predictions are computed too.
+    leave_out : bool
+        Whether to compute leave-one-out predictions too.
     share : bool
         Whether overlapping leaves may share Cholesky factors, where that is faster.
     """
     bound = leaf_gps.bind(kernel_parameters)
     shared = SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) if share else None
-    conditioning = _Conditioning(leaf_gps, bound, memory, labels)
+    conditioning = _Conditioning(leaf_gps, bound, memory, leave_out)
     try:
         batches = within_memory(
             lambda: conditioning.run(shared or leaf_gps.backend), conditioning.reduce_memory
@@ -84,11 +81,12 @@ def condition(
         bound,
         backend,
         log_evidence,
-        alpha=_alpha(leaf_gps, backend, batches),
+        alpha=_by_point(leaf_gps, backend, batches, lambda batch: batch.alpha),
         factors=conditioning.factors,
         memory=conditioning.memory,
-        loo_moments=None if labels is None else _loo_moments(leaf_gps, backend, batches),
-        labels=labels,
+        inverse_diagonal=_by_point(leaf_gps, backend, batches, lambda batch: batch.inverse_diagonal)
+        if leave_out
+        else None,
     )
 
 
@@ -99,11 +97,10 @@ class _Conditioning:
     """
 
     def __init__(
-        self, leaf_gps: InMemoryLeafGPs, bound: BoundKernels, memory: float, labels: Index | None
+        self, leaf_gps: InMemoryLeafGPs, bound: BoundKernels, memory: float, leave_out: bool
     ) -> None:
         self.leaf_gps, self.bound, self.memory = leaf_gps, bound, memory
-        self._labels = labels
-        self._has_duplicates = labels is not None and any_equal(labels)
+        self._leave_out = leave_out
 
     def run(self, backend: Backend) -> list[list[LeafPosteriorBatch]]:
         """Condition all leaves; return results by group and output."""
@@ -123,9 +120,9 @@ class _Conditioning:
         return self.leaf_gps.reduce_memory() or held > LEAST_HELD
 
     def _condition_group(self, group: int) -> list[LeafPosteriorBatch]:
-        keep, duplicates = self.factors.keeps(group), self._duplicates(group)
+        keep = self.factors.keeps(group)
         batches = [
-            self.backend.condition(self.bound, output, group, keep, duplicates)
+            self.backend.condition(self.bound, output, group, keep, self._leave_out)
             for output in range(self.leaf_gps.n_outputs)
         ]
         if not all(np.isfinite(batch.log_evidence).all() for batch in batches):
@@ -135,55 +132,21 @@ class _Conditioning:
         tick((group + 1) / len(self.backend.groups))
         return batches
 
-    def _duplicates(self, group: int) -> list[list[Index]] | None:
-        """Duplicate inputs of each leaf of a group; None where leave-one-out is not computed."""
-        leaves, leaf_rows = self.backend.groups[group], self.backend.leaf_rows
-        if self._labels is None:
-            return None
-        if not self._has_duplicates:
-            return [[] for _ in leaves]
-        return [duplicates(self._labels[leaf_rows[k]]) for k in leaves]
 
-
-def _alpha(
-    leaf_gps: InMemoryLeafGPs, backend: Backend, batches: Sequence[list[LeafPosteriorBatch]]
+def _by_point(
+    leaf_gps: InMemoryLeafGPs,
+    backend: Backend,
+    batches: Sequence[list[LeafPosteriorBatch]],
+    quantity: Callable[[LeafPosteriorBatch], Array | None],
 ) -> list[Array]:
-    """Return alpha by output in the order of ``backend.leaf_rows``."""
+    """Return a quantity of points by output, in the order of ``backend.points``."""
     by_output = []
     for output in range(leaf_gps.n_outputs):
-        alpha = np.empty(len(backend.leaf_rows.flat))
+        values = np.empty(len(backend.points.first.flat))
         for leaves, of_group in zip(backend.groups, batches, strict=True):
-            alpha[backend.leaf_rows.positions(leaves)] = of_group[output].alpha
-        by_output.append(alpha)
+            values[backend.points.first.positions(leaves)] = quantity(of_group[output])
+        by_output.append(values)
     return by_output
-
-
-def _loo_moments(
-    leaf_gps: InMemoryLeafGPs, backend: Backend, batches: Sequence[list[LeafPosteriorBatch]]
-) -> LOOMoments:
-    """Return leave-one-out moments in the order of ``backend.leaf_rows``."""
-    leaves = np.concatenate([np.empty(0, np.int64), *backend.groups])
-    place = backend.leaf_rows.positions(leaves)  # of the rows of one group after the other
-    y = leaf_gps.Y[backend.leaf_rows.flat]
-    loo = [[of_group[output].loo for of_group in batches] for output in range(y.shape[1])]
-
-    def gather(quantity: Callable[[LOOBatch], Array]) -> Array:
-        table = np.empty(y.shape)
-        for output, by_group in enumerate(loo):
-            values = [quantity(batch) for batch in by_group if batch is not None]
-            table[place, output] = np.concatenate([np.empty(0), *values])
-        return table
-
-    mean, variance = y - gather(lambda b: b.residual), gather(lambda b: b.variance)
-    if all(b is None or b.with_duplicates is None for by_group in loo for b in by_group):
-        return LOOMoments(mean, variance, mean, variance, None)  # no duplicates: not kept twice
-    return LOOMoments(
-        mean,
-        variance,
-        grouped_mean=y - gather(lambda b: b.grouped[0]),
-        grouped_variance=gather(lambda b: b.grouped[1]),
-        grouped_log_density=gather(lambda b: b.grouped[2]),
-    )
 
 
 def _warn_of_jitter(
@@ -195,7 +158,7 @@ def _warn_of_jitter(
     affected = np.flatnonzero(jitter > 0)
     if affected.size:
         named = ", ".join(
-            f"leaf {leaf_gps.name(k)} ({backend.leaf_rows.sizes[k]} rows)"
+            f"leaf {leaf_gps.name(k)} ({backend.points.rows.sizes[k]} rows)"
             for k in affected[:5].tolist()
         )
         more = f" and {affected.size - 5} more" if affected.size > 5 else ""

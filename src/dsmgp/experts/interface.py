@@ -54,6 +54,8 @@ class LeafGPs(Protocol):
     Y : ndarray of shape (n_rows, n_outputs)
     known_noise : ndarray of shape (n_rows, n_outputs), or None
         Noise variances known row by row, in addition to the noise that is learned.
+    labels : ndarray of shape (n_rows,), or None
+        Equal for rows with equal inputs, which are computed as one.
     kernels : list of list of LeafKernel
         Kernel of each output and leaf.
     memory : float
@@ -71,6 +73,7 @@ class LeafGPs(Protocol):
     X: Array
     Y: Array
     known_noise: Array | None
+    labels: Index | None
     kernels: list[list[LeafKernel]]
     memory: float
     threads: Threads
@@ -134,7 +137,7 @@ class LeafGPs(Protocol):
         self,
         kernel_parameters: Sequence[Array],
         memory: float,
-        labels: Index | None = None,
+        leave_out: bool = False,
         loo_rows: Index | None = None,
     ) -> LeafPosterior:
         """Condition every leaf on its rows.
@@ -144,8 +147,8 @@ class LeafGPs(Protocol):
         kernel_parameters : sequence of ndarray
         memory : float
             Bytes up to which Cholesky factors are kept; others are computed again when needed.
-        labels : ndarray of shape (n_rows,), optional
-            Numbers from 0 on, equal for duplicate inputs. If given, leave-one-out predictions are computed too.
+        leave_out : bool
+            Whether to compute leave-one-out predictions too.
         loo_rows : ndarray, optional
             Rows whose leave-one-out predictions will be used; all by default.
         """
@@ -203,7 +206,7 @@ class LeafPosterior(Protocol):
 
     @property
     def leaf_rows(self) -> Ragged:
-        """Row numbers of each leaf, in the order of its factor."""
+        """Row numbers of each leaf; those with equal inputs are next to each other, in the order of its factor."""
 
     @property
     def leaf_sizes(self) -> Index:
@@ -237,7 +240,7 @@ class LeafPosterior(Protocol):
         """Return leave-one-out predictions of training rows, if they were computed when the leaves were conditioned."""
 
     def drop_loo(self) -> None:
-        """Free leave-one-out predictions, which take more memory than the rows, once they have been used."""
+        """Free what leave-one-out predictions take beyond what is needed to predict, once they have been used."""
 
     def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
         """Return the factor of a leaf and what follows from it, output by output; None if it is not at hand."""

@@ -27,6 +27,7 @@ from dsmgp.experts.backend import (
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.numpy_backend import NumpyBackend
+from dsmgp.experts.points import LeafPoints
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.linalg.threads import Threads
@@ -50,12 +51,15 @@ class InMemoryLeafGPs:
         Kernel of each output: one for all leaves, or one for each.
     threads : Threads, optional
     backend : callable, optional
-        Builds what computes, from ``(X, Y, leaf_rows, kernels, known_noise)``; the fastest backend that supports the kernels,
+        Builds what computes, from ``(X, Y, points, kernels, known_noise)``; the fastest backend that supports the kernels,
         device and precision by default.
     memory : float
         Bytes that matrices may take while leaves are computed.
     known_noise : ndarray of shape (n_rows, n_outputs), optional
         Noise variances known row by row, in addition to the noise that is learned.
+    labels : ndarray of shape (n_rows,), optional
+        From :func:`~dsmgp.experts.points.equal_rows`: rows with equal inputs are then computed as one. Without them all inputs count as distinct,
+        which gives the same results at a higher cost.
     numbers : ndarray of shape (n_leaves,), optional
         Numbers of the leaves in the tree, for messages, where these are only some of its leaves.
     device : str
@@ -76,20 +80,23 @@ class InMemoryLeafGPs:
         backend: Callable[..., TrainingBackend] | None = None,
         memory: float = math.inf,
         known_noise: Array | None = None,
+        labels: Index | None = None,
         numbers: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
     ) -> None:
         self.memory, self._numbers = memory, numbers
         self.device, self.dtype = device, dtype
-        self.X, self.Y, self.known_noise = X, Y, known_noise
+        self.X, self.Y, self.known_noise, self.labels = X, Y, known_noise, labels
         self.kernels = kernels_of_leaves(kernels, len(leaves))
         self.leaf_rows = rows_of_leaves(leaves)
+        #: Distinct inputs of each leaf.
+        self.points = LeafPoints.of(self.leaf_rows, labels)
         self.n_leaves, self.n_outputs = len(self.leaf_rows), len(self.kernels)
-        self.has_large = has_large_leaf(device, self.leaf_rows)
+        self.has_large = has_large_leaf(device, self.points.first)
         self.threads = threads or Threads(device)
         self._given_backend = backend
-        self.backend = self.backend_for(self.leaf_rows)
+        self.backend = self.backend_for(self.points)
         #: Whether leaves are computed by compiled code.
         self.compiled = isinstance(self.backend, NumbaBackend)
 
@@ -109,6 +116,7 @@ class InMemoryLeafGPs:
             kernels,
             memory=self.memory,
             known_noise=known_noise,
+            labels=labels,
             device=self.device,
             dtype=self.dtype,
         )
@@ -124,6 +132,7 @@ class InMemoryLeafGPs:
                 self.threads,
                 memory=self.memory,
                 known_noise=self.known_noise,
+                labels=self.labels,
                 numbers=self._numbers,
                 device=self.device,
                 dtype=self.dtype,
@@ -141,10 +150,10 @@ class InMemoryLeafGPs:
         self,
         kernel_parameters: Sequence[Array],
         memory: float = math.inf,
-        labels: Index | None = None,
+        leave_out: bool = False,
         loo_rows: Index | None = None,
     ) -> InMemoryLeafPosterior:
-        return condition(self, kernel_parameters, memory, labels)
+        return condition(self, kernel_parameters, memory, leave_out)
 
     def name(self, leaf: int) -> int:
         """Return the number of a leaf in the whole tree."""
@@ -153,9 +162,9 @@ class InMemoryLeafGPs:
     def bind(self, kernel_parameters: Sequence[Array]) -> BoundKernels:
         return BoundKernels(self.kernels, kernel_parameters)
 
-    def backend_for(self, leaf_rows: Ragged) -> TrainingBackend:
-        """Return a backend of the same kind for leaves with these rows."""
-        rows = (self.X, self.Y, leaf_rows, self.kernels, self.known_noise)
+    def backend_for(self, points: LeafPoints) -> TrainingBackend:
+        """Return a backend of the same kind for leaves with these points."""
+        rows = (self.X, self.Y, points, self.kernels, self.known_noise)
         if self._given_backend is not None:
             return self._given_backend(*rows)
         kind = self._backend_kind(self.kernels)
@@ -178,7 +187,7 @@ class InMemoryLeafGPs:
         if not self.backend.reduce_batches():
             return False
         self.memory = self.backend.bytes_at_once
-        self.backend = self.backend_for(self.leaf_rows)
+        self.backend = self.backend_for(self.points)
         return True
 
     def map(
@@ -191,7 +200,7 @@ class InMemoryLeafGPs:
         """Call ``work`` for groups of a backend: those with a large leaf one by one, each on all cores, then the
         others in parallel, unless the work is too ``brief`` to start threads for.
         """
-        sizes = self.leaf_rows.sizes
+        sizes = backend.points.first.sizes
         # The first leaf of a group is its largest.
         large = {k for k in groups if k >= 0 and sizes[backend.groups[k][0]] > PARALLEL_ROWS}
         of_large = {group: work(group) for group in groups if group in large}
@@ -271,9 +280,9 @@ class InMemoryLeafGPs:
         )
 
 
-def has_large_leaf(device: str, leaf_rows: Ragged) -> bool:
-    """Whether any leaf has so many rows that it is computed by all cores."""
-    return device == "cpu" and leaf_rows.sizes.max(initial=0) > PARALLEL_ROWS
+def has_large_leaf(device: str, points: Ragged) -> bool:
+    """Whether any leaf has so many distinct inputs that it is computed by all cores."""
+    return device == "cpu" and points.sizes.max(initial=0) > PARALLEL_ROWS
 
 
 def rows_of_leaves(leaves: Sequence[Leaf] | Ragged) -> Ragged:

@@ -15,18 +15,16 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import has_numba
-from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import (
     BoundKernels,
     LeafKernel,
     LeafPosteriorBatch,
-    LOOBatch,
     PredictRequest,
     groups_by_work,
     kernel_codes,
 )
-from dsmgp.experts.duplicates import precisions_of, without_duplicates
 from dsmgp.experts.factor_cache import LeadingBlocks, Packed
+from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.kernels import StationaryKernel
 from dsmgp.linalg import lapack
 
@@ -47,8 +45,8 @@ class NumbaBackend:
     ----------
     X : ndarray of shape (n_rows, n_dims)
     Y : ndarray of shape (n_rows, n_outputs)
-    leaf_rows : Ragged
-        Row numbers of each leaf.
+    points : LeafPoints
+        Distinct inputs of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
     known_noise : ndarray of shape (n_rows, n_outputs), optional
@@ -61,14 +59,14 @@ class NumbaBackend:
         self,
         X: Array,
         Y: Array,
-        leaf_rows: Ragged,
+        points: LeafPoints,
         kernels: Sequence[Sequence[LeafKernel]],
         known_noise: Array | None,
     ) -> None:
         # Compiled code is specialised for contiguous arrays that may be written.
         self.X = np.require(X, np.float64, ["C", "W"])
-        self.leaf_rows, self.kernels = leaf_rows, kernels
-        self.groups = groups_by_work(leaf_rows.sizes, kernel_codes(kernels))
+        self.points, self.kernels = points, kernels
+        self.groups = groups_by_work(points.first.sizes, kernel_codes(kernels))
         self._leaves: dict[tuple[int, int], Leaves] = {}
         # Contiguous columns, made once: all groups of leaves refer to them.
         self._targets = [np.require(y, np.float64, ["C", "W"]) for y in Y.T]
@@ -100,7 +98,7 @@ class NumbaBackend:
         return False
 
     def elements(self, group: int) -> int:
-        return int(np.square(self.leaf_rows.sizes[self.groups[group]]).sum())
+        return int(np.square(self.points.first.sizes[self.groups[group]]).sum())
 
     def squares(self, bound: BoundKernels, output: int, group: int) -> Array:
         return self._condition(bound, output, group).squares
@@ -122,25 +120,16 @@ class NumbaBackend:
         output: int,
         group: int,
         keep: bool,
-        duplicates: list[list[Index]] | None,
+        leave_out: bool,
     ) -> LeafPosteriorBatch:
-        any_duplicates = duplicates is not None and any(duplicates)
-        result = self._condition(
-            bound, output, group, keep or any_duplicates, duplicates is not None
-        )
-        factors = Packed(result.factors, self.leaf_rows.sizes[self.groups[group]])
-        loo = None
-        if duplicates is not None:
-            variance = 1.0 / result.inverse_diagonal  # R&W eqs. 5.10 to 5.12
-            loo = LOOBatch(result.alpha * variance, variance)
-            if any_duplicates:
-                loo = _without_duplicates(loo, result.alpha, factors, duplicates)
+        result = self._condition(bound, output, group, keep, leave_out)
+        sizes = self.points.first.sizes[self.groups[group]]
         return LeafPosteriorBatch(
             log_evidence=result.log_evidence,
             jitter=result.jitter,
             alpha=result.alpha,
-            factors=factors if keep else None,
-            loo=loo,
+            factors=Packed(result.factors, sizes) if keep else None,
+            inverse_diagonal=result.inverse_diagonal if leave_out else None,
         )
 
     def predict(
@@ -151,7 +140,7 @@ class NumbaBackend:
         mean, variance = _compiled().predict(
             self._leaves_of(request.leaves, output),
             bound.parameters(output, request.leaves),
-            request.alpha[self.leaf_rows.positions(request.leaves)],
+            request.alpha[self.points.first.positions(request.leaves)],
             None if factors is None else factors.addresses(request.slots),
             request.X[request.rows],
             request.ends,
@@ -187,13 +176,15 @@ class NumbaBackend:
 
     def _leaves_of(self, leaves: Index, output: int) -> Leaves:
         """Leaves with the same kernel, in the form that compiled code takes."""
-        kernel, rows = self.kernels[output][leaves[0]], self.leaf_rows.take(leaves)
+        kernel, points = self.kernels[output][leaves[0]], self.points.take(leaves)
         assert isinstance(kernel, StationaryKernel)
         return _compiled().Leaves(
             self.X,
             self._targets[output],
-            rows.flat,
-            rows.ends,
+            points.first.flat,
+            points.first.ends,
+            points.rows.flat,
+            points.starts,
             np.array(kernel.columns, np.int64),
             kernel.kind,
             kernel.mean_kind,
@@ -209,25 +200,3 @@ def _compiled() -> ModuleType:
     from dsmgp.experts import numba_leaves
 
     return numba_leaves
-
-
-def _without_duplicates(
-    alone: LOOBatch, alpha: Array, factors: Packed, duplicates: list[list[Index]]
-) -> LOOBatch:
-    """Leave out duplicates too, leaf by leaf."""
-    residual, variance, log_density = (table.copy() for table in alone.grouped)
-    ends = np.cumsum([0, *factors.sizes])
-    for slot, of_leaf in enumerate(duplicates):
-        if of_leaf:
-            rows = slice(ends[slot], ends[slot + 1])
-            inverse_factor = factors[slot].copy()
-            lapack.invert_factor(inverse_factor)
-            grouped = without_duplicates(
-                residual[rows][None],
-                variance[rows][None],
-                alpha[rows][None],
-                [of_leaf],
-                precisions_of(inverse_factor),
-            )
-            residual[rows], variance[rows], log_density[rows] = (table[0] for table in grouped)
-    return LOOBatch(alone.residual, alone.variance, (residual, variance, log_density))

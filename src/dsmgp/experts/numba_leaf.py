@@ -9,11 +9,15 @@ written into memory that is passed in; of a leaf's matrix only the lower triangl
 ``kind``, ``mean_kind``
     Codes of kernel and mean.
 ``X``, ``rows``, ``columns``
-    All rows, the numbers of the leaf's rows, and the inputs of the kernel.
+    All rows, the first row at each distinct input ("point") of the leaf, and the inputs of the kernel.
+``members``, ``starts``
+    Row numbers of the leaf, and where among ``members`` those of each point start (:mod:`dsmgp.experts.points`).
 ``parameters``
     Length scales, output scale, parameters of the mean, noise variance.
 ``known_noise``
     Noise variances of all rows in addition to the leaf's own, or empty.
+``nugget``
+    Noise variance of the average of the rows at each point.
 ``Z``
     Inputs of the leaf divided by the length scales, (dims, rows).
 ``spare``
@@ -77,39 +81,58 @@ def _scale_inputs(X, rows, columns, parameters, Z):
 
 
 @njit(nogil=True, cache=True)
+def _noise_of(known_noise, noise, row):
+    """Noise variance of a row."""
+    return noise + known_noise[row] if len(known_noise) else noise
+
+
+@njit(nogil=True, cache=True)
+def _average(y, known_noise, noise, members, starts, averages, nugget):
+    """Write the average of the rows at each point, weighted by their precisions, and its variance."""
+    for i in range(len(averages)):
+        first, last = starts[i], starts[i + 1]
+        if last == first + 1:
+            averages[i] = y[members[first]]
+            nugget[i] = _noise_of(known_noise, noise, members[first])
+            continue
+        total, precision = 0.0, 0.0
+        for j in range(first, last):
+            p = 1.0 / _noise_of(known_noise, noise, members[j])
+            total += p * y[members[j]]
+            precision += p
+        averages[i] = total / precision
+        nugget[i] = 1.0 / precision
+
+
+@njit(nogil=True, cache=True)
 def condition_leaf(
-    at, kind, mean_kind, X, y, known_noise, rows, columns, parameters, Z, K, slopes, residual, alpha, spare
+    at, kind, mean_kind, X, y, known_noise, rows, members, starts, columns, parameters, Z, K, slopes, averages, nugget,
+    residual, alpha, spare
 ):  # fmt: skip
     """Factorise the covariance matrix of a leaf in K, and solve for its observations.
 
     Returns the jitter, NaN where even the highest one was not enough. ``slopes`` get the derivatives of the kernel, unless
-    empty; ``residual`` and ``alpha`` get ``y - mean`` and ``K^-1 (y - mean)``.
+    empty; ``averages`` the observations at the points, ``residual`` and ``alpha`` these less the prior mean, and
+    ``K^-1`` times that.
     """
     d, n = Z.shape
     scale, noise = parameters[d], parameters[-1]
     _scale_inputs(X, rows, columns, parameters, Z)
+    _average(y, known_noise, noise, members, starts, averages, nugget)
     for i in range(n):
-        residual[i] = y[rows[i]] - _prior_mean(mean_kind, d, X[rows[i]], parameters)
+        residual[i] = averages[i] - _prior_mean(mean_kind, d, X[rows[i]], parameters)
     copy(residual, alpha)
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
         # Filled again for each jitter: a failed factorisation has overwritten it.
         fill_lower(kind, scale, Z, K, 0, slopes, spare)
         for i in range(n):
-            K[i, i] = scale + noise + jitter
-        _add_known_noise(known_noise, rows, 0, K)
+            K[i, i] = scale + nugget[i] + jitter
         if factorise(at, K):
             solve(at, K, alpha)
             return jitter
         jitter = 10.0 * jitter if jitter > 0.0 else LOWEST_JITTER * (scale + noise)
     return math.nan
-
-
-@njit(nogil=True, cache=True)
-def _add_known_noise(known_noise, rows, first, K):
-    if len(known_noise):
-        for i in range(first, len(rows)):
-            K[i, i] += known_noise[rows[i]]
 
 
 @njit(nogil=True, cache=True)
@@ -120,20 +143,27 @@ def fill_covariance(kind, X, known_noise, rows, columns, parameters, K, first, m
     _scale_inputs(X, rows, columns, parameters, Z)
     fill_lower(kind, parameters[d], Z, K, first, memory[:0], memory[d * n :])
     for i in range(first, n):
-        K[i, i] = parameters[d] + parameters[-1]
-    _add_known_noise(known_noise, rows, first, K)
+        K[i, i] = parameters[d] + _noise_of(known_noise, parameters[-1], rows[i])
 
 
 @njit(nogil=True, cache=True)
-def evidence(L, residual, alpha, scale_rows):
-    """Log evidence (R&W eq. 2.30), the weight of the residuals, and ``residual' alpha``.
+def evidence(
+    L, y, known_noise, noise, members, starts, averages, nugget, residual, alpha, scale_rows
+):
+    """Log evidence (R&W eq. 2.30), the weight of the residuals, and their squares ``(y - mean)' K^-1 (y - mean)``.
 
     With ``scale_rows`` the scale of the leaf is integrated out: see ``Solution.student_evidence`` of the torch backend.
     """
-    n, squares, half_log_det = len(L), 0.0, 0.0
-    for i in range(n):
+    n, squares, half_log_det = len(members), 0.0, 0.0
+    for i in range(len(L)):
         squares += residual[i] * alpha[i]
         half_log_det += math.log(L[i, i])
+        if starts[i + 1] > starts[i] + 1:  # the factor of the evidence that does not depend on f
+            half_log_det -= 0.5 * math.log(nugget[i])
+            for j in range(starts[i], starts[i + 1]):
+                v = _noise_of(known_noise, noise, members[j])
+                squares += (y[members[j]] - averages[i]) ** 2 / v
+                half_log_det += 0.5 * math.log(v)
     if scale_rows == 0.0:
         return -0.5 * (squares + n * LOG_2PI) - half_log_det, 1.0, squares
     half = 0.5 * scale_rows
@@ -146,27 +176,33 @@ def evidence(L, residual, alpha, scale_rows):
 
 @njit(nogil=True, cache=True)
 def gradient(
-    at, kind, mean_kind, X, known_noise, rows, parameters, Z, K, slopes, alpha, spare, nugget, weight, squares, out
+    at, kind, mean_kind, X, y, known_noise, rows, members, starts, parameters, Z, K, slopes, averages, nugget, residual,
+    alpha, spare, jitter, weight, out
 ):  # fmt: skip
     """Write the gradient of the log evidence by the parameters; K holds the factor, and is overwritten by the inverse.
 
-    ``nugget`` is noise and jitter, ``weight`` and ``squares`` are those of :func:`evidence`. With
-    ``W = weight alpha alpha' - K^-1`` (R&W eq. 5.9).
+    ``weight`` is that of :func:`evidence`. With ``W = weight alpha alpha' - K^-1`` (R&W eq. 5.9).
     """
     d, n = Z.shape
     invert_factor(at, K)
     square(at, K)
-    tr_W, tr_W_known = 0.0, 0.0
+    squares, tr_W_noise, by_noise = 0.0, 0.0, 0.0
     for i in range(n):
         w = weight * alpha[i] * alpha[i] - K[i, i]
-        tr_W += w
-        if len(known_noise):
-            tr_W_known += w * known_noise[rows[i]]
+        squares += residual[i] * alpha[i]
+        tr_W_noise += w * (nugget[i] + jitter)
+        if starts[i + 1] == starts[i] + 1:
+            by_noise += w
+        else:
+            by_noise += _by_shared_noise(
+                y, known_noise, parameters[-1], members, starts[i], starts[i + 1], averages[i], nugget[i], w,
+                weight * alpha[i], weight,
+            )  # fmt: skip
     pull_back(Z, K, slopes, alpha, weight, spare, out)
     for k in range(d):
         out[k] *= 2.0 * slope_factor(kind) / parameters[k]
-    # tr(W (K + nugget I)) is weight residual' alpha - n, which saves a pass over the matrix.
-    out[d] = 0.5 * (weight * squares - n - nugget * tr_W - tr_W_known) / parameters[d]
+    # tr(W (K + noise)) is weight residual' alpha - n, which saves a pass over the matrix.
+    out[d] = 0.5 * (weight * squares - n - tr_W_noise) / parameters[d]
     if mean_kind > 0:
         assign(out[d + 1 : -1], 0.0)
         for i in range(n):
@@ -174,7 +210,27 @@ def gradient(
             if mean_kind == 2:
                 for k in range(X.shape[1]):
                     out[d + 1 + k] += weight * alpha[i] * X[rows[i], k]
-    out[-1] = 0.5 * tr_W
+    out[-1] = 0.5 * by_noise
+
+
+@njit(nogil=True, cache=True)
+def _by_shared_noise(
+    y, known_noise, noise, members, first, last, average, nugget, w, weighted_alpha, weight
+):
+    """Twice the derivative of the log evidence by the noise, of a point with several rows; ``w`` is its entry of W.
+
+    The average, its variance and the factor of the evidence without f depend on the noise: see
+    :meth:`dsmgp.experts.points.Observations.noise_gradient`.
+    """
+    by_variance, by_average, of_rows = 0.0, 0.0, 0.0
+    for j in range(first, last):
+        p = 1.0 / _noise_of(known_noise, noise, members[j])
+        away = y[members[j]] - average
+        by_variance += p * p
+        by_average -= p * p * away
+        of_rows += weight * (p * away) ** 2 - p
+    by_variance *= nugget * nugget
+    return (w + 1.0 / nugget) * by_variance - 2.0 * weighted_alpha * nugget * by_average + of_rows
 
 
 @njit(nogil=True, cache=True)

@@ -46,7 +46,7 @@ MOST_HELD = 2**23
 
 @njit(nogil=True, cache=True)
 def _evaluate_leaves(
-    at, kind, mean_kind, scale_rows, X, y, known_noise, rows, ends, columns, kernel_parameters, memory,
+    at, kind, mean_kind, scale_rows, X, y, known_noise, rows, ends, members, starts, columns, kernel_parameters, memory,
     log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
 ):  # fmt: skip
     """Evaluate leaf after leaf.
@@ -68,21 +68,24 @@ def _evaluate_leaves(
         b = a + (n * (n - 1) // 2 if len(gradients) else 0)
         c = b + d * n
         K, slopes, Z = memory[:a].reshape(n, n), memory[a:b], memory[b:c].reshape(d, n)
-        residual, alpha, spare = (
-            memory[c : c + n],
-            memory[c + n : c + 2 * n],
-            memory[c + 2 * n : c + 4 * n],
-        )
+        residual, alpha = memory[c : c + n], memory[c + n : c + 2 * n]
+        averages, nugget = memory[c + 2 * n : c + 3 * n], memory[c + 3 * n : c + 4 * n]
+        spare = memory[c + 4 * n : c + 6 * n]
+        leaf_starts = starts[first : last + 1]
+        leaf_members = members[leaf_starts[0] : leaf_starts[-1]]
+        leaf_starts = leaf_starts - leaf_starts[0]
         jitters[leaf] = jitter = condition_leaf(
-            at, kind, mean_kind, X, y, known_noise, leaf_rows, columns, parameters, Z, K, slopes, residual,
-            alpha, spare,
+            at, kind, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, columns, parameters, Z, K,
+            slopes, averages, nugget, residual, alpha, spare,
         )  # fmt: skip
         if math.isnan(jitter):
             log_evidence[leaf] = squares[leaf] = math.nan
             if len(gradients):
                 assign(gradients[leaf], math.nan)
             continue
-        log_evidence[leaf], weight, squares[leaf] = evidence(K, residual, alpha, scale_rows)
+        log_evidence[leaf], weight, squares[leaf] = evidence(
+            K, y, known_noise, parameters[-1], leaf_members, leaf_starts, averages, nugget, residual, alpha, scale_rows,
+        )  # fmt: skip
         copy(alpha, alphas[first:last])
         if len(factors):
             factor = factors[place : place + n * n].reshape(n, n)
@@ -94,8 +97,8 @@ def _evaluate_leaves(
             inverse_diagonal(at, K, diagonals[first:last])
         if len(gradients):
             gradient(
-                at, kind, mean_kind, X, known_noise, leaf_rows, parameters, Z, K, slopes, alpha, spare,
-                parameters[-1] + jitter, weight, squares[leaf], gradients[leaf],
+                at, kind, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, parameters, Z, K, slopes,
+                averages, nugget, residual, alpha, spare, jitter, weight, gradients[leaf],
             )  # fmt: skip
 
 
@@ -140,9 +143,13 @@ class Leaves:
     X : ndarray of shape (n_rows, n_dims)
     y : ndarray of shape (n_rows,)
     rows : ndarray of int
-        Row numbers of the leaves, one leaf after the other.
+        The first row at each distinct input ("point") of the leaves, one leaf after the other.
     ends : ndarray of shape (n_leaves + 1,)
         Leaf k has ``rows[ends[k]:ends[k + 1]]``.
+    members : ndarray of int
+        Row numbers of the leaves, one point after the other.
+    starts : ndarray of shape (n_points + 1,)
+        Point k has ``members[starts[k]:starts[k + 1]]``.
     columns : ndarray of int
         Inputs that the kernel depends on.
     kind, mean_kind : str
@@ -155,6 +162,8 @@ class Leaves:
     y: Array
     rows: Index
     ends: Index
+    members: Index
+    starts: Index
     columns: Index
     kind: str
     mean_kind: str
@@ -167,7 +176,7 @@ class Leaves:
 
     @property
     def largest(self) -> int:
-        """Rows of the largest leaf."""
+        """Points of the largest leaf."""
         return int(np.diff(self.ends).max(initial=0))
 
     def __len__(self) -> int:
@@ -234,7 +243,7 @@ def condition(
         If positive, the scale of each leaf is integrated out: see :func:`~dsmgp.experts.numba_leaf.evidence`.
     """
     n, d, sizes = leaves.largest, len(leaves.columns), np.diff(leaves.ends)
-    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + (d + 4) * n
+    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + (d + 6) * n
     log_evidence, squares, jitter = np.empty((3, len(leaves)))
     gradients = np.empty((0, 0)) if gradients is None else gradients
     alphas = np.empty(len(leaves.rows))
@@ -242,7 +251,7 @@ def condition(
     elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
     _evaluate_leaves(
         lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known_noise, leaves.rows,
-        leaves.ends, leaves.columns, np.atleast_2d(kernel_parameters), _memory.take(size),
+        leaves.ends, leaves.members, leaves.starts, leaves.columns, np.atleast_2d(kernel_parameters), _memory.take(size),
         log_evidence, squares, jitter, gradients, alphas, diagonals, elements,
     )  # fmt: skip
     return ConditionedLeaves(log_evidence, squares, jitter, alphas, elements, diagonals)

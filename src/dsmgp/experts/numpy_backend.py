@@ -16,17 +16,15 @@ from scipy.special import gammaln
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import (
     BoundKernels,
     LeafPosteriorBatch,
-    LOOBatch,
     PredictRequest,
     groups_by_work,
     kernel_codes,
 )
-from dsmgp.experts.duplicates import precisions_of, without_duplicates
 from dsmgp.experts.factor_cache import Packed
+from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.gp.kernels import BoundLeafKernel, LeafKernel, Pullback, StationaryKernel, SumKernel
 from dsmgp.linalg.jitter import jitter_ladder
 
@@ -45,24 +43,31 @@ class _Solution:
     residual: Array
     jitter: float
     pullback: Pullback
+    observations: Observations
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.observations.y)
 
     @property
     def squares(self) -> float:
-        """``(y - mean)' K^-1 (y - mean)``."""
-        return float(self.residual @ self.alpha)
+        """``(y - mean)' K^-1 (y - mean)`` of all rows."""
+        within = self.observations.squares.sum() if self.observations.shared else 0.0
+        return float(self.residual @ self.alpha + within)
 
     @property
     def half_log_det(self) -> float:
-        return float(np.log(self.factor.diagonal()).sum())
+        within = self.observations.half_log_det.sum() if self.observations.shared else 0.0
+        return float(np.log(self.factor.diagonal()).sum() + within)
 
     @property
     def log_evidence(self) -> float:
         """Log density of the observations (R&W eq. 2.30)."""
-        return -0.5 * (self.squares + len(self.alpha) * LOG_2PI) - self.half_log_det
+        return -0.5 * (self.squares + self.n_rows * LOG_2PI) - self.half_log_det
 
     def student_evidence(self, scale_rows: float) -> tuple[float, float]:
         """Log evidence with the scale of the leaf integrated out, and the weight of ``alpha alpha'`` in its gradient."""
-        n, half = len(self.alpha), 0.5 * scale_rows
+        n, half = self.n_rows, 0.5 * scale_rows
         constant = (
             gammaln(half + 0.5 * n) - gammaln(half) - 0.5 * n * math.log(scale_rows * math.pi)
         )
@@ -79,8 +84,8 @@ class NumpyBackend:
     ----------
     X : ndarray of shape (n_rows, n_dims)
     Y : ndarray of shape (n_rows, n_outputs)
-    leaf_rows : Ragged
-        Row numbers of each leaf.
+    points : LeafPoints
+        Distinct inputs of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
     known_noise : ndarray of shape (n_rows, n_outputs), optional
@@ -93,12 +98,12 @@ class NumpyBackend:
         self,
         X: Array,
         Y: Array,
-        leaf_rows: Ragged,
+        points: LeafPoints,
         kernels: Sequence[Sequence[LeafKernel]],
         known_noise: Array | None,
     ) -> None:
-        self.X, self.Y, self.leaf_rows, self.known_noise = X, Y, leaf_rows, known_noise
-        self.groups = groups_by_work(leaf_rows.sizes, kernel_codes(kernels))
+        self.X, self.Y, self.points, self.known_noise = X, Y, points, known_noise
+        self.groups = groups_by_work(points.first.sizes, kernel_codes(kernels))
 
     @staticmethod
     def supports(kernels: Sequence[Sequence[LeafKernel]]) -> bool:
@@ -113,7 +118,7 @@ class NumpyBackend:
         return False
 
     def elements(self, group: int) -> int:
-        return int(np.square(self.leaf_rows.sizes[self.groups[group]]).sum())
+        return int(np.square(self.points.first.sizes[self.groups[group]]).sum())
 
     def squares(self, bound: BoundKernels, output: int, group: int) -> Array:
         solutions = self._solve_group(bound, output, group)
@@ -142,8 +147,9 @@ class NumpyBackend:
                 - inverse_factor.T @ inverse_factor
             )
             evidence.append(log_evidence)
-            trace = float(W.diagonal().sum())
-            gradients.append(solution.pullback(W, weight * solution.alpha, trace))
+            by_mean = weight * solution.alpha
+            by_noise = solution.observations.noise_gradient(-by_mean, 0.5 * W.diagonal(), weight)
+            gradients.append(solution.pullback(W, by_mean, 2.0 * by_noise))
         return np.array(evidence), np.stack(gradients)
 
     def condition(
@@ -152,10 +158,10 @@ class NumpyBackend:
         output: int,
         group: int,
         keep: bool,
-        duplicates: list[list[Index]] | None,
+        leave_out: bool,
     ) -> LeafPosteriorBatch:
         solutions = self._solve_group(bound, output, group)
-        sizes = self.leaf_rows.sizes[self.groups[group]]
+        sizes = self.points.first.sizes[self.groups[group]]
         solved = [s for s in solutions if s is not None]
         if len(solved) < len(
             solutions
@@ -167,7 +173,7 @@ class NumpyBackend:
             jitter=np.array([s.jitter for s in solved]),
             alpha=np.concatenate([s.alpha for s in solved]),
             factors=Packed.of([s.factor for s in solved]) if keep else None,
-            loo=None if duplicates is None else _leave_one_out(solved, duplicates),
+            inverse_diagonal=_inverse_diagonal(solved) if leave_out else None,
         )
 
     def predict(
@@ -177,9 +183,9 @@ class NumpyBackend:
         tests = request.X[request.rows]
         mean = np.empty(len(tests))
         variance = np.empty(0 if request.factors is None else len(tests))
-        places = self.leaf_rows.ends
+        places = self.points.first.ends
         for k, leaf in enumerate(request.leaves.tolist()):
-            kernel, train = bound(output, leaf), self.X[self.leaf_rows[leaf]]
+            kernel, train = bound(output, leaf), self.X[self.points.first[leaf]]
             alpha = request.alpha[places[leaf] : places[leaf + 1]]
             factor = None if request.factors is None else request.factors[int(request.slots[k])]
             step = max(1, TILE_ELEMENTS // max(len(train), 1))
@@ -197,7 +203,7 @@ class NumpyBackend:
         return Packed.of(matrices)
 
     def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        rows = self.leaf_rows[leaf]
+        rows = self.points.first[leaf]
         kernel, X = bound(output, leaf), self.X[rows]
         K[first:] = np.tril(kernel.cross(X[first:], X), first)
         diagonal = np.arange(first, len(rows))
@@ -213,20 +219,22 @@ class NumpyBackend:
 
     def _solve(self, bound: BoundKernels, output: int, leaf: int) -> _Solution | None:
         """Factorise the covariance of a leaf; None where no jitter is enough."""
-        rows = self.leaf_rows[leaf]
-        kernel, X = bound(output, leaf), self.X[rows]
+        kernel, X = bound(output, leaf), self.X[self.points.first[leaf]]
+        rows, starts = self.points.of_leaf(leaf)
+        noise = self._noise(kernel, output, rows)
+        observations = Observations.of(self.Y[rows, output], noise, starts)
         K, pullback = kernel.covariance(X)
-        diagonal = K.diagonal() + self._noise(kernel, output, rows)
+        diagonal = K.diagonal() + observations.variance
         for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
             np.fill_diagonal(K, diagonal + jitter)
             try:
                 factor = np.asarray(np.linalg.cholesky(K), np.float64)
             except np.linalg.LinAlgError:
                 continue
-            residual = self.Y[rows, output] - kernel.mean(X)
+            residual = observations.mean - kernel.mean(X)
             white = solve_triangular(factor, residual, lower=True, check_finite=False)
             alpha = solve_triangular(factor, white, lower=True, trans=1, check_finite=False)
-            return _Solution(factor, alpha, residual, jitter, pullback)
+            return _Solution(factor, alpha, residual, jitter, pullback, observations)
         return None
 
 
@@ -235,24 +243,6 @@ def _invert(factor: Array) -> Array:
     return np.asarray(solve_triangular(factor, identity, lower=True, check_finite=False))
 
 
-def _leave_one_out(solutions: Sequence[_Solution], duplicates: list[list[Index]]) -> LOOBatch:
-    """Leave-one-out residuals and variances of y (R&W eqs. 5.10 to 5.12), leaf after leaf."""
-    alone, grouped = [], []
-    for solution, of_leaf in zip(solutions, duplicates, strict=True):
-        inverse_factor = _invert(solution.factor)
-        variance = 1.0 / np.square(inverse_factor).sum(axis=0)
-        residual = solution.alpha * variance
-        alone.append((residual, variance))
-        tables = without_duplicates(
-            residual[None],
-            variance[None],
-            solution.alpha[None],
-            [of_leaf],
-            precisions_of(inverse_factor),
-        )
-        grouped.append([table[0] for table in tables])
-    residual, variance = (np.concatenate(parts) for parts in zip(*alone, strict=True))
-    if not any(duplicates):
-        return LOOBatch(residual, variance)
-    r, v, log_density = (np.concatenate(parts) for parts in zip(*grouped, strict=True))
-    return LOOBatch(residual, variance, (r, v, log_density))
+def _inverse_diagonal(solutions: Sequence[_Solution]) -> Array:
+    """Diagonals of ``K^-1``, leaf after leaf."""
+    return np.concatenate([np.square(_invert(s.factor)).sum(axis=0) for s in solutions])

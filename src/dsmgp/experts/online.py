@@ -167,7 +167,12 @@ class OnlineLeafPosterior:
         factors = self.base.leaf_factor(number)
         if factors is None:
             return OnlineLeaf.from_rows(self._kernels(number), self.ids[rows], X, Y, known_noise)
-        return OnlineLeaf(self.ids[rows], X, Y, known_noise, factors)
+        starts = np.arange(len(rows) + 1)
+        if len(factors[0].alpha) < len(rows):
+            assert leaf_gps.labels is not None
+            labels = leaf_gps.labels[rows]  # equal ones are next to each other
+            starts = np.append(np.flatnonzero(np.append(True, np.diff(labels) != 0)), len(rows))
+        return OnlineLeaf(self.ids[rows], X, Y, known_noise, starts, factors)
 
     def scales(self, leaves: Index) -> Array:
         """Return the scales of leaves that have changed, (n, n_outputs)."""

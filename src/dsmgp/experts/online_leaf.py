@@ -14,8 +14,10 @@ from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import NOT_FACTORISED
 from dsmgp.experts.loo import standardised
+from dsmgp.experts.points import LeafPoints, Observations, equal_rows
 from dsmgp.gp.kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
 from dsmgp.linalg.cholesky_update import append_rows, remove_rows
@@ -26,23 +28,26 @@ __all__ = ["OnlineLeaf", "OutputFactor", "inverse_diagonal"]
 
 @dataclass(frozen=True)
 class OutputFactor:
-    """One output of a conditioned leaf with m rows.
+    """One output of a conditioned leaf with m distinct inputs ("points").
 
     Attributes
     ----------
     factor : ndarray of shape (m, m)
-        Lower Cholesky factor of the covariance of y.
+        Lower Cholesky factor of the covariance of the observations at the points.
     alpha : ndarray of shape (m,)
         ``K^-1 (y - mean)``.
     diagonal : ndarray of shape (m,)
         Diagonal of ``K^-1``.
     log_evidence : float
+    noise : float
+        Noise variance of a row.
     """
 
     factor: Array
     alpha: Array
     diagonal: Array
     log_evidence: float
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,13 @@ class OnlineLeaf:
 
     Attributes
     ----------
-    ids : ndarray of shape (m,)
+    ids : ndarray of shape (n,)
         Identifiers of its rows.
-    X, y, known_noise : ndarray of shape (m, n_dims), (m, n_outputs), (m, n_outputs)
+    X, y, known_noise : ndarray of shape (n, n_dims), (n, n_outputs), (n, n_outputs)
         In the units of the leaf GPs.
+    starts : ndarray of shape (m + 1,)
+        Where the rows of each of m points start (:class:`~dsmgp.experts.points.LeafPoints`). A row that is added becomes a point of its own,
+        even where another has the same inputs: the results are the same.
     outputs : tuple of OutputFactor
     n_changes : int
         Rows added or removed since the leaf was last factorised from scratch.
@@ -64,6 +72,7 @@ class OnlineLeaf:
     X: Array
     y: Array
     known_noise: Array
+    starts: Index
     outputs: tuple[OutputFactor, ...]
     n_changes: int = 0
 
@@ -72,14 +81,25 @@ class OnlineLeaf:
         cls, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
     ) -> OnlineLeaf:
         """Condition a leaf from scratch."""
-        outputs = []
+        every = Ragged.of([np.arange(len(ids))])
+        order, starts = LeafPoints.of(every, equal_rows(X)).of_leaf(0)
+        ids, X, y, known_noise = ids[order], X[order], y[order], known_noise[order]
+        points, outputs = X[starts[:-1]], []
         for k, kernel in enumerate(kernels):
-            factor = _cholesky(_covariance(kernel, X, X, known_noise[:, k]))
-            outputs.append(_solve_output(kernel, factor, X, y[:, k], inverse_diagonal(factor)))
-        return cls(ids, X, y, known_noise, tuple(outputs))
+            observations = Observations.of(y[:, k], kernel.noise + known_noise[:, k], starts)
+            K = kernel.cross(points, points)
+            factor = _cholesky(K + np.diag(observations.variance))
+            diagonal = inverse_diagonal(factor)
+            outputs.append(_solve_output(kernel, factor, points, observations, diagonal))
+        return cls(ids, X, y, known_noise, starts, tuple(outputs))
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def points(self) -> Array:
+        """Inputs at the points, (m, n_dims)."""
+        return self.X[self.starts[:-1]]
 
     @property
     def log_evidence(self) -> Array:
@@ -91,8 +111,12 @@ class OnlineLeaf:
         square, count = np.zeros((2, len(self.outputs)))
         for k, output in enumerate(self.outputs):
             variance = 1.0 / output.diagonal  # R&W eq. 5.12
-            known_noise = self.known_noise[:, k] if self.known_noise.any() else None
-            terms = standardised((output.alpha * variance) ** 2, variance, known_noise)
+            known_noise, y = self.known_noise[:, k], self.y[:, k]
+            observations = Observations.of(y, output.noise + known_noise, self.starts)
+            mean, variance, *_ = observations.leave_one_out(output.alpha * variance, variance)
+            terms = standardised(
+                np.square(y - mean), variance, known_noise if known_noise.any() else None
+            )
             square[k], count[k] = (term.sum() for term in terms)
         return square, count
 
@@ -100,23 +124,26 @@ class OnlineLeaf:
         self, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
     ) -> OnlineLeaf:
         """Add rows, which come last: the factor is extended by blocks."""
-        m, n = len(self), len(self) + len(ids)
+        m, n = len(self.starts) - 1, len(self.starts) - 1 + len(ids)
+        starts = np.append(self.starts, self.starts[-1] + 1 + np.arange(len(ids)))
         ids = np.concatenate([self.ids, ids])
         X, y = np.concatenate([self.X, X]), np.concatenate([self.y, y])
         known_noise = np.concatenate([self.known_noise, known_noise])
         if not lapack.available or self.n_changes + n - m > n:
             return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise)
-        outputs = []
+        points, outputs = X[starts[:-1]], []
         for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
+            observations = Observations.of(y[:, k], kernel.noise + known_noise[:, k], starts)
             K = np.zeros((n, n))
             K[:m, :m] = output.factor
-            below = _covariance(kernel, X[m:], X, known_noise[m:, k], first=m)
-            K[m:] = np.tril(below, m)
+            K[m:] = np.tril(kernel.cross(points[m:], points), m)
+            K[np.arange(m, n), np.arange(m, n)] += observations.variance[m:]
             if not append_rows(K, m):  # which takes jitter
                 return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise)
             diagonal = _diagonal_with_rows(output.diagonal, K)
-            outputs.append(_solve_output(kernel, K, X, y[:, k], diagonal))
-        return OnlineLeaf(ids, X, y, known_noise, tuple(outputs), self.n_changes + n - m)
+            outputs.append(_solve_output(kernel, K, points, observations, diagonal))
+        n_changes = self.n_changes + n - m
+        return OnlineLeaf(ids, X, y, known_noise, starts, tuple(outputs), n_changes)
 
     def without_rows(self, kernels: Sequence[BoundLeafKernel], ids: Index) -> OnlineLeaf:
         """Remove rows by identifier: an orthogonal transformation of the rows of the factor that come after them."""
@@ -124,14 +151,24 @@ class OnlineLeaf:
         kept = np.delete(np.arange(len(self)), removed)
         rows = (self.ids[kept], self.X[kept], self.y[kept], self.known_noise[kept])
         n_changes = self.n_changes + len(removed)
-        if not lapack.available or n_changes >= len(kept):
+        counts = np.diff(self.starts)
+        point = np.searchsorted(self.starts, removed, side="right") - 1
+        n_kept_points = len(counts) - len(point)
+        # A point that loses one of several rows has another average: its leaf is factorised anew.
+        if not lapack.available or (counts[point] > 1).any() or n_changes >= n_kept_points:
             return OnlineLeaf.from_rows(kernels, *rows)
+        kept_points = np.delete(np.arange(len(counts)), point)
+        starts = np.append(0, np.cumsum(counts[kept_points]))
         outputs = []
         for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
-            diagonal = _diagonal_without_rows(output, removed, kept)
-            factor = remove_rows(output.factor, removed)
-            outputs.append(_solve_output(kernel, factor, rows[1], rows[2][:, k], diagonal))
-        return OnlineLeaf(*rows, tuple(outputs), n_changes)
+            noise = kernel.noise + rows[3][:, k]
+            observations = Observations.of(rows[2][:, k], noise, starts)
+            diagonal = _diagonal_without_rows(output, point, kept_points)
+            factor = remove_rows(output.factor, point)
+            outputs.append(
+                _solve_output(kernel, factor, rows[1][starts[:-1]], observations, diagonal)
+            )
+        return OnlineLeaf(*rows, starts, tuple(outputs), n_changes)
 
     def predict(
         self, kernels: Sequence[BoundLeafKernel], X: Array, with_variance: bool = True
@@ -139,7 +176,7 @@ class OnlineLeaf:
         """Return mean and variance of f, (n, n_outputs) each; the second is empty without variances."""
         means, variances = [], []
         for kernel, output in zip(kernels, self.outputs, strict=True):
-            cross = kernel.cross(X, self.X)
+            cross = kernel.cross(X, self.points)
             means.append(kernel.mean(X) + cross @ output.alpha)
             if with_variance:
                 half = _solve(output.factor, cross.T)
@@ -152,7 +189,7 @@ class OnlineLeaf:
         """Return mean (n, n_outputs) and covariance (n_outputs, n, n) of f."""
         means, covariances = [], []
         for kernel, output in zip(kernels, self.outputs, strict=True):
-            cross = kernel.cross(X, self.X)
+            cross = kernel.cross(X, self.points)
             means.append(kernel.mean(X) + cross @ output.alpha)
             half = _solve(output.factor, cross.T)
             covariances.append(kernel.cross(X, X) - half.T @ half)
@@ -161,16 +198,6 @@ class OnlineLeaf:
     @property
     def n_bytes(self) -> int:
         return sum(output.factor.nbytes for output in self.outputs)
-
-
-def _covariance(
-    kernel: BoundLeafKernel, A: Array, B: Array, known_noise: Array, first: int = 0
-) -> Array:
-    """Covariance of y between rows A, which are the rows of B from ``first`` on, and rows B."""
-    K = np.ascontiguousarray(kernel.cross(A, B))
-    rows = np.arange(len(A))
-    K[rows, first + rows] += kernel.noise + known_noise
-    return K
 
 
 def _cholesky(K: Array) -> Array:
@@ -191,14 +218,21 @@ def _solve(L: Array, B: Array, transposed: bool = False) -> Array:
 
 
 def _solve_output(
-    kernel: BoundLeafKernel, factor: Array, X: Array, y: Array, diagonal: Array
+    kernel: BoundLeafKernel,
+    factor: Array,
+    points: Array,
+    observations: Observations,
+    diagonal: Array,
 ) -> OutputFactor:
     """Alpha and log evidence (R&W algorithm 2.1) by a factor."""
-    residual = y - kernel.mean(X)
-    white = _solve(factor, residual)
-    log_det = np.log(factor.diagonal()).sum()
-    evidence = -0.5 * (white @ white + len(y) * LOG_2PI) - log_det
-    return OutputFactor(factor, _solve(factor, white, transposed=True), diagonal, float(evidence))
+    white = _solve(factor, observations.mean - kernel.mean(points))
+    squares, half_log_det = white @ white, np.log(factor.diagonal()).sum()
+    if observations.shared:
+        squares += observations.squares.sum()
+        half_log_det += observations.half_log_det.sum()
+    evidence = float(-0.5 * (squares + len(observations.y) * LOG_2PI) - half_log_det)
+    alpha = _solve(factor, white, transposed=True)
+    return OutputFactor(factor, alpha, diagonal, evidence, kernel.noise)
 
 
 def inverse_diagonal(factor: Array) -> Array:

@@ -16,12 +16,12 @@ from scipy.linalg import solve_triangular
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
-from dsmgp.experts.duplicates import any_equal
 from dsmgp.experts.factor_cache import FactorCache, GroupFactors
 from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
+from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.tree.routing import Routes
 
@@ -44,17 +44,16 @@ class InMemoryLeafPosterior:
     bound : BoundKernels
         The kernels at these parameters.
     backend : Backend
-        Predicts; its groups and its ``leaf_rows`` are the order of ``factors`` and ``alpha``.
+        Predicts; its groups and its points are the order of ``factors`` and ``alpha``.
     log_evidence : ndarray of shape (n_leaves, n_outputs)
-    alpha : list of ndarray of shape (n,)
+    alpha : list of ndarray of shape (n_points,)
         ``K^-1 (y - mean)`` by output, one leaf after the other.
     factors : FactorCache
         Lower Cholesky factors by group.
     memory : float
         Bytes up to which factors are kept.
-    loo_moments : LOOMoments, optional
-    labels : ndarray of shape (n_rows,), optional
-        Equal for duplicate inputs; with ``loo_moments`` only.
+    inverse_diagonal : list of ndarray of shape (n_points,), optional
+        Diagonals of ``K^-1`` by output, for leave-one-out.
     """
 
     def __init__(
@@ -67,15 +66,13 @@ class InMemoryLeafPosterior:
         alpha: list[Array],
         factors: FactorCache,
         memory: float,
-        loo_moments: LOOMoments | None = None,
-        labels: Index | None = None,
+        inverse_diagonal: list[Array] | None = None,
     ) -> None:
         self.leaf_gps, self.kernel_parameters = leaf_gps, list(kernel_parameters)
         self.bound, self.backend, self.memory = bound, backend, memory
         self.log_evidence, self.alpha, self.factors = log_evidence, alpha, factors
-        self.loo_moments, self._labels = loo_moments, labels
-        self._loo_variance: Array | None = None
-        self.noise, self.leaf_rows = bound.noise, backend.leaf_rows
+        self.inverse_diagonal = inverse_diagonal
+        self.noise, self.points, self.leaf_rows = bound.noise, backend.points, backend.points.rows
         #: Group of each leaf and its position there, (n_leaves,); -1 for leaves without rows.
         self.group, self.slot = np.full((2, leaf_gps.n_leaves), -1)
         for group, leaves in enumerate(backend.groups):
@@ -117,35 +114,54 @@ class InMemoryLeafPosterior:
             factor = np.empty((0, 0))
             if factors is not None:
                 factor = np.tril(factors[output][slot])
-            if self._loo_variance is None:
+            if self.inverse_diagonal is None:
                 diagonal = inverse_diagonal(factor)
             else:
-                diagonal = 1.0 / self._loo_variance[place, output]
-            alpha, evidence = self.alpha[output][place], self.log_evidence[leaf, output]
-            by_output.append(OutputFactor(factor, alpha, diagonal, float(evidence)))
+                diagonal = self.inverse_diagonal[output][place]
+            alpha, evidence = self.alpha[output][place], float(self.log_evidence[leaf, output])
+            noise = float(self.noise[leaf, output])
+            by_output.append(OutputFactor(factor, alpha, diagonal, evidence, noise))
         return tuple(by_output)
 
     def leaf_loo(self) -> LeafLOO:
         """Return the leave-one-out predictions of each leaf."""
-        assert self.loo_moments is not None, "leave-one-out predictions were not computed"
-        has_duplicates = self._labels is not None and any_equal(self._labels)
+        known_noise, shared = self.leaf_gps.known_noise, self.points.any_shared
         return LeafLOO(
-            self.loo_moments,
+            self._loo_moments(),
             self.leaf_rows,
             self.leaf_gps.Y,
-            self.leaf_gps.known_noise,
-            self._labels if has_duplicates else None,
+            known_noise,
+            self.leaf_gps.labels if shared else None,
         )
+
+    def _loo_moments(self) -> LOOMoments:
+        """Leave-one-out moments in the order of ``leaf_rows`` (R&W eqs. 5.10 to 5.12)."""
+        assert self.inverse_diagonal is not None, "leave-one-out predictions were not computed"
+        rows, owner, points = self.leaf_rows.flat, self.leaf_rows.owner, self.points
+        tables: list[tuple[Array, ...]] = []
+        for output, diagonal in enumerate(self.inverse_diagonal):
+            variance = 1.0 / diagonal
+            residual, y = self.alpha[output] * variance, self.leaf_gps.Y[rows, output]
+            if not points.any_shared:
+                tables.append((y - residual, variance))
+                continue
+            noise = self.noise[owner, output]
+            if self.leaf_gps.known_noise is not None:
+                noise = noise + self.leaf_gps.known_noise[rows, output]
+            observations = Observations.of(y, noise, points.starts)
+            tables.append(observations.leave_one_out(residual, variance))
+        stacked = [np.stack(by_output, axis=1) for by_output in zip(*tables, strict=True)]
+        if points.any_shared:
+            return LOOMoments(*stacked)
+        mean, variance = stacked
+        return LOOMoments(mean, variance, mean, variance, None)  # no duplicates: not kept twice
 
     def leave_one_out(self) -> LeaveOneOut:
         loo = self.leaf_loo()
         return LeaveOneOut(loo.squares, loo.counts, loo.pairs, loo.known_noise is not None)
 
     def drop_loo(self) -> None:
-        if self.loo_moments is not None:
-            # Kept for online updates, which change these variances: to compute them costs as much as the factor.
-            self._loo_variance = self.loo_moments.variance
-        self.loo_moments = self._labels = None
+        pass  # the diagonals stay: online updates change them, and to compute them costs as much as the factor
 
     def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
         n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
@@ -166,7 +182,7 @@ class InMemoryLeafPosterior:
 
         # Groups are in order of size; leaves without rows (group -1) go last.
         groups = sorted(members, key=lambda group: (group < 0, group))
-        work_load = np.square(self.leaf_rows.sizes[routes.leaf]) @ routes.rows.sizes
+        work_load = np.square(self.points.first.sizes[routes.leaf]) @ routes.rows.sizes
         brief = self.leaf_gps.compiled and n_pairs <= BRIEF_PAIRS and work_load <= BRIEF / n_outputs
         within_memory(
             lambda: self.leaf_gps.map(self.backend, work, groups, bool(brief)), self._reduce_memory
@@ -175,7 +191,7 @@ class InMemoryLeafPosterior:
 
     def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         means, covariances = [], []
-        train = self.leaf_gps.X[self.leaf_rows[leaf]]
+        train = self.leaf_gps.X[self.points.first[leaf]]
         for output in range(self.leaf_gps.n_outputs):
             kernel = self.bound(output, leaf)
             mean, covariance = kernel.mean(X), kernel.cross(X, X)
@@ -189,8 +205,8 @@ class InMemoryLeafPosterior:
         return np.stack(means, axis=1), np.stack(covariances)
 
     def _place(self, leaf: int) -> slice:
-        """Where the rows of a leaf stand in ``leaf_rows.flat``."""
-        return slice(*self.leaf_rows.ends[leaf : leaf + 2].tolist())
+        """Where the points of a leaf stand among all points."""
+        return slice(*self.points.first.ends[leaf : leaf + 2].tolist())
 
     def _by_group(self, leaves: Index) -> dict[int, Index]:
         """Positions in ``leaves`` of the members of each group."""
@@ -238,7 +254,7 @@ class InMemoryLeafPosterior:
 def posterior_from_factors(
     leaf_gps: InMemoryLeafGPs,
     kernel_parameters: Sequence[Array],
-    leaf_rows: Ragged,
+    points: LeafPoints,
     log_evidence: Array,
     alpha: list[Array],
     factors: Sequence[Sequence[Array]],
@@ -250,8 +266,8 @@ def posterior_from_factors(
     ----------
     leaf_gps : InMemoryLeafGPs
     kernel_parameters : sequence of ndarray
-    leaf_rows : Ragged
-        Row numbers of each leaf in the order of its factor and alpha.
+    points : LeafPoints
+        Distinct inputs of each leaf in the order of its factor and alpha.
     log_evidence : ndarray of shape (n_leaves, n_outputs)
     alpha : list of ndarray of shape (n,)
         By output, one leaf after the other.
@@ -260,7 +276,7 @@ def posterior_from_factors(
     memory : float
         Bytes up to which factors are kept when leaves are conditioned again.
     """
-    backend, bound = leaf_gps.backend_for(leaf_rows), leaf_gps.bind(kernel_parameters)
+    backend, bound = leaf_gps.backend_for(points), leaf_gps.bind(kernel_parameters)
     # The factors are in memory already, and stay: their sizes do not count.
     cache = FactorCache(
         partial(factorise, backend, bound, leaf_gps.n_outputs), [0] * len(backend.groups), math.inf
@@ -275,5 +291,5 @@ def posterior_from_factors(
 
 def factorise(backend: Backend, bound: BoundKernels, n_outputs: int, group: int) -> GroupFactors:
     """Return the Cholesky factors of a group, by output."""
-    batches = [backend.condition(bound, output, group, True, None) for output in range(n_outputs)]
+    batches = [backend.condition(bound, output, group, True, False) for output in range(n_outputs)]
     return [batch.factors for batch in batches if batch.factors is not None]

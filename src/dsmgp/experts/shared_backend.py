@@ -20,12 +20,11 @@ from dsmgp.experts.backend import (
     PARALLEL_ROWS,
     BoundKernels,
     LeafPosteriorBatch,
-    LOOBatch,
     PredictRequest,
 )
-from dsmgp.experts.duplicates import precisions_of, without_duplicates
 from dsmgp.experts.factor_cache import LeadingBlocks, LeafFactors
 from dsmgp.experts.factor_sharing import SharedFactors, SharingPlan, direct_flops, plan_sharing
+from dsmgp.experts.points import LeafPoints
 from dsmgp.linalg import lapack
 from dsmgp.linalg.threads import n_threads
 
@@ -62,13 +61,12 @@ class SharedFactorBackend:
 
     def __init__(self, leaf_gps: InMemoryLeafGPs, plan: SharingPlan, bound: BoundKernels) -> None:
         self.plan, self.bound = plan, bound
-        self.leaf_rows = Ragged.of(plan.rows)
-        self._usual = leaf_gps.backend_for(self.leaf_rows)
+        self.points = LeafPoints.of(Ragged.of(plan.rows), None)
+        self._usual = leaf_gps.backend_for(self.points)
         self._chains = _chains(plan)
         chained = {leaf for chain in self._chains for leaf in chain.tolist()}
-        self._rest = leaf_gps.backend_for(
-            Ragged.of([rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)])
-        )
+        rest = Ragged.of([rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)])
+        self._rest = leaf_gps.backend_for(LeafPoints.of(rest, None))
         self.groups = self._chains + self._rest.groups
         outputs = range(leaf_gps.n_outputs)
         self._residual = [
@@ -93,7 +91,7 @@ class SharedFactorBackend:
     def elements(self, group: int) -> int:
         if group >= len(self._chains):
             return self._rest.elements(group - len(self._chains))
-        return int(self.leaf_rows.sizes[self._chains[group][0]]) ** 2
+        return int(self.points.first.sizes[self._chains[group][0]]) ** 2
 
     def reduce_batches(self) -> bool:
         return False
@@ -104,13 +102,13 @@ class SharedFactorBackend:
         output: int,
         group: int,
         keep: bool,
-        duplicates: list[list[Index]] | None,
+        leave_out: bool,
     ) -> LeafPosteriorBatch:
         assert bound is self.bound, "factors are computed for other hyperparameters"
         if group >= len(self._chains):
-            return self._rest.condition(bound, output, group - len(self._chains), keep, duplicates)
+            return self._rest.condition(bound, output, group - len(self._chains), keep, leave_out)
         leaves = self._chains[group]
-        sizes, largest = self.leaf_rows.sizes[leaves], int(leaves[0])
+        sizes, largest = self.points.first.sizes[leaves], int(leaves[0])
         L = self._factors[output].lower(largest)
         white = self._residual[output][self.plan.rows[largest]]
         lapack.solve_lower(L, white)  # L^-1 (y - mean)
@@ -122,9 +120,7 @@ class SharedFactorBackend:
             jitter=np.zeros(len(leaves)),
             alpha=np.concatenate([alpha[n] for n in sizes.tolist()]),
             factors=LeadingBlocks(L, sizes) if keep else None,
-            loo=None
-            if duplicates is None
-            else _leave_one_out(L, alpha, sizes.tolist(), duplicates),
+            inverse_diagonal=_inverse_diagonals(L, sizes.tolist()) if leave_out else None,
         )
 
     def predict(
@@ -137,7 +133,9 @@ class SharedFactorBackend:
 
 
 def _can_share(leaf_gps: InMemoryLeafGPs, bound: BoundKernels) -> bool:
-    """Whether leaves have the same kernel and hyperparameters, on a CPU, in double precision."""
+    """Whether leaves have distinct inputs, the same kernel and hyperparameters, on a CPU, in double precision."""
+    if leaf_gps.points.any_shared:
+        return False
     if not lapack.available or leaf_gps.device != "cpu" or leaf_gps.dtype != "float64":
         return False
     one_kernel = all(len(set(by_leaf)) == 1 for by_leaf in leaf_gps.kernels)
@@ -197,39 +195,23 @@ def _solve_transposed(L: Array, white: Array) -> Array:
     return alpha
 
 
-def _leave_one_out(
-    L: Array, alpha: dict[int, Array], sizes: list[int], duplicates: list[list[Index]]
-) -> LOOBatch:
-    """Leave-one-out predictions of the leaves of a chain, computed once for each size.
+def _inverse_diagonals(L: Array, sizes: list[int]) -> Array:
+    """Diagonals of ``K^-1`` of the leaves of a chain, computed once for each size, one leaf after the other.
 
     Parameters
     ----------
     L : ndarray of shape (n, n)
         Factor of the largest leaf.
-    alpha : dict of int to ndarray
-        By size of the leaf.
     sizes : list of int
         Sizes of the leaves.
-    duplicates : list of list of ndarray
-        Of each leaf.
     """
     inverse_factor = L.copy()
     lapack.invert_factor(inverse_factor)
     diagonal, n_summed = np.zeros(len(L)), 0
-    by_size: dict[int, list[Array]] = {}
-    for n, of_leaf in sorted(dict(zip(sizes, duplicates, strict=True)).items()):
-        # The diagonal of K^-1 sums the squares of the columns of L^-1: over the rows of smaller leaves, and some more.
+    by_size: dict[int, Array] = {}
+    for n in sorted(set(sizes)):
+        # It sums the squares of the columns of L^-1: over the rows of smaller leaves, and some more.
         rows = inverse_factor[n_summed:n, :n]
         diagonal[:n] += np.einsum("ij,ij->j", rows, rows)
-        n_summed, variance = n, 1.0 / diagonal[:n]
-        residual = alpha[n] * variance  # R&W eqs. 5.10 to 5.12
-        precisions = precisions_of(inverse_factor[:n, :n])
-        grouped = without_duplicates(
-            residual[None], variance[None], alpha[n][None], [of_leaf], precisions
-        )
-        by_size[n] = [residual, variance, *(table[0] for table in grouped)]
-    residual, variance, *grouped_all = (
-        np.concatenate([by_size[n][k] for n in sizes]) for k in range(5)
-    )
-    r, v, log_density = grouped_all
-    return LOOBatch(residual, variance, (r, v, log_density) if any(duplicates) else None)
+        n_summed, by_size[n] = n, diagonal[:n].copy()
+    return np.concatenate([by_size[n] for n in sizes])

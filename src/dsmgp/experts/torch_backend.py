@@ -28,12 +28,11 @@ from dsmgp.experts.backend import (
     BoundKernels,
     LeafKernel,
     LeafPosteriorBatch,
-    LOOBatch,
     PredictRequest,
     kernel_codes,
 )
-from dsmgp.experts.duplicates import without_duplicates
 from dsmgp.experts.factor_cache import LeafFactors
+from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.torch_kernels import BatchPullback, bind
 from dsmgp.linalg import triangular
 from dsmgp.linalg.jitter import jitter_ladder
@@ -61,18 +60,87 @@ class Batch:
 
     Attributes
     ----------
-    X : Tensor of shape (leaves, rows, dims)
-    y : Tensor of shape (leaves, rows)
-    mask : Tensor of shape (leaves, rows)
+    X : Tensor of shape (leaves, points, dims)
+        Distinct inputs.
+    mask : Tensor of shape (leaves, points)
         False in padding.
-    known_noise : Tensor of shape (leaves, rows), optional
+    y : Tensor of shape (n_rows,)
+        Observations of all rows, leaf after leaf, point after point.
+    known_noise : Tensor of shape (n_rows,), optional
         Noise variances known row by row, in addition to the leaf's own.
+    leaf, point : Tensor of shape (n_rows,)
+        The leaf of each row, and its point, counted over the padded batch.
     """
 
     X: Tensor
-    y: Tensor
     mask: Tensor
-    known_noise: Tensor | None = None
+    y: Tensor
+    known_noise: Tensor | None
+    leaf: Tensor
+    point: Tensor
+
+
+class Observations:
+    """Observations of f at the points of a batch: see :class:`dsmgp.experts.points.Observations`.
+
+    Parameters
+    ----------
+    batch : Batch
+    noise : Tensor of shape (leaves,)
+        Noise variance of each leaf.
+
+    Attributes
+    ----------
+    mean, variance : Tensor of shape (leaves, points)
+        Averages of the rows at each point, and their variances; zero in padding.
+    squares, half_log_det, n_rows : Tensor of shape (leaves,)
+        What the evidence has beyond that of the averages, and the number of rows.
+    """
+
+    def __init__(self, batch: Batch, noise: Tensor) -> None:
+        self.batch, shape = batch, batch.mask.shape
+        rows = noise[batch.leaf]
+        self._precision = 1.0 / (rows if batch.known_noise is None else rows + batch.known_noise)
+        self.n_rows = torch.bincount(batch.leaf, minlength=len(batch.mask)).to(noise)
+        self.shared = len(batch.y) > int(batch.mask.sum())
+        if not self.shared:
+            self.mean, self.variance = (batch.y.new_zeros(shape) for _ in range(2))
+            self.mean[batch.mask] = batch.y
+            self.variance[batch.mask] = 1.0 / self._precision
+            self.squares = self.half_log_det = torch.zeros_like(noise)
+            return
+        precision = self._by_point(self._precision)
+        self.variance = torch.where(batch.mask, 1.0 / precision, 0.0)
+        self.mean = self._by_point(self._precision * batch.y) * self.variance
+        self._away = batch.y - self.mean.reshape(-1)[batch.point]
+        self.squares = self._by_leaf(self._precision * self._away.square())
+        of_points = torch.where(batch.mask, self.variance.log(), 0.0).sum(-1)
+        self.half_log_det = -0.5 * (self._by_leaf(self._precision.log()) + of_points)
+
+    def noise_trace(self, alpha: Tensor, diagonal: Tensor, weight: Tensor) -> Tensor:
+        """Return twice the derivative of the log evidence by the noise of each leaf, (leaves,).
+
+        Parameters
+        ----------
+        alpha, diagonal : Tensor of shape (leaves, points)
+            ``weight K^-1 (y - mean)``, and the diagonal of ``W = 2 dL/dK``.
+        weight : Tensor of shape (leaves,)
+        """
+        if not self.shared:
+            return (diagonal * self.batch.mask).sum(-1)
+        squared = self._precision.square()
+        by_variance = self.variance.square() * self._by_point(squared)
+        by_mean = -self.variance * self._by_point(squared * self._away)
+        of_points = (diagonal + 1.0 / self.variance) * by_variance - 2.0 * alpha * by_mean
+        of_rows = weight[self.batch.leaf] * squared * self._away.square() - self._precision
+        return torch.where(self.batch.mask, of_points, 0.0).sum(-1) + self._by_leaf(of_rows)
+
+    def _by_point(self, values: Tensor) -> Tensor:
+        total = values.new_zeros(self.batch.mask.numel())
+        return total.index_add_(0, self.batch.point, values).reshape(self.batch.mask.shape)
+
+    def _by_leaf(self, values: Tensor) -> Tensor:
+        return values.new_zeros(len(self.batch.mask)).index_add_(0, self.batch.leaf, values)
 
 
 @dataclass
@@ -81,44 +149,40 @@ class Solution:
 
     Attributes
     ----------
-    factor : Tensor of shape (leaves, rows, rows)
+    factor : Tensor of shape (leaves, points, points)
         Lower Cholesky factors.
-    residual : Tensor of shape (leaves, rows)
+    residual : Tensor of shape (leaves, points)
         ``y - mean``.
-    alpha : Tensor of shape (leaves, rows)
+    alpha : Tensor of shape (leaves, points)
         ``K^-1 (y - mean)``.
-    nugget : Tensor of shape (leaves,)
-        Noise and jitter on the diagonal, without known noise.
-    mask, known_noise
-        As in :class:`Batch`.
+    jitter : Tensor of shape (leaves,)
+        What was added to the diagonal beyond the noise.
+    mask : Tensor of shape (leaves, points)
+    observations : Observations
     """
 
     factor: Tensor
     alpha: Tensor
     residual: Tensor
-    nugget: Tensor
+    jitter: Tensor
     mask: Tensor
-    known_noise: Tensor | None
+    observations: Observations
 
     @property
     def squares(self) -> Tensor:
-        """``(y - mean)' K^-1 (y - mean)``, (leaves,)."""
-        return (self.residual * self.alpha).sum(-1)
+        """``(y - mean)' K^-1 (y - mean)`` of all rows, (leaves,)."""
+        return (self.residual * self.alpha).sum(-1) + self.observations.squares
 
     @property
     def half_log_det(self) -> Tensor:
-        """Half the log determinants of K, (leaves,)."""
-        return (self.factor.diagonal(dim1=-2, dim2=-1).log() * self.mask).sum(-1)
-
-    @property
-    def n_rows(self) -> Tensor:
-        """Rows of each leaf, in the dtype of the others: torch would multiply integers in its default dtype."""
-        return self.mask.sum(-1).to(self.residual)
+        """Half the log determinants of the covariance of all rows, (leaves,)."""
+        of_points = (self.factor.diagonal(dim1=-2, dim2=-1).log() * self.mask).sum(-1)
+        return of_points + self.observations.half_log_det
 
     @property
     def log_evidence(self) -> Tensor:
         """Log density of the observations (R&W eq. 2.30), (leaves,)."""
-        return -0.5 * (self.squares + self.n_rows * LOG_2PI) - self.half_log_det
+        return -0.5 * (self.squares + self.observations.n_rows * LOG_2PI) - self.half_log_det
 
     def student_evidence(self, scale_rows: float) -> tuple[Tensor, Tensor]:
         """Return the log evidence with the scale of each leaf integrated out.
@@ -132,7 +196,7 @@ class Solution:
         -------
         log_evidence, weight : Tensor of shape (leaves,)
         """
-        squares, n = self.squares, self.n_rows
+        squares, n = self.squares, self.observations.n_rows
         half = torch.tensor(0.5 * scale_rows).to(squares)
         constant = (
             torch.lgamma(half + 0.5 * n)
@@ -152,8 +216,8 @@ class TorchBackend:
     ----------
     X : ndarray of shape (n_rows, n_dims)
     Y : ndarray of shape (n_rows, n_outputs)
-    leaf_rows : Ragged
-        Row numbers of each leaf.
+    points : LeafPoints
+        Distinct inputs of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
     known_noise : ndarray of shape (n_rows, n_outputs), optional
@@ -169,7 +233,7 @@ class TorchBackend:
         self,
         X: Array,
         Y: Array,
-        leaf_rows: Ragged,
+        points: LeafPoints,
         kernels: Sequence[Sequence[LeafKernel]],
         known_noise: Array | None,
         memory: float = math.inf,
@@ -179,16 +243,16 @@ class TorchBackend:
         where = torch.device(device), getattr(torch, dtype)
         self.X, self.Y = as_tensor(X, where), as_tensor(Y, where)
         self.known_noise = None if known_noise is None else as_tensor(known_noise, where)
-        self.leaf_rows = leaf_rows
+        self.points = points
         most = CACHES * cache_numbers() if self.X.device.type == "cpu" else GPU_ELEMENTS
         #: Largest number of elements of a batch of matrices.
         self.elements_at_once = min(most, memory / (WORKING_ARRAYS * self.X.element_size()))
-        self.groups = _groups(leaf_rows.sizes, kernels, self.elements_at_once)
-        self._rows = torch.from_numpy(leaf_rows.flat).to(self.X.device)
+        self.groups = _groups(points.first.sizes, kernels, self.elements_at_once)
+        self._rows = torch.from_numpy(points.first.flat).to(self.X.device)
         # By name, the last array that was moved to the device: alpha by output, test rows.
         self._moved: dict[object, tuple[Array, Tensor]] = {}
         # Row numbers and mask of each group, kept: an optimiser evaluates the same leaves many times.
-        self._padded: dict[int, tuple[Tensor, Tensor]] = {}
+        self._padded: dict[int, list[Tensor]] = {}
 
     def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> TorchBackend:
         return copy.copy(self)  # kernels come with every call, bound to their parameters
@@ -207,7 +271,7 @@ class TorchBackend:
 
     def elements(self, group: int) -> int:
         leaves = self.groups[group]
-        return int(len(leaves) * self.leaf_rows.sizes[leaves].max() ** 2)
+        return int(len(leaves) * self.points.first.sizes[leaves].max() ** 2)
 
     def squares(self, bound: BoundKernels, output: int, group: int) -> Array:
         return as_numpy(self._solve(bound, output, group)[0].squares)
@@ -220,7 +284,7 @@ class TorchBackend:
     ) -> tuple[Array, Array]:
         solution, pullback = self._solve(bound, output, group)
         if scale_rows is None:
-            evidence, weight = solution.log_evidence, torch.ones_like(solution.nugget)
+            evidence, weight = solution.log_evidence, torch.ones_like(solution.jitter)
         else:
             evidence, weight = solution.student_evidence(scale_rows)
         W, tr_WK, tr_W = _covariance_gradient(solution, weight)
@@ -233,17 +297,16 @@ class TorchBackend:
         output: int,
         group: int,
         keep: bool,
-        duplicates: list[list[Index]] | None,
+        leave_out: bool,
     ) -> LeafPosteriorBatch:
         solution, _ = self._solve(bound, output, group)
-        sizes = self.leaf_rows.sizes[self.groups[group]]
-        noise = self._kernel(bound, output, self.groups[group]).noise
+        sizes = self.points.first.sizes[self.groups[group]]
         return LeafPosteriorBatch(
             log_evidence=as_numpy(solution.log_evidence),
-            jitter=as_numpy(solution.nugget - noise),
+            jitter=as_numpy(solution.jitter),
             alpha=as_numpy(solution.alpha[solution.mask]),
             factors=Stacked(solution.factor, sizes) if keep else None,
-            loo=None if duplicates is None else _leave_one_out(solution, duplicates),
+            inverse_diagonal=_inverse_diagonal(solution) if leave_out else None,
         )
 
     def predict(
@@ -258,7 +321,7 @@ class TorchBackend:
         variance = torch.empty_like(mean) if request.factors is not None else mean.new_empty(0)
         for places in self._prediction_batches(request.leaves, tests.sizes):
             leaves = request.leaves[places]
-            rows, mask = self._to_device(self.leaf_rows.padded(leaves))  # (leaves, rows)
+            rows, mask = self._to_device(self.points.first.padded(leaves))  # (leaves, rows)
             test_rows, test_mask = self._to_device(tests.padded(places))  # (leaves, tests)
             kernel, train = self._kernel(bound, output, leaves), self.X[self._rows[rows]]
             alpha = all_alpha[rows] * mask
@@ -296,14 +359,14 @@ class TorchBackend:
             self._moved[name] = array, tensor
         return tensor
 
-    def _to_device(self, arrays: tuple[NDArray[Any], NDArray[Any]]) -> list[Tensor]:
+    def _to_device(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
         return [torch.from_numpy(array).to(self.X.device) for array in arrays]
 
     def _prediction_batches(self, leaves: Index, n_tests: Index) -> list[Index]:
         """Positions of leaves with similar numbers of test rows that are predicted at once."""
         if self.X.device.type == "cpu":
             return [np.array([k]) for k in range(len(leaves))]
-        n_rows = int(self.leaf_rows.sizes[leaves].max())
+        n_rows = int(self.points.first.sizes[leaves].max())
         order = np.argsort(-n_tests, kind="stable")
         counts, first, batches = n_tests[order].tolist(), 0, []
         for k in range(1, len(counts) + 1):
@@ -319,7 +382,7 @@ class TorchBackend:
         return batches
 
     def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        rows = self.leaf_rows[leaf]
+        rows = self.points.first[leaf]
         kernel = self._kernel(bound, output, np.array([leaf]))
         X = self.X[torch.from_numpy(rows).to(self.X.device)].unsqueeze(0)
         below = torch.from_numpy(K)[first:]
@@ -329,13 +392,22 @@ class TorchBackend:
             below.diagonal(first).add_(self.known_noise[rows[first:], output])
 
     def batch(self, group: int, output: int) -> Batch:
-        """Return the rows of a group of leaves, padded."""
+        """Return the points of a group of leaves, padded, and their rows."""
         if group not in self._padded:
-            places, mask = self._to_device(self.leaf_rows.padded(self.groups[group]))
-            self._padded[group] = self._rows[places], mask
-        rows, mask = self._padded[group]
-        known_noise = None if self.known_noise is None else self.known_noise[rows, output] * mask
-        return Batch(self.X[rows], self.Y[rows, output], mask, known_noise)
+            points = self.points.take(self.groups[group])
+            places, real = points.first.padded(np.arange(len(points.first)))
+            row_point = np.repeat(np.flatnonzero(real), np.diff(points.starts))
+            arrays = (
+                points.first.flat[places],
+                real,
+                points.rows.flat,
+                points.rows.owner,
+                row_point,
+            )
+            self._padded[group] = self._to_device(arrays)
+        first, mask, rows, leaf, point = self._padded[group]
+        known_noise = None if self.known_noise is None else self.known_noise[rows, output]
+        return Batch(self.X[first], mask, self.Y[rows, output], known_noise, leaf, point)
 
     def _solve(
         self, bound: BoundKernels, output: int, group: int
@@ -350,27 +422,10 @@ class TorchBackend:
         return {**self.__dict__, "_padded": {}, "_moved": {}}
 
 
-def _leave_one_out(solution: Solution, duplicates: list[list[Index]]) -> LOOBatch:
-    """Leave-one-out residuals and variances of y (R&W eqs. 5.10 to 5.12)."""
-    real = solution.mask.cpu().numpy()
+def _inverse_diagonal(solution: Solution) -> Array:
+    """Diagonals of ``K^-1``, leaf after leaf."""
     inverse_factor = triangular.invert(solution.factor)  # K^-1 = inverse_factor' inverse_factor
-    inverse_diagonal = inverse_factor.square().sum(-2)  # of K^-1
-    variances = 1.0 / inverse_diagonal
-    residual, variance = as_numpy(solution.alpha * variances), as_numpy(variances)
-    if not any(duplicates):
-        return LOOBatch(residual[real], variance[real])
-
-    device = inverse_factor.device
-
-    def precisions(leaf: Index, rows: Index) -> Array:
-        where = tuple(torch.from_numpy(a).to(device) for a in (leaf[:, None], rows))
-        columns = inverse_factor.mT[where].double()  # (groups, size, rows)
-        return as_numpy(columns @ columns.mT)
-
-    r, v, log_density = without_duplicates(
-        residual, variance, as_numpy(solution.alpha), duplicates, precisions
-    )
-    return LOOBatch(residual[real], variance[real], (r[real], v[real], log_density[real]))
+    return as_numpy(inverse_factor.square().sum(-2)[solution.mask])
 
 
 @dataclass(frozen=True)
@@ -403,7 +458,9 @@ def _stack_factors(factors: LeafFactors | None, slots: Index, n_rows: int) -> Te
     """Factors of some leaves of a group, padded, (leaves, rows, rows); a single one is not copied."""
     if factors is None:
         return None
-    if not isinstance(factors, Stacked):  # shared factors: on a CPU, where leaves are predicted one by one
+    if not isinstance(
+        factors, Stacked
+    ):  # shared factors: on a CPU, where leaves are predicted one by one
         return torch.from_numpy(factors[int(slots[0])]).unsqueeze(0)
     if len(slots) == 1:
         return factors.tensor(int(slots[0])).unsqueeze(0)
@@ -432,44 +489,44 @@ def _groups(sizes: Index, kernels: Sequence[Sequence[LeafKernel]], elements: flo
 
 def _solve(K: Tensor, kernel: Any, batch: Batch) -> Solution:
     """Factorise K plus noise, and solve for the observations; the diagonal of K is changed in place."""
-    residual = torch.where(batch.mask, batch.y - kernel.mean(batch.X), 0.0)
-    nugget = kernel.noise.expand(len(K)).clone()
-    K.diagonal(dim1=-2, dim2=-1).add_(nugget.unsqueeze(-1))
-    if batch.known_noise is not None:
-        K.diagonal(dim1=-2, dim2=-1).add_(batch.known_noise)
+    noise = kernel.noise.expand(len(K))
+    observations = Observations(batch, noise)
+    residual = torch.where(batch.mask, observations.mean - kernel.mean(batch.X), 0.0)
+    # Padding has noise too, or it could not be factorised.
+    on_diagonal = torch.where(batch.mask, observations.variance, noise.unsqueeze(-1))
+    K.diagonal(dim1=-2, dim2=-1).add_(on_diagonal)
+    jitter = torch.zeros_like(noise)
     factor, info = torch.linalg.cholesky_ex(K)
     if bool(info.any()):
-        _add_jitter(K, factor, nugget, info)
+        _add_jitter(K, factor, jitter, info)
     alpha = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
-    return Solution(factor, alpha, residual, nugget, batch.mask, batch.known_noise)
+    return Solution(factor, alpha, residual, jitter, batch.mask, observations)
 
 
-def _add_jitter(K: Tensor, factor: Tensor, nugget: Tensor, info: Tensor) -> None:
-    """Add jitter to the leaves that could not be factorised; ``factor`` and ``nugget`` are changed in place."""
+def _add_jitter(K: Tensor, factor: Tensor, added: Tensor, info: Tensor) -> None:
+    """Add jitter to the leaves that could not be factorised; ``factor`` and ``added`` are changed in place."""
     identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
     for slot in torch.nonzero(info).reshape(-1).tolist():
         factor[slot] = torch.nan
-        for jitter in jitter_ladder(
-            float(K[slot].diagonal().mean()), str(K.dtype).removeprefix("torch.")
-        ):
+        name = str(K.dtype).removeprefix("torch.")
+        for jitter in jitter_ladder(float(K[slot].diagonal().mean()), name):
             trial, failed = torch.linalg.cholesky_ex(K[slot] + jitter * identity)
             if not bool(failed):
                 factor[slot] = trial
-                nugget[slot] += jitter
+                added[slot] = jitter
                 break
 
 
 def _covariance_gradient(solution: Solution, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``W = 2 dL/dK = weight alpha alpha' - K^-1`` (R&W eq. 5.9 where the weight is one), ``tr(W K)`` for K without
-    noise, and ``tr W``."""
+    noise, and twice the derivative by the noise: ``tr W``, where every point has one row."""
     W = triangular.inverse_from_factor(solution.factor)
     alpha = solution.alpha
     weighted = alpha * weight.unsqueeze(-1)
     W.baddbmm_(weighted.unsqueeze(-1), alpha.unsqueeze(-2), beta=-1.0)
     diagonal = W.diagonal(dim1=-2, dim2=-1)
-    tr_W = (diagonal * solution.mask).sum(-1)
-    # tr(W (K + nugget I)) is weight residual' alpha - n, which saves a pass over the matrices.
+    noise = solution.observations.variance + solution.jitter.unsqueeze(-1) * solution.mask
+    # tr(W (K + noise)) is weight residual' alpha - n, which saves a pass over the matrices.
     total = (solution.residual * weighted).sum(-1) - solution.mask.sum(-1)
-    if solution.known_noise is not None:
-        total = total - (diagonal * solution.known_noise).sum(-1)
-    return W, total - solution.nugget * tr_W, tr_W
+    tr_WK = total - (diagonal * noise).sum(-1)
+    return W, tr_WK, solution.observations.noise_trace(weighted, diagonal, weight)

@@ -21,8 +21,8 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.parquet import RowStream
 from dsmgp.distributed.row_store import RowWriter, check_empty, first_leaves_of_shards
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit

@@ -17,7 +17,6 @@ from scipy import sparse
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_choice
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.batched_lbfgs import BatchResult, maximise
 from dsmgp.fitting.effort import GRADIENT, seconds
@@ -148,9 +147,7 @@ def finetune(
             n_evaluations += n_output
     loo_sample = LOOSample.draw(len(X), n_gate_rows if model.weights == "gated" else 0, rng)
     parameters_by_output = _kernel_parameters(by_output, tables, leaf_gps)
-    posterior = leaf_gps.condition(
-        parameters_by_output, posterior.memory, equal_rows(X), loo_sample.rows
-    )
+    posterior = leaf_gps.condition(parameters_by_output, posterior.memory, True, loo_sample.rows)
     tuned = replace(model, leaf_posterior=posterior, thetas=tables, gate=None)
     tuned, scores = weigh(tuned, local_scale, loo_sample)
     return FinetuneResult(tuned, n_evaluations, scores)

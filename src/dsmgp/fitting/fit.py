@@ -81,7 +81,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     with span(*SHARES["conditioning"], "conditioning leaves"):
         gps = rows.set_up(tree, learned.outputs) if gps is None else gps
         parameters = parameters_by_leaf(tree.families, tree.family)
-        posterior = gps.condition(parameters, 0.5 * config.memory, rows.labels, loo_sample.rows)
+        posterior = gps.condition(parameters, 0.5 * config.memory, True, loo_sample.rows)
     with span(*SHARES["gating"], "fitting the gate"):
         ungated = Model(
             tree=tree.tree,
@@ -121,7 +121,7 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
     if automatic:
         with span(*SHARES["kernels"], "trying kernels"):
             gps = set_up_leaves(trial, kernels, data, config)
-            ranking = rank_kernels(gps, data.labels, sample, context)
+            ranking = rank_kernels(gps, sample, context)
         kernel_scores = ranking.scores
         families = ranking.families[: 2 if partitions_may_differ(config) else 1]
         scores = np.array([kernel_scores[family.kernel] for family in families])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsmgp._util.arrays import Array, Index
+from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.optimize import TOLERANCE, Objective, SearchResult, maximise_evidence
@@ -104,11 +104,11 @@ def learn_family(
     return results
 
 
-def loo_posterior(gps: LeafGPs, family: Family, labels: Index) -> LeafPosterior:
-    """Condition leaves under a family's kernels and leave out each of their rows; ``labels`` mark duplicate inputs."""
+def loo_posterior(gps: LeafGPs, family: Family) -> LeafPosterior:
+    """Condition leaves under a family's kernels and leave out each of their rows."""
     gps = gps.with_kernels(family.leaf_kernels)
     rows = np.unique(gps.leaf_rows.flat)
-    return gps.condition(family.kernel_parameters, 0, labels, rows)
+    return gps.condition(family.kernel_parameters, 0, True, rows)
 
 
 def is_stationary(family: Family) -> bool:

@@ -18,6 +18,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import PARALLEL_ROWS
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.gp.leaf_parameters import Thetas
 from dsmgp.tree.nodes import Leaf
 
@@ -114,6 +115,7 @@ class PairEvidence:
             self.leaf_gps.threads,
             memory=self.leaf_gps.memory,
             known_noise=None if known_noise is None else known_noise[:, column],
+            labels=self.leaf_gps.labels,
             device=self.leaf_gps.device,
             dtype=self.leaf_gps.dtype,
         )
@@ -127,7 +129,8 @@ class NoiseEvidence:
     """The evidence by pairs where only noise changes: one eigendecomposition per leaf and kernel, then O(rows) per pair.
 
     With the covariance of a leaf, known noise included, ``K = Q diag(e) Q'`` and ``u = Q'(y - mean)`` the log evidence at noise s is
-    ``-1/2 sum(u^2 / (e + s) + log(e + s)) - n/2 log 2 pi``.
+    ``-1/2 sum(u^2 / (e + s) + log(e + s)) - n/2 log 2 pi``. Where m rows share their inputs, ``m - 1`` eigenvalues are zero, and the squares of u along
+    these sum to the squares of the rows around their average; the others are those of the averages, scaled by ``sqrt(m)``.
 
     Parameters
     ----------
@@ -204,25 +207,33 @@ class NoiseEvidence:
         list of tuple
             Eigenvalues, and squares of the observations along the eigenvectors.
         """
-        X, Y, leaf_rows = self.leaf_gps.X, self.leaf_gps.Y[:, self.output], self.leaf_gps.leaf_rows
-        known_noise = self.leaf_gps.known_noise
+        X, Y, known_noise = self.leaf_gps.X, self.leaf_gps.Y, self.leaf_gps.known_noise
+        # Rows with equal inputs and different known noise have no common eigenvalue.
+        labels = self.leaf_gps.labels if known_noise is None else None
+        points = LeafPoints.of(self.leaf_gps.leaf_rows, labels)
 
         def decompose(job: tuple[int, int, Array]) -> tuple[Array, Array]:
             leaf, family, parameters = job
-            rows = leaf_rows[leaf]
+            rows, starts = points.of_leaf(leaf)
             if not len(rows):
                 return np.empty(0), np.empty(0)
-            inputs, kernel = X[rows], self.thetas.leaf_kernels[family].at(parameters)
-            K = kernel.cross(inputs, inputs)
+            inputs, kernel = X[rows[starts[:-1]]], self.thetas.leaf_kernels[family].at(parameters)
+            counts = np.diff(starts)
+            observed = Observations.of(Y[rows, self.output], np.ones(len(rows)), starts)
+            K = kernel.cross(inputs, inputs) * np.sqrt(np.outer(counts, counts))
             if known_noise is not None:
                 K[np.diag_indices_from(K)] += known_noise[rows, self.output]
             # NumPy's, not SciPy's, which would hold the interpreter lock.
             eigenvalues, vectors = np.linalg.eigh(K)
-            along = vectors.T @ (Y[rows] - kernel.mean(inputs))
-            return np.maximum(eigenvalues, 0.0), np.square(along)
+            along = vectors.T @ (np.sqrt(counts) * (observed.mean - kernel.mean(inputs)))
+            others = counts - 1
+            within = np.repeat(observed.squares / np.maximum(others, 1), others)
+            values = np.append(np.maximum(eigenvalues, 0.0), np.zeros(len(within)))
+            return values, np.append(np.square(along), within)
 
         # As in LeafGPs.map: large leaves one by one on all cores, the rest side by side.
-        large = [k for k, job in enumerate(jobs) if leaf_rows.sizes[job[0]] > PARALLEL_ROWS]
+        sizes = points.first.sizes
+        large = [k for k, job in enumerate(jobs) if sizes[job[0]] > PARALLEL_ROWS]
         alone = {k: decompose(jobs[k]) for k in large}
         small = [job for k, job in enumerate(jobs) if k not in alone]
         rest = iter(self.leaf_gps.threads.map(decompose, small))

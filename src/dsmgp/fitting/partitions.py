@@ -239,7 +239,7 @@ def _learn_large(
     judging = gps if judges is learned_on else set_up_leaves(judges, kernels, data, config)
     scores = []
     for family in [families[0], *large]:
-        scores.append(kernel_score(loo_posterior(judging, family, data.labels)))
+        scores.append(kernel_score(loo_posterior(judging, family)))
         how = "of small leaves" if family is families[0] else "of their own"
         logger.info(
             "large leaves, kernel %s, hyperparameters %s: %.4f", family.kernel, how, scores[-1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsmgp._util.arrays import Array, Index
+from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
 from dsmgp.experts.loo import Components
 from dsmgp.fitting.learning import FitContext, learn_family, loo_posterior
@@ -107,19 +107,15 @@ def choose_outputs(
             gps, family, context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE
         )
         n_evaluations += sum(result.n_evaluations for result in results)
-        posterior = loo_posterior(gps, family, data.labels)
+        posterior = loo_posterior(gps, family)
         scores.append(outputs_score(posterior, outputs))
         loading = outputs.loading.round(3).tolist()
         logger.info("outputs as %s: leave-one-out score %.4f", loading, scores[-1])
     return candidates[int(np.argmin(scores))], n_evaluations
 
 
-def rank_kernels(
-    gps: LeafGPs, labels: Index, sample: TrainingData, context: FitContext
-) -> KernelRanking:
-    """Score every candidate kernel after learning on the leaves of ``gps``.
-
-    ``labels`` mark duplicate inputs among their rows; ``sample`` are the rows that kernels are computed from.
+def rank_kernels(gps: LeafGPs, sample: TrainingData, context: FitContext) -> KernelRanking:
+    """Score every candidate kernel after learning on the leaves of ``gps``; kernels are computed from the rows of ``sample``.
 
     The evidence may have an optimum that explains as noise what is signal of short length scale, and smooth kernels are drawn to
     it. So candidates are learned from smooth to rough and, from the beginning again, from rough to smooth; where the second pass
@@ -135,7 +131,7 @@ def rank_kernels(
         optima = [first[kernel].family]
         if (second[kernel].evidence > first[kernel].evidence + margin).any():
             optima.append(second[kernel].family)
-        scores = [kernel_score(loo_posterior(gps, family, labels)) for family in optima]
+        scores = [kernel_score(loo_posterior(gps, family)) for family in optima]
         best = int(np.argmin(scores))
         logger.info("kernel %s: leave-one-out score %.4f", kernel, scores[best])
         ranked.append((scores[best], optima[best]))

@@ -15,8 +15,8 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range, check_variance
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
 from dsmgp.gp.kernels import LeafKernel
 from dsmgp.gp.periods import dominant_periods

@@ -15,8 +15,8 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.online import OnlineLeafPosterior
+from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import length_scales
@@ -195,7 +195,7 @@ def _conditioned(
         model,
         tree=tree,
         family=model.family[origin],
-        leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, labels, sample.rows),
+        leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, True, sample.rows),
         scales=model.scales[origin],
         thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
     )

@@ -7,6 +7,7 @@ not having them; instead each factor must reproduce, in a few products, the leaf
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import BoundKernels
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.experts.posterior import InMemoryLeafPosterior, posterior_from_factors
 from dsmgp.linalg.jitter import JITTER_RANGE
 from dsmgp.persistence.record import Section
@@ -30,15 +32,16 @@ MAX_ROUNDING = 100.0
 
 def write_factors(posterior: InMemoryLeafPosterior, section: Section) -> None:
     """Write rows, weights, evidence and the lower triangles, row after row, of all leaves."""
-    rows, leaf_gps, arrays = posterior.leaf_rows, posterior.leaf_gps, section.arrays
+    rows, points, leaf_gps = posterior.leaf_rows, posterior.points.first, posterior.leaf_gps
+    arrays = section.arrays
     dtype = np.dtype(leaf_gps.dtype)
     arrays["factor.rows"], arrays["factor.row_ends"] = rows.flat, rows.ends
     arrays["factor.log_evidence"] = posterior.log_evidence
     arrays["factor.alpha"] = np.stack(posterior.alpha).astype(dtype)
-    ends = _triangle_ends(rows)
+    ends = _triangle_ends(points)
     for output in range(leaf_gps.n_outputs):
         flat = arrays[f"factor.lower.{output}"] = np.empty(ends[-1], dtype)
-        for k in np.flatnonzero(rows.sizes).tolist():
+        for k in np.flatnonzero(points.sizes).tolist():
             factor = posterior.factor(output, k)
             flat[ends[k] : ends[k + 1]] = factor[np.tril_indices(len(factor))]
 
@@ -57,25 +60,34 @@ def read_factors(
         _sorted(rows), _sorted(expected)
     ):
         raise ModelFileError("its factors are of other rows than its leaves")
-    alpha = section.array("factor.alpha", dtype, leaf_gps.n_outputs, n_pairs)
+    points = LeafPoints.of(rows, leaf_gps.labels)
+    if section.array("factor.alpha", dtype, leaf_gps.n_outputs, None).shape[1] == n_pairs:
+        points = LeafPoints.of(
+            rows, None
+        )  # as earlier versions wrote them, with a row for each of the leaf's
+    first = points.first
+    alpha = section.array("factor.alpha", dtype, leaf_gps.n_outputs, len(first.flat))
     evidence = section.array("factor.log_evidence", np.float64, "leaves", "outputs")
-    ends, bound = _triangle_ends(rows), leaf_gps.bind(kernel_parameters)
+    ends, bound = _triangle_ends(first), leaf_gps.bind(kernel_parameters)
     factors = []
     for output in range(leaf_gps.n_outputs):
         flat = section.array(f"factor.lower.{output}", dtype, int(ends[-1]))
         by_leaf = []
-        for k, n in enumerate(rows.sizes.tolist()):
+        for k, n in enumerate(first.sizes.tolist()):
             factor = np.zeros((n, n), dtype)
             factor[np.tril_indices(n)] = flat[ends[k] : ends[k + 1]]
-            weights = alpha[output, rows.ends[k] : rows.ends[k + 1]]
+            weights = alpha[output, first.ends[k] : first.ends[k + 1]]
             if n and not _agrees(
-                factor, weights, evidence[k, output], _moments(leaf_gps, bound, output, k, rows[k])
+                factor,
+                weights,
+                evidence[k, output],
+                _Moments.of(leaf_gps, bound, output, k, points),
             ):
                 raise ModelFileError("its factors do not go with its rows and hyperparameters")
             by_leaf.append(factor)
         factors.append(by_leaf)
     return posterior_from_factors(
-        leaf_gps, kernel_parameters, rows, evidence, list(alpha), factors, memory
+        leaf_gps, kernel_parameters, points, evidence, list(alpha), factors, memory
     )
 
 
@@ -89,38 +101,57 @@ def _triangle_ends(rows: Ragged) -> Index:
     return np.concatenate([[0], np.cumsum(rows.sizes * (rows.sizes + 1) // 2)])
 
 
-def _moments(
-    leaf_gps: InMemoryLeafGPs, bound: BoundKernels, output: int, leaf: int, rows: Index
-) -> tuple[Array, Array, Array]:
-    """Return what the factor of a leaf is checked against.
+@dataclass(frozen=True, eq=False)
+class _Moments:
+    """What the factor of a leaf is checked against.
 
-    Returns
-    -------
-    residual : ndarray of shape (n,)
-        y minus its mean.
-    diagonal, last_column : ndarray of shape (n,)
-        Of the covariance of y.
+    Attributes
+    ----------
+    observations : Observations
+        At the points of the leaf.
+    residual : ndarray of shape (n_points,)
+        These minus their mean.
+    diagonal, last_column : ndarray of shape (n_points,)
+        Of their covariance.
     """
-    kernel, X = bound(output, leaf), leaf_gps.X[rows]
-    with np.errstate(all="ignore"):
-        residual = leaf_gps.Y[rows, output] - kernel.mean(X)
-        diagonal = kernel.variance(X) + kernel.noise
-        if leaf_gps.known_noise is not None:
-            diagonal = diagonal + leaf_gps.known_noise[rows, output]
-        return residual, diagonal, kernel.cross(X, X[-1:])[:, 0]
+
+    observations: Observations
+    residual: Array
+    diagonal: Array
+    last_column: Array
+
+    @classmethod
+    def of(
+        cls,
+        leaf_gps: InMemoryLeafGPs,
+        bound: BoundKernels,
+        output: int,
+        leaf: int,
+        points: LeafPoints,
+    ) -> _Moments:
+        kernel, X = bound(output, leaf), leaf_gps.X[points.first[leaf]]
+        rows, starts = points.of_leaf(leaf)
+        with np.errstate(all="ignore"):
+            noise = np.full(len(rows), kernel.noise)
+            if leaf_gps.known_noise is not None:
+                noise = noise + leaf_gps.known_noise[rows, output]
+            observations = Observations.of(leaf_gps.Y[rows, output], noise, starts)
+            residual = observations.mean - kernel.mean(X)
+            diagonal = kernel.variance(X) + observations.variance
+            return cls(observations, residual, diagonal, kernel.cross(X, X[-1:])[:, 0])
 
 
 def _agrees(
     factor: NDArray[Any],
     alpha: NDArray[Any],
     log_evidence: float,
-    moments: tuple[Array, Array, Array],
+    moments: _Moments,
 ) -> bool:
     """Check that ``L L' alpha`` is ``y - mean``, diagonal and last column of ``L L'`` those of the covariance, and the evidence theirs."""
     L, a, n = factor.astype(np.float64), alpha.astype(np.float64), len(alpha)
     if not (L.diagonal() > 0).all():
         return False
-    residual, diagonal, last_column = moments
+    residual, diagonal, observations = moments.residual, moments.diagonal, moments.observations
     eps = np.finfo(factor.dtype).eps
     with np.errstate(all="ignore"):
         white = a @ L
@@ -133,7 +164,12 @@ def _agrees(
         tolerance = eps ** (1 / 3) * diagonal.max()
         excess = squares - diagonal
         same = (-tolerance <= excess) & (excess <= relative_jitter * diagonal.mean() + tolerance)
-        same[:-1] &= np.abs((L @ L[-1] - last_column)[:-1]) <= tolerance
-        evidence = -0.5 * (white @ white + n * LOG_2PI) - np.log(L.diagonal()).sum()
-        close = abs(evidence - log_evidence) <= 1e-3 * (n + abs(evidence))
+        same[:-1] &= np.abs((L @ L[-1] - moments.last_column)[:-1]) <= tolerance
+        squares_of_rows, half_log_det = white @ white, np.log(L.diagonal()).sum()
+        if observations.shared:
+            squares_of_rows += observations.squares.sum()
+            half_log_det += observations.half_log_det.sum()
+        n_rows = len(observations.y)
+        evidence = -0.5 * (squares_of_rows + n_rows * LOG_2PI) - half_log_det
+        close = abs(evidence - log_evidence) <= 1e-3 * (n_rows + abs(evidence))
     return bool(error <= limit < np.inf and same.all() and close and np.isfinite(evidence))

@@ -21,6 +21,7 @@ from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.backend import LeafKernel
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
@@ -158,6 +159,7 @@ def _leaf_gps(
         kernels,
         memory=0.25 * config.memory,
         known_noise=None if rows.noise is None else outputs.noise_to_experts(rows.noise),
+        labels=equal_rows(rows.X),
         device=config.device,
         dtype=config.dtype,
     )

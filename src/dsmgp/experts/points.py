@@ -1,0 +1,219 @@
+"""Distinct inputs of leaves ("points"), and what the rows at one point say together.
+
+Rows with equal inputs share the value of f. Observations ``y_i`` of it with noise variances ``v_i`` are worth exactly one observation: their
+average, weighted by ``p_i = 1 / v_i``, with variance ``1 / sum p_i``, and a factor of the evidence that does not depend on f. So the matrices of
+a leaf have one row for each distinct input, however many rows share it, and leaving out one row, or all rows at its input, has a
+closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.ragged import Ragged
+
+__all__ = ["LeafPoints", "Observations", "equal_rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class LeafPoints:
+    """The distinct inputs of each leaf, in the order of their first rows, and the rows at each of them.
+
+    Attributes
+    ----------
+    rows : Ragged
+        Row numbers of each leaf; those at one point are next to each other.
+    starts : ndarray of shape (n_points + 1,)
+        Point k has the rows ``rows.flat[starts[k]:starts[k + 1]]``.
+    first : Ragged
+        For each leaf, the number of the first row at each of its points.
+    """
+
+    rows: Ragged
+    starts: Index
+    first: Ragged
+
+    @classmethod
+    def of(cls, leaf_rows: Ragged, labels: Index | None) -> LeafPoints:
+        """Find the points of leaves.
+
+        Parameters
+        ----------
+        leaf_rows : Ragged
+            Row numbers of each leaf.
+        labels : ndarray of shape (n_rows,), optional
+            From :func:`equal_rows`; without them all inputs count as distinct.
+
+        Examples
+        --------
+        >>> points = LeafPoints.of(Ragged.of([[0, 1, 2], [3]]), labels=np.array([0, 1, 0, 2]))
+        >>> points.rows[0], points.first[0], points.starts
+        (array([0, 2, 1]), array([0, 1]), array([0, 2, 3, 4]))
+        """
+        n = len(leaf_rows.flat)
+        if labels is not None and labels.max(initial=-1) < len(labels) - 1:  # some are equal
+            label = leaf_rows.owner * (labels.max() + 1) + labels[leaf_rows.flat]
+            _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+            if len(first) < n:
+                first_of_row = first[inverse.reshape(-1)]
+                order = np.argsort(first_of_row, kind="stable")
+                is_start = np.append(True, np.diff(first_of_row[order]) != 0)
+                starts = np.append(np.flatnonzero(is_start), n)
+                rows = Ragged(leaf_rows.flat[order], leaf_rows.ends)
+                sizes = np.bincount(leaf_rows.owner[starts[:-1]], minlength=len(leaf_rows))
+                return cls(rows, starts, Ragged.of_sizes(rows.flat[starts[:-1]], sizes))
+        return cls(leaf_rows, np.arange(n + 1), leaf_rows)
+
+    @property
+    def any_shared(self) -> bool:
+        """Whether any point has several rows."""
+        return len(self.first.flat) < len(self.rows.flat)
+
+    def take(self, leaves: Index) -> LeafPoints:
+        """Return the points of some leaves."""
+        rows, first = self.rows.take(leaves), self.first.take(leaves)
+        counts = np.diff(self.starts)[self.first.positions(leaves)]
+        return LeafPoints(rows, np.concatenate([[0], np.cumsum(counts)]), first)
+
+    def of_leaf(self, leaf: int) -> tuple[Index, Index]:
+        """Return the rows of a leaf, and where among them each of its points starts, with their number at the end."""
+        a, b = self.first.ends[leaf], self.first.ends[leaf + 1]
+        return self.rows[leaf], self.starts[a : b + 1] - self.starts[a]
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """Observations of f at points, each the weighted average of the rows there.
+
+    Attributes
+    ----------
+    mean, variance : ndarray of shape (n_points,)
+    y, noise : ndarray of shape (n_rows,)
+        The observations and noise variances of the rows, in the order of the points.
+    starts : ndarray of shape (n_points + 1,)
+        See :class:`LeafPoints`.
+    """
+
+    mean: Array
+    variance: Array
+    y: Array
+    noise: Array
+    starts: Index
+
+    @classmethod
+    def of(cls, y: Array, noise: Array, starts: Index) -> Observations:
+        """Average the rows at each point."""
+        if len(starts) == len(y) + 1:
+            return cls(y, noise, y, noise, starts)
+        first, alone = starts[:-1], np.diff(starts) == 1
+        precision = np.add.reduceat(1.0 / noise, first)
+        mean = np.add.reduceat(y / noise, first) / precision
+        # A row alone keeps its last digits.
+        mean = np.where(alone, y[first], mean)
+        return cls(mean, np.where(alone, noise[first], 1.0 / precision), y, noise, starts)
+
+    @property
+    def shared(self) -> bool:
+        """Whether any point has several rows."""
+        return len(self.mean) < len(self.y)
+
+    @property
+    def squares(self) -> Array:
+        """By point, the sum of squares of the rows around their average, in units of their noise variances."""
+        away = np.square(self.y - self._by_row(self.mean)) / self.noise
+        return np.add.reduceat(away, self.starts[:-1])
+
+    @property
+    def half_log_det(self) -> Array:
+        """By point, half the log determinant of the rows' noise, less that of their average."""
+        by_row = np.add.reduceat(np.log(self.noise), self.starts[:-1])
+        return np.asarray(0.5 * (by_row - np.log(self.variance)))
+
+    def noise_gradient(
+        self, mean_gradient: Array, variance_gradient: Array, weight: float
+    ) -> float:
+        """Return the derivative of the log evidence by a noise variance that all rows share.
+
+        Parameters
+        ----------
+        mean_gradient, variance_gradient : ndarray of shape (n_points,)
+            Its derivatives by ``mean`` and ``variance``.
+        weight : float
+            Of the squares in the evidence.
+        """
+        if not self.shared:
+            return float(variance_gradient.sum())
+        first, precision = self.starts[:-1], 1.0 / self.noise
+        away = self.y - self._by_row(self.mean)
+        squared = np.square(precision)
+        by_variance = np.square(self.variance) * np.add.reduceat(squared, first)
+        by_mean = -self.variance * np.add.reduceat(squared * away, first)
+        of_rows = weight * squared * np.square(away) - precision
+        total = variance_gradient @ by_variance + mean_gradient @ by_mean
+        return float(total + 0.5 * of_rows.sum() + 0.5 * (by_variance / self.variance).sum())
+
+    def leave_one_out(
+        self, residual: Array, variance: Array
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """Return leave-one-out predictions of rows, given those of the averages.
+
+        Parameters
+        ----------
+        residual, variance : ndarray of shape (n_points,)
+            Average minus its prediction from all other points, and the variance of that.
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n_rows,)
+            Of y at each row, given all other rows.
+        grouped_mean, grouped_variance : ndarray of shape (n_rows,)
+            Given all rows at other points.
+        grouped_log_density : ndarray of shape (n_rows,)
+            Of all rows at the point together, given those at other points.
+        """
+        centre = self._by_row(self.mean - residual)
+        # Variance of f without the rows at the point; rounding may take it below zero.
+        spread = self._by_row(np.maximum(variance - self.variance, 0.0))
+        others = self._by_row(1.0 / self.variance) - 1.0 / self.noise
+        others[self._by_row(np.diff(self.starts)) == 1] = 0.0
+        sum_of_others = self._by_row(self.mean / self.variance) - self.y / self.noise
+        known = 1.0 + others * spread
+        mean = np.where(others > 0, (centre + spread * sum_of_others) / known, centre)
+        alone = np.where(others > 0, spread / known + self.noise, self._by_row(variance))
+        density = -0.5 * (np.square(residual) / variance + np.log(variance) + LOG_2PI)
+        n_others = np.diff(self.starts) - 1
+        density -= 0.5 * (self.squares + n_others * LOG_2PI) + self.half_log_det
+        grouped = np.where(others > 0, spread + self.noise, self._by_row(variance))
+        return mean, alone, centre, grouped, self._by_row(density)
+
+    def _by_row(self, values: NDArray[np.generic]) -> Array:
+        return np.repeat(values, np.diff(self.starts)).astype(np.float64, copy=False)
+
+
+def equal_rows(X: Array) -> Index:
+    """Return a number for each row, from 0 on, equal for duplicate rows."""
+    X = np.asarray(X, dtype=np.float64) + 0.0  # -0.0 becomes 0.0
+    labels = np.unique(_hashes(X.view(np.uint64)), return_inverse=True)[1].astype(np.int64)
+    rows = np.arange(len(X))
+    last = np.empty_like(rows)
+    last[labels] = rows  # of each label
+    duplicates = np.flatnonzero(last[labels] != rows)
+    if (X[duplicates] == X[last[labels[duplicates]]]).all():
+        return labels
+    # Different rows with the same hash: sort the rows themselves, which takes far longer.
+    return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _hashes(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of each row."""
+    hashes = np.zeros(len(bits), dtype=np.uint64)
+    for column in bits.T:
+        hashes ^= column
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= hashes >> np.uint64(32)
+    return hashes
