@@ -68,7 +68,7 @@ def _prior_mean(mean_kind, d, x, parameters):
     return mean
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")  # a length scale of zero gives NaN
 def _scale_inputs(X, rows, columns, parameters, Z):
     """Write the scaled inputs of a leaf into Z."""
     for k in range(len(columns)):
@@ -144,7 +144,7 @@ def evidence(L, residual, alpha, scale_rows):
     return log_evidence, (scale_rows + n) / (scale_rows + squares), squares
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def gradient(
     at, kind, mean_kind, X, known_noise, rows, parameters, Z, K, slopes, alpha, spare, nugget, weight, squares, out
 ):  # fmt: skip

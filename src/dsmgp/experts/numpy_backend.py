@@ -143,7 +143,8 @@ class NumpyBackend:
             )
             evidence.append(log_evidence)
             trace = float(W.diagonal().sum())
-            gradients.append(solution.pullback(W, weight * solution.alpha, trace))
+            with _out_of_range():
+                gradients.append(solution.pullback(W, weight * solution.alpha, trace))
         return np.array(evidence), np.stack(gradients)
 
     def condition(
@@ -215,7 +216,8 @@ class NumpyBackend:
         """Factorise the covariance of a leaf; None where no jitter is enough."""
         rows = self.leaf_rows[leaf]
         kernel, X = bound(output, leaf), self.X[rows]
-        K, pullback = kernel.covariance(X)
+        with _out_of_range():
+            K, pullback = kernel.covariance(X)
         diagonal = K.diagonal() + self._noise(kernel, output, rows)
         for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
             np.fill_diagonal(K, diagonal + jitter)
@@ -228,6 +230,11 @@ class NumpyBackend:
             alpha = solve_triangular(factor, white, lower=True, trans=1, check_finite=False)
             return _Solution(factor, alpha, residual, jitter, pullback)
         return None
+
+
+def _out_of_range() -> np.errstate:
+    """Let hyperparameters that an optimiser took too far give NaN without a warning: it steps back."""
+    return np.errstate(divide="ignore", over="ignore", invalid="ignore")
 
 
 def _invert(factor: Array) -> Array:
