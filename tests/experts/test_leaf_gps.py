@@ -278,6 +278,19 @@ def test_the_jitter_ladder_warns_and_names_the_leaf(rng):
     assert np.isfinite(conditioned.log_evidence).all()
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-300, 1e300])
+@pytest.mark.parametrize("kernel", NAMED)
+def test_an_optimiser_that_went_too_far_is_not_warned(rng, kernel, value):
+    """Whatever comes of it: it steps back. Warnings are errors here."""
+    X, Y = random_rows(rng)
+    process, leaf_gps = build(kernel, "zero", X, Y)
+    for k in range(len(process.theta) - 1):
+        parameters = process.kernel_parameters().copy()
+        parameters[k] = value
+        for scale_rows in (None, 5.0):
+            leaf_gps.log_evidence_and_gradient([parameters], scale_rows=scale_rows)
+
+
 @pytest.mark.parametrize("kernel", ["rbf", "rq", "matern32+periodic"])
 def test_hyperparameters_out_of_range_give_no_number_and_conditioning_says_so(rng, kernel):
     X, Y = random_rows(rng)

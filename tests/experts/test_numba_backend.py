@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from dsmgp._util.machine import has_numba
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.numba_backend import KINDS, NumbaBackend
@@ -74,6 +75,7 @@ def test_it_offers_what_is_compiled():
     assert tuple(compiled.KINDS) == KINDS
 
 
+@pytest.mark.skipif(not has_numba(), reason="compiled code is turned off")
 def test_it_is_what_runs_here():
     X, y, _ = data(5, 2, "zero")
     leaf_kernel = StationaryKernel("rbf", (0, 1), "zero")

@@ -52,7 +52,7 @@ class InMemoryLeafGPs:
     threads : Threads, optional
     backend : callable, optional
         Builds what computes, from ``(X, Y, points, kernels, known_noise)``; the fastest backend that supports the kernels,
-        device and precision by default.
+        device and precision by default. One that is given computes on the CPU, in double precision.
     memory : float
         Bytes that matrices may take while leaves are computed.
     known_noise : ndarray of shape (n_rows, n_outputs), optional
@@ -184,7 +184,7 @@ class InMemoryLeafGPs:
 
     def reduce_memory(self) -> bool:
         """Compute in smaller batches from now on; False if they are small already."""
-        if not self.backend.reduce_batches():
+        if self._given_backend is not None or not self.backend.reduce_batches():
             return False
         self.memory = self.backend.bytes_at_once
         self.backend = self.backend_for(self.points)

@@ -72,7 +72,7 @@ def _prior_mean(mean_kind, d, x, parameters):
     return mean
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")  # a length scale of zero gives NaN
 def _scale_inputs(X, rows, columns, parameters, Z):
     """Write the scaled inputs of a leaf into Z."""
     for k in range(len(columns)):
@@ -86,7 +86,7 @@ def _noise_of(known_noise, noise, row):
     return noise + known_noise[row] if len(known_noise) else noise
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _average(y, known_noise, noise, members, starts, averages, nugget):
     """Write the average of the rows at each point, weighted by their precisions, and its variance."""
     for i in range(len(averages)):
@@ -146,7 +146,7 @@ def fill_covariance(kind, X, known_noise, rows, columns, parameters, K, first, m
         K[i, i] = parameters[d] + _noise_of(known_noise, parameters[-1], rows[i])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def evidence(
     L, y, known_noise, noise, members, starts, averages, nugget, residual, alpha, scale_rows
 ):
@@ -174,7 +174,7 @@ def evidence(
     return log_evidence, (scale_rows + n) / (scale_rows + squares), squares
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def gradient(
     at, kind, mean_kind, X, y, known_noise, rows, members, starts, parameters, Z, K, slopes, averages, nugget, residual,
     alpha, spare, jitter, weight, out
@@ -213,7 +213,7 @@ def gradient(
     out[-1] = 0.5 * by_noise
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _by_shared_noise(
     y, known_noise, noise, members, first, last, average, nugget, w, weighted_alpha, weight
 ):

@@ -149,7 +149,8 @@ class NumpyBackend:
             evidence.append(log_evidence)
             by_mean = weight * solution.alpha
             by_noise = solution.observations.noise_gradient(-by_mean, 0.5 * W.diagonal(), weight)
-            gradients.append(solution.pullback(W, by_mean, 2.0 * by_noise))
+            with _out_of_range():
+                gradients.append(solution.pullback(W, by_mean, 2.0 * by_noise))
         return np.array(evidence), np.stack(gradients)
 
     def condition(
@@ -223,7 +224,8 @@ class NumpyBackend:
         rows, starts = self.points.of_leaf(leaf)
         noise = self._noise(kernel, output, rows)
         observations = Observations.of(self.Y[rows, output], noise, starts)
-        K, pullback = kernel.covariance(X)
+        with _out_of_range():
+            K, pullback = kernel.covariance(X)
         diagonal = K.diagonal() + observations.variance
         for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
             np.fill_diagonal(K, diagonal + jitter)
@@ -236,6 +238,11 @@ class NumpyBackend:
             alpha = solve_triangular(factor, white, lower=True, trans=1, check_finite=False)
             return _Solution(factor, alpha, residual, jitter, pullback, observations)
         return None
+
+
+def _out_of_range() -> np.errstate:
+    """Let hyperparameters that an optimiser took too far give NaN without a warning: it steps back."""
+    return np.errstate(divide="ignore", over="ignore", invalid="ignore")
 
 
 def _invert(factor: Array) -> Array:

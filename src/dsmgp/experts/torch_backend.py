@@ -458,9 +458,8 @@ def _stack_factors(factors: LeafFactors | None, slots: Index, n_rows: int) -> Te
     """Factors of some leaves of a group, padded, (leaves, rows, rows); a single one is not copied."""
     if factors is None:
         return None
-    if not isinstance(
-        factors, Stacked
-    ):  # shared factors: on a CPU, where leaves are predicted one by one
+    if not isinstance(factors, Stacked):
+        # Shared factors: on a CPU, where leaves are predicted one by one.
         return torch.from_numpy(factors[int(slots[0])]).unsqueeze(0)
     if len(slots) == 1:
         return factors.tensor(int(slots[0])).unsqueeze(0)
