@@ -2,19 +2,21 @@
 
     python benchmarks/footprint.py [--libraries dsmgp,gpytorch,...] [--again] [--quick] [--results FILE]
 
-Each library is installed by pip into a virtual environment of its own, which is deleted afterwards: dsmgp as a wheel of the working
-tree with the versions of constraints.txt, the others in their latest versions. Torch is the CPU build that constraints.txt pins;
+Each library is installed by pip into a virtual environment of its own, which is deleted afterwards: dsmgp as the wheel of the
+last commit with the versions of constraints.txt, the others in their latest versions. Torch is the CPU build that constraints.txt pins;
 the build that pip picks on Linux without further options brings CUDA and takes several gigabytes. Packages and megabytes are without
-pip and setuptools, compiled bytecode included. Seconds are medians over fresh processes after a first import. "above sklearn.base"
+pip and setuptools, compiled bytecode included. Seconds are medians over 5 fresh processes after a first import. "above sklearn.base"
 is the import of the estimator in a process that has imported sklearn.base. Results are kept in benchmarks/results/footprint.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 from pathlib import Path
@@ -46,9 +48,13 @@ COLUMNS = {
 
 
 def built_wheel(folder: Path) -> Path:
-    """Build the wheel of the working tree."""
+    """Build the wheel of the commit that results name; the working tree may have changed since."""
+    source = folder / "source"
+    sources = subprocess.check_output(["git", "archive", "HEAD"], cwd=ROOT)
+    with tarfile.open(fileobj=io.BytesIO(sources)) as archive:
+        archive.extractall(source, filter="data")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
     return next(folder.glob("*.whl"))
 
 
@@ -72,10 +78,18 @@ def megabytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in files) / 1e6
 
 
+TIMED = """
+{before}
+from time import perf_counter
+start = perf_counter()
+{statement}
+print(perf_counter() - start)
+"""
+
+
 def seconds(python: Path, statement: str, before: str, repeats: int) -> float:
     """Median of the seconds that a statement takes in fresh processes, after another one."""
-    code = f"{before}; import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
-    command = [python, "-W", "ignore", "-c", code]
+    command = [python, "-W", "ignore", "-c", TIMED.format(before=before, statement=statement)]
     spent = [
         float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         for _ in range(repeats + 1)
@@ -103,9 +117,9 @@ def measure(library: str, repeats: int) -> dict[str, object]:
             "version": versions[library.partition("[")[0]],
             "packages": len(versions.keys() - set(TOOLS)),
             "megabytes": round(megabytes(site) - empty),
-            "import_seconds": seconds(python, statement, "pass", repeats),
+            "import_seconds": seconds(python, statement, "", repeats),
         }
-        if "scikit-learn" in versions:
+        if library in OURS:  # whose base classes are scikit-learn's
             row["above_sklearn"] = seconds(python, statement, "import sklearn.base", repeats)
         return row
 
@@ -127,8 +141,9 @@ def main() -> None:
     runs = Runs(path, ("library",), arguments.again)
     for library in libraries:
         if runs.is_due(library=library):
+            origin = setting()  # before: there may be a new commit afterwards
             found = measure(library, 1 if arguments.quick else REPEATS)
-            runs.add([{"library": library} | found | setting()])
+            runs.add([{"library": library} | found | origin])
             print(runs.find(library=library), flush=True)
     print(page(runs.rows))
 

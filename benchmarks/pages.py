@@ -21,6 +21,7 @@ import accuracy
 import changepoints
 import cluster
 import compare
+import duplicates
 import engine
 import finetune
 import footprint
@@ -40,7 +41,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, engine, finetune, footprint, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, duplicates, engine, finetune, footprint, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
     structures, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.loo import Components
+from dsmgp.experts.points import equal_rows
 from dsmgp.mixture.gating import RIDGE, START_EXPONENTS, START_SHAPES
 from harness import Runs, results_path, setting, standardised, table
 

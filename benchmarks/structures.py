@@ -26,9 +26,9 @@ import numpy as np
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.duplicates import equal_rows
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Components
+from dsmgp.experts.points import equal_rows
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.gp.process import kernels_by_leaf, parameters_by_leaf

@@ -70,3 +70,9 @@ def test_tables_in_the_documentation_are_those_of_the_results():
     command = [sys.executable, BENCHMARKS / "pages.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_duplicates_are_measured_at_every_share(tmp_path):
+    rows = run("duplicates", tmp_path)["rows"]
+    assert [row["share"] for row in rows] == [0.0, 0.5, 0.9, 0.97, 0.99, 0.5, 0.9, 0.97, 0.99]
+    assert rows[0]["fit_ratio"] == 1.0
