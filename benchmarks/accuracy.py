@@ -20,7 +20,6 @@ import numpy as np
 import peers
 from dsmgp import DSMGPRegressor, Mixture
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.points import equal_rows
 from dsmgp.mixture.gating import fit_gate
 from dsmgp.tree import Leaf, Region
 from harness import HERE, Runs, on_gpu, score, setting, standardised
@@ -81,8 +80,7 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
         weights: dataclasses.replace(full, weights=weights, scales=ones, gate=None)
         for weights in ("posterior", "uniform")
     }
-    labels = equal_rows(X)
-    conditioned = condition(leaf_gps, full.leaf_posterior.kernel_parameters, 0, labels)
+    conditioned = condition(leaf_gps, full.leaf_posterior.kernel_parameters, 0, leave_out=True)
     loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(0).permutation(len(X))[:6000])
     components = loo.components(rows)

@@ -73,7 +73,7 @@ class Problem:
             name: InMemoryLeafGPs(leaves, X, Y, [kernel], backend=backend, device=device)
             for name, backend in backends.items()
         }
-        self.kernel_parameters, self.labels = [kernel_parameters], np.arange(total)
+        self.kernel_parameters = [kernel_parameters]
         rows = torch.from_numpy(X).to(device).view(self.n_leaves, n_rows, -1)
         bound = bind(kernel, torch.from_numpy(kernel_parameters).to(device))
         K, _ = bound.covariance(rows, torch.ones_like(rows[..., 0]).bool())
@@ -97,7 +97,7 @@ class Problem:
     def conditionings(self) -> Variants:
         return {
             f"{name} condition": lambda e=leaf_gps: condition(
-                e, self.kernel_parameters, math.inf, self.labels
+                e, self.kernel_parameters, math.inf, leave_out=True
             )
             for name, leaf_gps in self.leaf_gps.items()
         }

@@ -25,7 +25,6 @@ from torch import Tensor
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.loo import Components
-from dsmgp.experts.points import equal_rows
 from dsmgp.mixture.gating import RIDGE, START_EXPONENTS, START_SHAPES
 from harness import Runs, results_path, setting, standardised, table
 
@@ -111,9 +110,8 @@ def fitted(way: str, said: Said) -> Tensor:
 def run(name: str, seed: int) -> list[dict]:
     X, Y, X_test, Y_test = standardised(name, seed)
     full = DSMGPRegressor(random_state=seed).fit(X, Y).state_.model
-    conditioned = condition(
-        full.leaf_posterior.leaf_gps, full.leaf_posterior.kernel_parameters, 0, equal_rows(X)
-    )
+    posterior = full.leaf_posterior
+    conditioned = condition(posterior.leaf_gps, posterior.kernel_parameters, 0, leave_out=True)
     loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(seed).permutation(len(X))[:6000])
     left_out = Said.of(

@@ -184,9 +184,9 @@ def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> InMe
     family = np.array(families)
     leaf_gps = InMemoryLeafGPs(
         [Leaf(whole, rows) for rows in parts], seen.X, seen.Y,
-        kernels_by_leaf(model.families, family), device=seen.device, dtype=seen.dtype,
+        kernels_by_leaf(model.families, family), labels=case.labels, device=seen.device, dtype=seen.dtype,
     )  # fmt: skip
-    return condition(leaf_gps, parameters_by_leaf(model.families, family), labels=case.labels)
+    return condition(leaf_gps, parameters_by_leaf(model.families, family), leave_out=True)
 
 
 WAYS: dict[str, tuple[Callable[..., Partition], int]] = {

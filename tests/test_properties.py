@@ -368,6 +368,7 @@ def test_twins_in_single_precision_with_little_noise_are_left_out():
 
 def test_warnings_of_added_noise_name_the_remedy():
     X = np.repeat(np.random.default_rng(0).normal(size=(3, 1)), 20, axis=0)
+    X = X + 1e-12 * np.arange(60)[:, None]  # distinct, and closer than the covariance can tell
     with warnings.catch_warnings():
         warnings.simplefilter("error", FactorisationWarning)
         with pytest.raises(FactorisationWarning, match="raise noise_variance"):

@@ -14,12 +14,13 @@ from dsmgp._util.warnings import warn_user
 from dsmgp.linalg.device_memory import within_memory
 
 SOURCE = Path(dsmgp.__file__).parent
-DUPLICATES = np.repeat(np.linspace(-1, 1, 3)[:, None], 20, axis=0)
+# Distinct, and closer than the covariance can tell.
+CLOSE = np.repeat(np.linspace(-1, 1, 3)[:, None], 20, axis=0) + 1e-12 * np.arange(60)[:, None]
 
 
 def fitted(n_rows=60):
     model = DSMGPRegressor("rbf", noise_variance=1e-18, optimizer=None)
-    return model.fit(DUPLICATES[:n_rows], DUPLICATES[:n_rows, 0])
+    return model.fit(CLOSE[:n_rows], CLOSE[:n_rows, 0])
 
 
 def caught(action, work):
@@ -70,8 +71,8 @@ def test_two_lines_are_warned_each():
     model = DSMGPRegressor("rbf", noise_variance=1e-18, optimizer=None)
 
     def work():
-        model.fit(DUPLICATES, DUPLICATES[:, 0])
-        model.fit(DUPLICATES, DUPLICATES[:, 0])
+        model.fit(CLOSE, CLOSE[:, 0])
+        model.fit(CLOSE, CLOSE[:, 0])
 
     assert len({found.lineno for found in caught("default", work)}) == 2
 

@@ -164,7 +164,7 @@ def _warn_of_jitter(
         more = f" and {affected.size - 5} more" if affected.size > 5 else ""
         warn_user(
             f"not positive definite: the covariance of {named}{more}; up to {jitter.max():.3g} was "
-            "added to the diagonal. Repeated rows and very small noise cause this: raise "
+            "added to the diagonal. Rows with almost equal inputs and very small noise cause this: raise "
             "noise_variance.",
             FactorisationWarning,
             topic="added noise",
