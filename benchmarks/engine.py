@@ -33,7 +33,7 @@ from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.torch_backend import TorchBackend
 from dsmgp.fitting import effort
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.torch_kernels import bind
 from dsmgp.linalg import lapack
 from dsmgp.linalg.threads import Threads

@@ -24,7 +24,7 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.factor_sharing import plan_sharing
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Node, leaves
 from dsmgp.tree.growing import grow_balanced, grow_paper
 from harness import HERE, setting, table, write_report

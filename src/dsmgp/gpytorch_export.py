@@ -11,8 +11,9 @@ from gpytorch.kernels import AdditiveKernel
 from torch import Tensor
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.gpytorch_process import AutogradKernel, Modules, gpytorch_modules
-from dsmgp.gp.kernels import LeafKernel, StationaryKernel, SumKernel
+from dsmgp.gp.autograd import AutogradKernel, Modules
+from dsmgp.gp.gpytorch_process import gpytorch_modules
+from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel, SumKernel
 from dsmgp.mixture.model import Model
 
 __all__ = ["ExactLeaf", "exact_leaf"]

@@ -10,7 +10,8 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.state import FittedState
-from dsmgp.gp.kernels import Kernel, StationaryKernel
+from dsmgp.gp.kernels import Kernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Process
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.fitted_model import FittedModel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsmgp.changepoints.sliding_cholesky import segment_evidences
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 
 
 @pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52", "rq"])

@@ -6,7 +6,7 @@ import pytest
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import Shard, ShardData, ShardPlan
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 
 KERNEL = StationaryKernel("rbf", (0, 1), "constant")
 # Two length scales, output scale, mean, noise.

@@ -16,7 +16,7 @@ from dsmgp import DSMGPRegressor
 from dsmgp.experts import torch_backend as batched_module
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.numpy_backend import NumpyBackend
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -34,7 +34,7 @@ def small_memory(monkeypatch):
     """From the outside: a machine on which a batch of matrices of more than so many numbers does not fit."""
     monkeypatch.setattr(NumpyBackend, "supports", staticmethod(lambda kernels: False))
     monkeypatch.setattr(batched_module, "LEAST_ELEMENTS", 2**8)
-    solve, largest = batched_module._solve, []
+    solve, largest = batched_module.solve, []
 
     def limit(elements):
         def checked(K, leaf_kernel, batch):
@@ -43,7 +43,7 @@ def small_memory(monkeypatch):
             largest.append(K.numel())
             return solve(K, leaf_kernel, batch)
 
-        monkeypatch.setattr(batched_module, "_solve", checked)
+        monkeypatch.setattr(batched_module, "solve", checked)
         return largest
 
     return limit

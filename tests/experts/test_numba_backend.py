@@ -10,7 +10,7 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.numba_backend import KINDS, NumbaBackend
 from dsmgp.experts.numpy_backend import NumpyBackend
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 from tests.support.leaf_predictions import predict_leaves
 

@@ -7,7 +7,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree.routing import Routes
 
 pytestmark = pytest.mark.usefixtures("backend")

@@ -12,7 +12,7 @@ from dsmgp.experts import shared_backend as shared
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.linalg import lapack
 from dsmgp.tree import Leaf, Region, leaves
 from dsmgp.tree.growing import grow_balanced, grow_paper

@@ -10,7 +10,7 @@ from dsmgp.experts.loo import Components
 from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.experts.points import equal_rows
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.mixture.gating import GateObjective
 from dsmgp.tree import Leaf, Region
 from tests.support.oracle import kernel as textbook_kernel

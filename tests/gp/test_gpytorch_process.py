@@ -18,8 +18,10 @@ from gpytorch.kernels import (
 )
 from gpytorch.priors import GammaPrior, NormalPrior
 
-from dsmgp.gp.gpytorch_process import AutogradKernel, GPyTorchProcess, gpytorch_modules
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm, StationaryKernel
+from dsmgp.gp.autograd import AutogradKernel
+from dsmgp.gp.gpytorch_process import GPyTorchProcess, gpytorch_modules
+from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import build_process
 from tests.support.finite_differences import central_difference
 

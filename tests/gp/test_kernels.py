@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from dsmgp.gp.kernels import (
-    NAMED_KERNELS,
-    Kernel,
-    KernelTerm,
-    StationaryKernel,
-    SumKernel,
-    Term,
-    kernel_parts,
-)
+from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm, Term, kernel_parts
+from dsmgp.gp.leaf_kernels import StationaryKernel, SumKernel
 from dsmgp.gp.process import build_process
 from tests.support import oracle, sklearn_kernels
 from tests.support.finite_differences import central_difference

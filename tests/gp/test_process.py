@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dsmgp.gp.kernels import Kernel, KernelTerm, StationaryKernel, SumKernel
+from dsmgp.gp.kernels import Kernel, KernelTerm
+from dsmgp.gp.leaf_kernels import StationaryKernel, SumKernel
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family, build_process, kernels_by_leaf, parameters_by_leaf
 

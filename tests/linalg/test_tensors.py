@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsmgp.linalg.tensors import as_numpy, as_tensor, put, take  # noqa: E402
+from dsmgp.linalg.tensors import as_numpy, as_tensor  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -17,12 +17,3 @@ def test_arrays_come_back(rng, dtype):
         assert tensor.dtype == dtype
         np.testing.assert_allclose(as_numpy(tensor), values, rtol=1e-6)
     assert as_numpy(tensor).dtype == np.float64
-
-
-def test_rows_are_taken_and_put(rng):
-    values, rows = rng.normal(size=(5, 3)), np.array([3, 1])
-    table = as_tensor(values, torch.empty(0, dtype=torch.float64))
-    np.testing.assert_array_equal(as_numpy(take(table, rows)), values[rows])
-    put(table, rows, torch.zeros(2, 3, dtype=torch.float64))
-    np.testing.assert_array_equal(as_numpy(table)[rows], 0.0)
-    np.testing.assert_array_equal(as_numpy(table)[[0, 2, 4]], values[[0, 2, 4]])

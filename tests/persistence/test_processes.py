@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dsmgp import ModelFileError
-from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.process import Family, build_process
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import FAMILIES, read_families

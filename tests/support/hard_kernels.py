@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 
 

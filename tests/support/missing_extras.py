@@ -20,8 +20,8 @@ NEED_EXTRA = {
     "plots": {"demo", "report", "reproduce"},
     "ray": {"distributed.ray_cluster", "distributed.ray_workers", "ray"},
     "torch": {
-        "baselines.kiss", "baselines.svgp", "experts.torch_backend", "gp.gpytorch_kernels",
-        "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",
+        "baselines.kiss", "baselines.svgp", "experts.torch_backend", "experts.torch_batch", "gp.gpytorch_kernels",
+        "gp.autograd", "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",
         "linalg.triangular", "persistence.gpytorch_modules",
     },
 }  # fmt: skip

@@ -21,7 +21,7 @@ from dsmgp.changepoints.segmentation import (
     single_change_log_prior,
 )
 from dsmgp.changepoints.sliding_cholesky import segment_evidences
-from dsmgp.gp.kernels import BoundLeafKernel, StationaryKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel, StationaryKernel
 from dsmgp.gp.process import Process
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.changepoint_leaf import ChangePointLeaf, ChangePoints

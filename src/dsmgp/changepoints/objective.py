@@ -16,7 +16,7 @@ from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.changepoints.segment_gp import SegmentedGP
 from dsmgp.changepoints.segmentation import SegmentPosterior
 from dsmgp.fitting.optimize import SearchResult, maximise
-from dsmgp.gp.kernels import BoundLeafKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.gp.process import Process
 from dsmgp.mixture.inference import infer
 from dsmgp.tree.nodes import Node

@@ -20,7 +20,7 @@ from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.gp.kernels import BoundLeafKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg.jitter import jitter_ladder
 
 __all__ = ["PrefixGPs"]

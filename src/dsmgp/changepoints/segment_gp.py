@@ -16,7 +16,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.changepoints.prefix_gp import PrefixGPs
 from dsmgp.changepoints.segmentation import Chain, chains_of
-from dsmgp.gp.kernels import BoundLeafKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg.threads import Threads
 
 __all__ = ["SegmentedGP"]

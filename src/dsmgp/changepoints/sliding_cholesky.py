@@ -13,7 +13,7 @@ from scipy.linalg import solve_triangular
 from dsmgp._util.arrays import Array
 from dsmgp._util.machine import has_numba
 from dsmgp.changepoints.prefix_gp import PrefixGPs
-from dsmgp.gp.kernels import BoundLeafKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg.threads import Threads
 
 __all__ = ["segment_evidences"]

@@ -20,7 +20,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.factor_cache import LeafFactors
 from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.points import LeafPoints
-from dsmgp.gp.kernels import BoundLeafKernel, LeafKernel, StationaryKernel, SumKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel, LeafKernel, StationaryKernel, SumKernel
 
 __all__ = [
     "NOT_FACTORISED",

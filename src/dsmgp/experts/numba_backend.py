@@ -25,7 +25,7 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.factor_cache import LeadingBlocks, Packed
 from dsmgp.experts.points import LeafPoints
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.linalg import lapack
 
 if TYPE_CHECKING:

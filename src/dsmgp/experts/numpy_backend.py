@@ -25,7 +25,7 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.factor_cache import Packed
 from dsmgp.experts.points import LeafPoints, Observations
-from dsmgp.gp.kernels import BoundLeafKernel, LeafKernel, Pullback, StationaryKernel, SumKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel, LeafKernel, Pullback, StationaryKernel, SumKernel
 from dsmgp.linalg.jitter import jitter_ladder
 
 __all__ = ["NumpyBackend"]

@@ -20,7 +20,7 @@ from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.interface import LeafGPs, LeafPosterior, NotAvailableError
 from dsmgp.experts.loo import LeaveOneOut, leaf_scales
 from dsmgp.experts.online_leaf import OnlineLeaf, OutputFactor
-from dsmgp.gp.kernels import BoundLeafKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.tree.routing import Routes
 
 __all__ = ["OnlineLeafPosterior"]

@@ -18,7 +18,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import NOT_FACTORISED
 from dsmgp.experts.loo import standardised
 from dsmgp.experts.points import LeafPoints, Observations, equal_rows
-from dsmgp.gp.kernels import BoundLeafKernel
+from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
 from dsmgp.linalg.cholesky_update import append_rows, remove_rows
 from dsmgp.linalg.jitter import jitter_ladder

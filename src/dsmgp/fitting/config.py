@@ -19,7 +19,8 @@ from dsmgp._util.validation import check_choice, check_count
 from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.optimize import OPTIMIZERS
-from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, kernel_parts
+from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
+from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum

@@ -15,7 +15,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.optimize import TOLERANCE, Objective, SearchResult, maximise_evidence
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Family
 from dsmgp.tree.nodes import Node
 

@@ -18,7 +18,7 @@ from dsmgp._util.validation import check_in_range, check_variance
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
-from dsmgp.gp.kernels import LeafKernel
+from dsmgp.gp.leaf_kernels import LeafKernel
 from dsmgp.gp.periods import dominant_periods
 from dsmgp.gp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling

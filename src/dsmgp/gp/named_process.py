@@ -13,7 +13,8 @@ from scipy.special import expit
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.gp.kernels import STATIONARY, Kernel, StationaryKernel, SumKernel, Term, kernel_parts
+from dsmgp.gp.kernels import STATIONARY, Kernel, Term, kernel_parts
+from dsmgp.gp.leaf_kernels import StationaryKernel, SumKernel
 
 __all__ = ["LogNormal", "NamedProcess", "ParameterBlock", "build_named_process", "leaf_kernel"]
 

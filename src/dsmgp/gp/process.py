@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import require_torch
-from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, Kernel, LeafKernel, kernel_parts
+from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, kernel_parts
+from dsmgp.gp.leaf_kernels import MEANS, LeafKernel
 from dsmgp.gp.named_process import ParameterBlock, build_named_process
 
 __all__ = [

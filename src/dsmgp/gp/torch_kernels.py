@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsmgp.gp.kernels import LeafKernel, StationaryKernel, SumKernel, Term
+from dsmgp.gp.kernels import Term
+from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel, SumKernel
 
 __all__ = ["BatchPullback", "BoundStationaryKernel", "BoundSumKernel", "bind", "distance"]
 

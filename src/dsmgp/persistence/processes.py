@@ -16,7 +16,8 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import require_torch
-from dsmgp.gp.kernels import MEANS, NAMED_KERNELS, StationaryKernel, SumKernel, Term
+from dsmgp.gp.kernels import NAMED_KERNELS, Term
+from dsmgp.gp.leaf_kernels import MEANS, StationaryKernel, SumKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock
 from dsmgp.gp.process import Family, Process, build_process, parameters_by_leaf
 from dsmgp.mixture.model import Model

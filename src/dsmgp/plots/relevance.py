@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Family
 from dsmgp.mixture.model import Model
 from dsmgp.plots.style import BAND, axes_or_new

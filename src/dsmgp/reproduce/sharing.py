@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, mean_of, select, table
 from dsmgp.reproduce.runs import load_average
