@@ -161,7 +161,9 @@ def test_functions_import_only_what_is_optional_or_slow():
             if name.startswith("dsmgp."):
                 allowed = is_imported_late(target_module(name.removeprefix("dsmgp.")))
             else:
-                allowed = name.split(".")[0] in OPTIONAL or name.rpartition(".")[0] in SLOW
+                allowed = (
+                    name.split(".")[0] in OPTIONAL | {"numba"} or name.rpartition(".")[0] in SLOW
+                )
             assert allowed, f"{module_of(path)} imports {name} inside"
 
 

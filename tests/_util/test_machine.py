@@ -1,6 +1,7 @@
 """What the machine offers is asked for without importing torch or numba."""
 
 import math
+import os
 import subprocess
 import sys
 import types
@@ -64,7 +65,7 @@ def test_questions_about_the_machine_do_not_import_packages():
 import sys
 from dsmgp._util import machine
 machine.GPU_LIBRARIES, machine.AMD_DRIVER = ("libnone.so",), "/dev/none"
-machine.has_numba(), machine.has_torch(), machine.memory(), machine.cache_numbers()
+machine.has_torch(), machine.memory(), machine.cache_numbers()
 assert not machine.has_cuda()
 assert machine.memory("cuda") == machine.memory("cpu")
 assert not {"torch", "numba"} & set(sys.modules)
@@ -160,3 +161,29 @@ def test_unknown_memory_is_no_limit(monkeypatch):
 
     monkeypatch.setattr(machine.os, "sysconf", unknown)
     assert math.isinf(machine.memory())
+
+
+def test_a_numba_that_fails_is_told_and_done_without(tmp_path):
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "__init__.py").write_text(
+        "raise ImportError('Numba needs NumPy 2.3 or less')"
+    )
+    code = """
+import warnings, sys
+import numpy as np
+from dsmgp import DSMGPRegressor
+X = np.linspace(0, 1, 60)[:, None]
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    model = DSMGPRegressor("rbf", random_state=0).fit(X, np.sin(6 * X[:, 0]))
+assert np.abs(model.predict(X) - np.sin(6 * X[:, 0])).max() < 0.05
+messages = [str(one.message) for one in found]
+assert messages == ["numba cannot be used (Numba needs NumPy 2.3 or less): leaves are computed in NumPy, which takes longer"], messages
+"""
+    source = str(Path(dsmgp.__file__).parents[1])
+    path = os.pathsep.join([str(tmp_path), source])
+    environment = {**os.environ, "PYTHONPATH": path, "DSMGP_NO_NUMBA": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr

@@ -263,3 +263,15 @@ def test_a_fit_on_rows_that_nearly_all_share_one_input_ends():
     at_zero = y[(X == 0).all(axis=1)]
     assert mean[0] == pytest.approx(at_zero.mean(), abs=0.02)
     assert std[0] == pytest.approx(at_zero.std(), rel=0.1)
+
+
+def test_memory_is_needed_for_distinct_inputs_only():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([np.zeros((3000, 1)), rng.uniform(1, 2, size=(50, 1))])
+    y = X[:, 0] + 0.1 * rng.normal(size=len(X))
+    options = {"kernel": "rbf", "leaf_size": 4000, "sum_children": 1, "memory_limit": "8MB"}
+    model = DSMGPRegressor(**options, random_state=0).fit(X, y)
+    assert model.predict([[0.0]])[0] == pytest.approx(y[:3000].mean(), abs=0.02)
+    distinct = rng.uniform(size=(3050, 1))
+    with pytest.raises(ValueError, match="3050 rows with distinct inputs"):
+        DSMGPRegressor(**options).fit(distinct, y)

@@ -228,3 +228,17 @@ def test_single_numbers_of_large_outputs_do_not_overflow():
     process = build_process(RBFKernel(), "zero", None, 1, variance=1e80)
     assert process.noise == pytest.approx(1e79, rel=1e-9)
     assert process.rescaled(1e-9).noise > 1e73
+
+
+def test_periods_start_where_they_are_told_beside_a_mean_of_gpytorch():
+    periods = np.array([0.3, 2.0])
+    process = build_process("periodic", gpytorch.means.ConstantMean(), 0.1, 2, periods=periods)
+    found = process.kernel.base_kernel.period_length.detach().numpy().reshape(-1)
+    np.testing.assert_allclose(found, periods)
+
+
+def test_a_mean_in_the_place_of_a_kernel_is_refused():
+    with pytest.raises(
+        ValueError, match=r"the kernel_ of a model, or a gpytorch kernel, got ZeroMean"
+    ):
+        build_process(gpytorch.means.ZeroMean(), "zero", 0.1, 2)

@@ -188,3 +188,41 @@ def test_a_kernel_as_a_gpytorch_module_has_the_same_covariances(rng, name):
     with torch.no_grad():
         found = kernel.to_gpytorch()(torch.from_numpy(A), torch.from_numpy(B)).to_dense().numpy()
     np.testing.assert_allclose(found, kernel(A, B), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: KernelTerm("gauss", [1.0], 1.0), "unknown kernel 'gauss'"),
+        (lambda: KernelTerm("rq", [1.0], 1.0), "alpha belongs to the kernel 'rq'"),
+        (lambda: KernelTerm("rbf", [1.0], 1.0, alpha=1.0), "alpha belongs to the kernel 'rq'"),
+        (lambda: KernelTerm("periodic", [1.0], 1.0), "period belongs to the kernel 'periodic'"),
+        (
+            lambda: KernelTerm("periodic", [1.0, 2.0], 1.0, period=[1.0]),
+            "a period for each length scale",
+        ),
+        (lambda: Kernel(()), "the same number of length scales"),
+        (
+            lambda: Kernel((KernelTerm("rbf", [1.0], 1.0), KernelTerm("rbf", [1.0, 2.0], 1.0))),
+            "the same number of length scales",
+        ),
+    ],
+)
+def test_kernels_that_cannot_be_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(("lengthscale", "outputscale"), [(-1.0, 1.0), (np.nan, 1.0), (1.0, 0.0)])
+def test_a_fit_refuses_kernels_whose_hyperparameters_are_not_positive(lengthscale, outputscale):
+    kernel = Kernel((KernelTerm("rbf", [lengthscale], outputscale),))
+    with pytest.raises(ValueError, match="positive hyperparameters"):
+        build_process(kernel, "zero", 0.1, 1)
+
+
+def test_kernels_with_equal_values_are_equal():
+    one, other = (Kernel((KernelTerm("rbf", [0.5, 2.0], 1.0),)) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Kernel((KernelTerm("rbf", [0.5, 2.1], 1.0),))
+    assert one != Kernel((KernelTerm("matern12", [0.5, 2.0], 1.0),))

@@ -38,7 +38,8 @@ def test_noise_that_is_passed_may_be_less_than_the_floor():
 def test_a_module_without_torch_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr("dsmgp._util.machine.has_torch", lambda: False)
     module = type("RBFKernel", (), {"__module__": "gpytorch.kernels.rbf_kernel"})()
-    for kernel, mean in ((module, "zero"), ("rbf", module)):
+    of_mean = type("ZeroMean", (), {"__module__": "gpytorch.means.zero_mean"})()
+    for kernel, mean in ((module, "zero"), ("rbf", of_mean)):
         with pytest.raises(ImportError, match=r"needs torch and gpytorch: pip install"):
             build_process(kernel, mean, 0.1, 3)
 

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from dsmgp import ModelFileError
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp import DSMGPRegressor, ModelFileError
+from dsmgp.gp.kernels import NAMED_KERNELS, STATIONARY, Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.process import Family, build_process
 from dsmgp.persistence.parameters import read_parameters, write_parameters
@@ -183,3 +183,20 @@ def test_a_kernel_with_values_that_make_no_sense_is_refused(change, message):
     section.header["parameters"]["kernel"]["terms"][1] |= change
     with pytest.raises(ModelFileError, match=message):
         read_parameters(["kernel"], section)
+
+
+def test_a_kernel_that_was_added_is_stored_by_its_name(tmp_path, monkeypatch):
+    def wendland(r2, shape):
+        r = np.sqrt(r2)
+        inside = np.maximum(1.0 - r, 0.0)
+        return inside**4 * (4.0 * r + 1.0), lambda: 10.0 * inside**3
+
+    monkeypatch.setitem(STATIONARY, "wendland", wendland)
+    X = np.linspace(0, 1, 40)[:, None]
+    model = DSMGPRegressor("wendland", random_state=0).fit(X, X[:, 0])
+    model.save(tmp_path / "model.dsmgp")
+    loaded = DSMGPRegressor.load(tmp_path / "model.dsmgp")
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    monkeypatch.delitem(STATIONARY, "wendland")
+    with pytest.raises(ModelFileError, match="got 'wendland'"):
+        DSMGPRegressor.load(tmp_path / "model.dsmgp")

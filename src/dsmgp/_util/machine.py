@@ -9,6 +9,8 @@ import os
 import sys
 from functools import cache
 
+from dsmgp._util.warnings import warn_user
+
 __all__ = ["cache_numbers", "has_cuda", "has_numba", "has_torch", "memory", "require_torch"]
 
 # Bytes of a core's second-level cache where the system does not report them.
@@ -49,12 +51,21 @@ def cache_numbers() -> int:
 
 @cache
 def has_numba() -> bool:
-    """Return whether compiled code can be used; the NumPy code is used otherwise.
+    """Return whether compiled code can be used; the NumPy code is used otherwise. The first call imports numba.
 
-    Numba is a core dependency, but it does not exist for every platform and Python version. Setting the environment
-    variable ``DSMGP_NO_NUMBA`` to any text turns compiled code off, for tests and where numba is broken.
+    Numba is a core dependency, but it does not exist for every platform and Python version, and fails beside a NumPy that
+    is too new for it. Setting the environment variable ``DSMGP_NO_NUMBA`` to any text turns compiled code off.
     """
-    return not os.environ.get("DSMGP_NO_NUMBA") and importlib.util.find_spec("numba") is not None
+    if os.environ.get("DSMGP_NO_NUMBA") or importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:
+        warn_user(
+            f"numba cannot be used ({error}): leaves are computed in NumPy, which takes longer"
+        )
+        return False
+    return True
 
 
 @cache

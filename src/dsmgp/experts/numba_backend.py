@@ -196,7 +196,7 @@ class NumbaBackend:
 
 
 def _compiled() -> ModuleType:
-    """The compiled functions; numba, which is optional, takes long to import."""
+    """The compiled functions; numba takes long to import."""
     from dsmgp.experts import numba_leaves
 
     return numba_leaves

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
 """Stationary ARD kernels between pairs of rows, and their gradient, in compiled code. Needs numba.
 
-The counterpart of :mod:`dsmgp.gp.stationary`. Distances are summed over differences, not expanded into a product, and so
+The counterpart of :mod:`dsmgp.gp.kernels`. Distances are summed over differences, not expanded into a product, and so
 are right for rows that almost coincide. So is the gradient: with the strict lower triangle T of ``W * (-dk/dr2)``,
 ``W = 2 dL/dK = weight alpha alpha' - K^-1`` (R&W eq. 5.9) and ``z = x / lengthscale``,
 

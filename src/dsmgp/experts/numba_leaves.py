@@ -153,7 +153,7 @@ class Leaves:
     columns : ndarray of int
         Inputs that the kernel depends on.
     kind, mean_kind : str
-        Kernel and mean, as in :class:`~dsmgp.gp.stationary.StationaryKernel`.
+        Kernel and mean, as in :class:`~dsmgp.gp.leaf_kernels.StationaryKernel`.
     known_noise : ndarray of shape (n_rows,), or empty
         Noise variances known row by row, in addition to the noise that is learned.
     """

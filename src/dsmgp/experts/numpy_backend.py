@@ -42,7 +42,7 @@ class _Solution:
     alpha: Array
     residual: Array
     jitter: float
-    pullback: Pullback
+    pullback: Pullback | None
     observations: Observations
 
     @property
@@ -133,7 +133,7 @@ class NumpyBackend:
     ) -> tuple[Array, Array]:
         evidence, gradients = [], []
         for leaf in self.groups[group].tolist():
-            solution = self._solve(bound, output, leaf)
+            solution = self._solve(bound, output, leaf, with_gradient=True)
             if solution is None:
                 evidence.append(math.nan)
                 gradients.append(np.full(bound.parameters(output, leaf).shape, math.nan))
@@ -149,6 +149,7 @@ class NumpyBackend:
             evidence.append(log_evidence)
             by_mean = weight * solution.alpha
             by_noise = solution.observations.noise_gradient(-by_mean, 0.5 * W.diagonal(), weight)
+            assert solution.pullback is not None
             with _out_of_range():
                 gradients.append(solution.pullback(W, by_mean, 2.0 * by_noise))
         return np.array(evidence), np.stack(gradients)
@@ -218,14 +219,20 @@ class NumpyBackend:
     def _solve_group(self, bound: BoundKernels, output: int, group: int) -> list[_Solution | None]:
         return [self._solve(bound, output, leaf) for leaf in self.groups[group].tolist()]
 
-    def _solve(self, bound: BoundKernels, output: int, leaf: int) -> _Solution | None:
+    def _solve(
+        self, bound: BoundKernels, output: int, leaf: int, with_gradient: bool = False
+    ) -> _Solution | None:
         """Factorise the covariance of a leaf; None where no jitter is enough."""
         kernel, X = bound(output, leaf), self.X[self.points.first[leaf]]
         rows, starts = self.points.of_leaf(leaf)
         noise = self._noise(kernel, output, rows)
         observations = Observations.of(self.Y[rows, output], noise, starts)
+        pullback = None
         with _out_of_range():
-            K, pullback = kernel.covariance(X)
+            if with_gradient:
+                K, pullback = kernel.covariance(X)
+            else:
+                K = kernel.cross(X, X)
         diagonal = K.diagonal() + observations.variance
         for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
             np.fill_diagonal(K, diagonal + jitter)

@@ -20,6 +20,7 @@ from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.interface import LeafGPs, LeafPosterior, NotAvailableError
 from dsmgp.experts.loo import LeaveOneOut, leaf_scales
 from dsmgp.experts.online_leaf import OnlineLeaf, OutputFactor
+from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.tree.routing import Routes
 
@@ -108,7 +109,8 @@ class OnlineLeafPosterior:
     def n_bytes(self, leaves: Index) -> int:
         """Return the bytes of the factors of changed leaves, and of ``leaves`` when they have changed too."""
         new = [k for k in leaves.tolist() if k not in self.changed]
-        sizes = self.base.leaf_rows.sizes[new]
+        points = LeafPoints.of(self.base.leaf_rows.take(new), self.leaf_gps.labels)
+        sizes = points.first.sizes
         held = sum(leaf.n_bytes for leaf in self.changed.values())
         return held + 8 * self.leaf_gps.n_outputs * int(np.square(sizes).sum())
 

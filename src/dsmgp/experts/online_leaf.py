@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
@@ -123,9 +124,21 @@ class OnlineLeaf:
     def with_rows(
         self, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
     ) -> OnlineLeaf:
-        """Add rows, which come last: the factor is extended by blocks."""
-        m, n = len(self.starts) - 1, len(self.starts) - 1 + len(ids)
-        starts = np.append(self.starts, self.starts[-1] + 1 + np.arange(len(ids)))
+        """Add rows, which come last, each as a point of its own: the factor is extended by blocks."""
+        return self._with_points(kernels, ids, X, y, known_noise, np.ones(len(ids), np.int64))
+
+    def _with_points(
+        self,
+        kernels: Sequence[BoundLeafKernel],
+        ids: Index,
+        X: Array,
+        y: Array,
+        known_noise: Array,
+        counts: Index,
+    ) -> OnlineLeaf:
+        """Add rows, of which the first ``counts[0]`` are one point, the next ``counts[1]`` another, and so on."""
+        m, n = len(self.starts) - 1, len(self.starts) - 1 + len(counts)
+        starts = np.append(self.starts, self.starts[-1] + np.cumsum(counts))
         ids = np.concatenate([self.ids, ids])
         X, y = np.concatenate([self.X, X]), np.concatenate([self.y, y])
         known_noise = np.concatenate([self.known_noise, known_noise])
@@ -146,25 +159,45 @@ class OnlineLeaf:
         return OnlineLeaf(ids, X, y, known_noise, starts, tuple(outputs), n_changes)
 
     def without_rows(self, kernels: Sequence[BoundLeafKernel], ids: Index) -> OnlineLeaf:
-        """Remove rows by identifier: an orthogonal transformation of the rows of the factor that come after them."""
-        removed = np.flatnonzero(np.isin(self.ids, ids))
-        kept = np.delete(np.arange(len(self)), removed)
-        rows = (self.ids[kept], self.X[kept], self.y[kept], self.known_noise[kept])
-        n_changes = self.n_changes + len(removed)
+        """Remove rows by identifier: an orthogonal transformation of the rows of the factor that come after them.
+
+        A point that keeps other rows has another average: it is removed, and added again without the row.
+        """
+        counts, removed = np.diff(self.starts), np.isin(self.ids, ids)
+        point = np.repeat(np.arange(len(counts)), counts)  # of each row
+        gone = np.unique(point[removed])
+        stays, again = ~np.isin(point, gone), np.isin(point, gone) & ~removed
+        n_changes = self.n_changes + len(gone) + len(np.unique(point[again]))
+        if not lapack.available or n_changes >= len(counts) - len(gone):
+            return OnlineLeaf.from_rows(kernels, *self._rows(~removed))
+        rest = self._without_points(kernels, gone, stays, n_changes)
+        if not again.any():
+            return rest
+        return rest._with_points(
+            kernels, *self._rows(again), np.unique(point[again], return_counts=True)[1]
+        )
+
+    def _rows(self, chosen: NDArray[np.bool_]) -> tuple[Index, Array, Array, Array]:
+        return self.ids[chosen], self.X[chosen], self.y[chosen], self.known_noise[chosen]
+
+    def _without_points(
+        self,
+        kernels: Sequence[BoundLeafKernel],
+        gone: Index,
+        stays: NDArray[np.bool_],
+        n_changes: int,
+    ) -> OnlineLeaf:
+        """Remove points with all their rows; ``stays`` marks the other rows."""
         counts = np.diff(self.starts)
-        point = np.searchsorted(self.starts, removed, side="right") - 1
-        n_kept_points = len(counts) - len(point)
-        # A point that loses one of several rows has another average: its leaf is factorised anew.
-        if not lapack.available or (counts[point] > 1).any() or n_changes >= n_kept_points:
-            return OnlineLeaf.from_rows(kernels, *rows)
-        kept_points = np.delete(np.arange(len(counts)), point)
-        starts = np.append(0, np.cumsum(counts[kept_points]))
+        kept = np.delete(np.arange(len(counts)), gone)
+        starts = np.append(0, np.cumsum(counts[kept]))
+        rows = self._rows(stays)
         outputs = []
         for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
             noise = kernel.noise + rows[3][:, k]
             observations = Observations.of(rows[2][:, k], noise, starts)
-            diagonal = _diagonal_without_rows(output, point, kept_points)
-            factor = remove_rows(output.factor, point)
+            diagonal = _diagonal_without_rows(output, gone, kept)
+            factor = remove_rows(output.factor, gone)
             outputs.append(
                 _solve_output(kernel, factor, rows[1][starts[:-1]], observations, diagonal)
             )

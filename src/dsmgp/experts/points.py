@@ -1,4 +1,4 @@
-"""Distinct inputs of leaves ("points"), and what the rows at one point say together.
+"""Distinct inputs of each leaf ("points"), and the sufficient statistics of the rows at each of them.
 
 Rows with equal inputs share the value of f. Observations ``y_i`` of it with noise variances ``v_i`` are worth exactly one observation: their
 average, weighted by ``p_i = 1 / v_i``, with variance ``1 / sum p_i``, and a factor of the evidence that does not depend on f. So the matrices of
@@ -124,13 +124,13 @@ class Observations:
 
     @property
     def squares(self) -> Array:
-        """By point, the sum of squares of the rows around their average, in units of their noise variances."""
+        """By point, the sum of squared deviations of the rows from their average, divided by the noise variances."""
         away = np.square(self.y - self._by_row(self.mean)) / self.noise
         return np.add.reduceat(away, self.starts[:-1])
 
     @property
     def half_log_det(self) -> Array:
-        """By point, half the log determinant of the rows' noise, less that of their average."""
+        """By point, half the log determinant of the rows' noise, minus that of their average."""
         by_row = np.add.reduceat(np.log(self.noise), self.starts[:-1])
         return np.asarray(0.5 * (by_row - np.log(self.variance)))
 

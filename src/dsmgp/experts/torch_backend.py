@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,10 +94,10 @@ class TorchBackend:
         self.elements_at_once = min(most, memory / (WORKING_ARRAYS * self.X.element_size()))
         self.groups = _groups(points.first.sizes, kernels, self.elements_at_once)
         self._rows = torch.from_numpy(points.first.flat).to(self.X.device)
-        # By name, the last array that was moved to the device: alpha by output, test rows.
-        self._moved: dict[object, tuple[Array, Tensor]] = {}
+        # By name, the last array that was moved to the device, for as long as it lives: alpha by output, test rows.
+        self._moved: dict[object, tuple[weakref.ref[Array], Tensor]] = {}
         # Row numbers and mask of each group, kept: an optimiser evaluates the same leaves many times.
-        self._padded: dict[int, list[Tensor]] = {}
+        self._padded: dict[int, tuple[list[Tensor], bool]] = {}
 
     def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> TorchBackend:
         return copy.copy(self)  # kernels come with every call, bound to their parameters
@@ -197,10 +198,11 @@ class TorchBackend:
 
     def _move(self, name: object, array: Array) -> Tensor:
         """Move an array to the device, unless it is the last one of that name: its groups come one after the other."""
-        held, tensor = self._moved.get(name, (None, self.X))
-        if held is not array:
+        held, tensor = self._moved.get(name, (lambda: None, self.X))
+        if held() is not array:
             tensor = as_tensor(array, self.X)
-            self._moved[name] = array, tensor
+            self._moved[name] = weakref.ref(array), tensor
+            weakref.finalize(array, self._moved.pop, name, None).atexit = False
         return tensor
 
     def _to_device(self, arrays: Sequence[NDArray[Any]]) -> list[Tensor]:
@@ -247,11 +249,13 @@ class TorchBackend:
                 points.rows.flat,
                 points.rows.owner,
                 row_point,
+                points.rows.sizes,
             )
-            self._padded[group] = self._to_device(arrays)
-        first, mask, rows, leaf, point = self._padded[group]
+            self._padded[group] = self._to_device(arrays), points.any_shared
+        (first, mask, rows, leaf, point, sizes), shared = self._padded[group]
         known_noise = None if self.known_noise is None else self.known_noise[rows, output]
-        return Batch(self.X[first], mask, self.Y[rows, output], known_noise, leaf, point)
+        y, n_rows = self.Y[rows, output], sizes.to(self.Y)
+        return Batch(self.X[first], mask, y, known_noise, leaf, point, n_rows, shared)
 
     def _solve(
         self, bound: BoundKernels, output: int, group: int

@@ -35,6 +35,9 @@ class Batch:
         Noise variances known row by row, in addition to the leaf's own.
     leaf, point : Tensor of shape (n_rows,)
         The leaf of each row, and its point, counted over the padded batch.
+    n_rows : Tensor of shape (leaves,)
+    shared : bool
+        Whether any point has several rows.
     """
 
     X: Tensor
@@ -43,6 +46,8 @@ class Batch:
     known_noise: Tensor | None
     leaf: Tensor
     point: Tensor
+    n_rows: Tensor
+    shared: bool
 
 
 class Observations:
@@ -58,22 +63,20 @@ class Observations:
     ----------
     mean, variance : Tensor of shape (leaves, points)
         Averages of the rows at each point, and their variances; zero in padding.
-    squares, half_log_det, n_rows : Tensor of shape (leaves,)
-        What the evidence has beyond that of the averages, and the number of rows.
+    squares, half_log_det : Tensor of shape (leaves,)
+        What the evidence has beyond that of the averages.
     """
 
     def __init__(self, batch: Batch, noise: Tensor) -> None:
-        self.batch, shape = batch, batch.mask.shape
-        rows = noise[batch.leaf]
-        self._precision = 1.0 / (rows if batch.known_noise is None else rows + batch.known_noise)
-        self.n_rows = torch.bincount(batch.leaf, minlength=len(batch.mask)).to(noise)
-        self.shared = len(batch.y) > int(batch.mask.sum())
-        if not self.shared:
-            self.mean, self.variance = (batch.y.new_zeros(shape) for _ in range(2))
-            self.mean[batch.mask] = batch.y
-            self.variance[batch.mask] = 1.0 / self._precision
+        self.batch = batch
+        variance = noise[batch.leaf]
+        if batch.known_noise is not None:
+            variance = variance + batch.known_noise
+        if not batch.shared:
+            self.mean, self.variance = self._at_points(batch.y), self._at_points(variance)
             self.squares = self.half_log_det = torch.zeros_like(noise)
             return
+        self._precision = 1.0 / variance
         precision = self._by_point(self._precision)
         self.variance = torch.where(batch.mask, 1.0 / precision, 0.0)
         self.mean = self._by_point(self._precision * batch.y) * self.variance
@@ -91,7 +94,7 @@ class Observations:
             ``weight K^-1 (y - mean)``, and the diagonal of ``W = 2 dL/dK``.
         weight : Tensor of shape (leaves,)
         """
-        if not self.shared:
+        if not self.batch.shared:
             return (diagonal * self.batch.mask).sum(-1)
         squared = self._precision.square()
         by_variance = self.variance.square() * self._by_point(squared)
@@ -99,6 +102,12 @@ class Observations:
         of_points = (diagonal + 1.0 / self.variance) * by_variance - 2.0 * alpha * by_mean
         of_rows = weight[self.batch.leaf] * squared * self._away.square() - self._precision
         return torch.where(self.batch.mask, of_points, 0.0).sum(-1) + self._by_leaf(of_rows)
+
+    def _at_points(self, values: Tensor) -> Tensor:
+        """Values of rows, each alone at its point; zero in padding."""
+        table = values.new_zeros(self.batch.mask.numel())
+        table[self.batch.point] = values
+        return table.reshape(self.batch.mask.shape)
 
     def _by_point(self, values: Tensor) -> Tensor:
         total = values.new_zeros(self.batch.mask.numel())
@@ -147,7 +156,7 @@ class Solution:
     @property
     def log_evidence(self) -> Tensor:
         """Log density of the observations (R&W eq. 2.30), (leaves,)."""
-        return -0.5 * (self.squares + self.observations.n_rows * LOG_2PI) - self.half_log_det
+        return -0.5 * (self.squares + self.observations.batch.n_rows * LOG_2PI) - self.half_log_det
 
     def student_evidence(self, scale_rows: float) -> tuple[Tensor, Tensor]:
         """Return the log evidence with the scale of each leaf integrated out.
@@ -161,7 +170,7 @@ class Solution:
         -------
         log_evidence, weight : Tensor of shape (leaves,)
         """
-        squares, n = self.squares, self.observations.n_rows
+        squares, n = self.squares, self.observations.batch.n_rows
         half = torch.tensor(0.5 * scale_rows).to(squares)
         constant = (
             torch.lgamma(half + 0.5 * n)

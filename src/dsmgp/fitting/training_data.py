@@ -16,7 +16,8 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range, check_variance
 from dsmgp.experts.interface import LeafGPs
-from dsmgp.experts.points import equal_rows
+from dsmgp.experts.leaf_gps import rows_of_leaves
+from dsmgp.experts.points import LeafPoints, equal_rows
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
 from dsmgp.gp.leaf_kernels import LeafKernel
 from dsmgp.gp.periods import dominant_periods
@@ -160,7 +161,11 @@ def set_up_leaves(
     config: FitConfig,
 ) -> LeafGPs:
     """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf."""
-    check_leaf_memory(max(leaf.n_rows for leaf in leaves), config)
+    largest = max(leaf.n_rows for leaf in leaves)
+    if largest > config.max_leaf_rows:  # rows with equal inputs are computed as one
+        points = LeafPoints.of(rows_of_leaves(leaves), data.labels)
+        largest = int(points.first.sizes.max())
+    check_leaf_memory(largest, config)
     return config.executor.leaf_gps(
         leaves,
         data.scaled_X,
@@ -232,7 +237,7 @@ def check_leaf_memory(largest: int, config: FitConfig) -> None:
             config.leaf_memory,
         )
         raise ValueError(
-            f"the largest leaf has {largest} rows and needs {need / 1e6:.3g} MB, more than the "
-            f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, use "
-            "structure='balanced' if it is not, or remove repeated rows (equal rows cannot be split)"
+            f"the largest leaf has {largest} rows with distinct inputs and needs {need / 1e6:.3g} MB, more than the "
+            f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, or use "
+            "structure='balanced' if it is not"
         )

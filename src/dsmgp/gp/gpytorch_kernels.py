@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["gpytorch_kernel", "gpytorch_mean", "linear_mean"]
 
+SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
+
 
 def gpytorch_kernel(kernel: Kernel) -> gpytorch.kernels.Kernel:
     """Return a kernel with its values as a GPyTorch module, whose parameters are learned on a logarithmic scale."""
@@ -31,13 +33,15 @@ def gpytorch_kernel(kernel: Kernel) -> gpytorch.kernels.Kernel:
             "ard_num_dims": len(term.lengthscale),
             "lengthscale_constraint": _log_positive(),
         }
-        if term.name.startswith("matern"):
-            nu = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}[term.name]
-            base: Any = MaternKernel(nu=nu, **options)
+        base: Any
+        if term.name in SMOOTHNESS:
+            base = MaternKernel(nu=SMOOTHNESS[term.name], **options)
         elif term.name == "periodic":
             base = PeriodicKernel(period_length_constraint=_log_positive(), **options)
-        else:
+        elif term.name in ("rbf", "rq"):
             base = {"rbf": RBFKernel, "rq": RQKernel}[term.name](**options)
+        else:
+            raise ValueError(f"GPyTorch has no kernel {term.name!r}")
         scaled = ScaleKernel(base, outputscale_constraint=_log_positive()).double()
         base.lengthscale = torch.tensor(term.lengthscale)
         scaled.outputscale = torch.tensor(term.outputscale, dtype=torch.float64)

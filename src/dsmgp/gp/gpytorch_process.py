@@ -237,11 +237,12 @@ def build_gpytorch_process(
     start_noise: float,
     spread: Array,
     variance: float,
+    periods: Array | None = None,
 ) -> GPyTorchProcess:
     """Build a process of which kernel or mean is a module; see :func:`dsmgp.gp.process.build_process`."""
     n_dims = len(spread)
     if not isinstance(kernel, gpytorch.kernels.Kernel):  # by name, and the mean is a module
-        named = build_named_process(kernel, "zero", noise, start_noise, spread, variance)
+        named = build_named_process(kernel, "zero", noise, start_noise, spread, variance, periods)
         module = gpytorch_modules(named).kernel
     else:
         module = copy.deepcopy(kernel).double()

@@ -136,9 +136,7 @@ class Term:
         lengthscale, scale, extra = self._split(parameters)
         columns = list(self.columns)
         if self.kind == "periodic":
-            return np.asarray(
-                scale * np.exp(-2.0 * self._sines(A, B, lengthscale, extra).sum(axis=0))
-            )
+            return self._periodic(A, B, lengthscale, scale, extra)
         a, b = (rows[:, columns] / lengthscale for rows in (A, B))
         k, _ = STATIONARY[self.kind](cdist(a, b, "sqeuclidean"), _shape(extra))
         k *= scale
@@ -169,31 +167,32 @@ class Term:
         self, X: Array, parameters: Array
     ) -> tuple[Array, Callable[[Array], Array]]:
         lengthscale, scale, period = self._split(parameters)
-        sines = self._sines(X, X, lengthscale, period)
-        K = scale * np.exp(-2.0 * sines.sum(axis=0))
+        K = self._periodic(X, X, lengthscale, scale, period)
 
         def gradient(W: Array) -> Array:
             WK, by_lengthscale, by_period = W * K, np.empty(len(period)), np.empty(len(period))
             for d, column in enumerate(self.columns):
                 angle = (math.pi / period[d]) * np.subtract.outer(X[:, column], X[:, column])
-                by_lengthscale[d] = np.vdot(WK, sines[d]) / lengthscale[d]
-                by_period[d] = np.vdot(WK, np.sin(2.0 * angle) * angle) / (
-                    lengthscale[d] * period[d]
-                )
+                by_lengthscale[d] = np.vdot(WK, np.square(np.sin(angle))) / lengthscale[d] ** 2
+                slope = np.vdot(WK, np.sin(2.0 * angle) * angle)
+                by_period[d] = slope / (lengthscale[d] * period[d])
             return np.concatenate([by_lengthscale, [0.5 * WK.sum() / scale], by_period])
 
         return K.copy(), gradient
 
+    def _periodic(
+        self, A: Array, B: Array, lengthscale: Array, scale: float, period: Array
+    ) -> Array:
+        """``scale * exp(-2 sum_d sin(pi (a_d - b_d) / period_d)^2 / lengthscale_d)``."""
+        exponent = np.zeros((len(A), len(B)))
+        for d, column in enumerate(self.columns):  # one matrix at a time
+            angle = (math.pi / period[d]) * np.subtract.outer(A[:, column], B[:, column])
+            exponent -= (2.0 / lengthscale[d]) * np.square(np.sin(angle))
+        return np.asarray(scale * np.exp(exponent))
+
     def _split(self, parameters: Array) -> tuple[Array, float, Array]:
         n = len(self.columns)
         return parameters[:n], float(parameters[n]), parameters[n + 1 :]
-
-    def _sines(self, A: Array, B: Array, lengthscale: Array, period: Array) -> Array:
-        """``sin(pi (a - b) / period)^2 / lengthscale``, (n_columns, rows of A, rows of B)."""
-        columns = list(self.columns)
-        difference = A[:, columns].T[:, :, None] - B[:, columns].T[:, None, :]
-        angle = (math.pi / period)[:, None, None] * difference
-        return np.asarray(np.square(np.sin(angle)) / lengthscale[:, None, None])
 
 
 def _weighted_squares(G: Array, Z: Array, smooth: bool) -> Array:
@@ -246,6 +245,26 @@ class KernelTerm:
                 array = np.atleast_1d(np.array(value, dtype=np.float64))
                 array.flags.writeable = False
                 object.__setattr__(self, field, array)
+        if self.name not in NAMED_KERNELS:
+            raise ValueError(
+                f"unknown kernel {self.name!r}: expected one of {', '.join(map(repr, NAMED_KERNELS))}"
+            )
+        if (self.alpha is not None) != (self.name == "rq"):
+            raise ValueError(f"alpha belongs to the kernel 'rq' and to no other, got {self!r}")
+        if (self.period is not None) != (self.name == "periodic"):
+            raise ValueError(
+                f"period belongs to the kernel 'periodic' and to no other, got {self!r}"
+            )
+        if self.period is not None and self.period.shape != self.lengthscale.shape:
+            raise ValueError(f"expected a period for each length scale, got {self!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KernelTerm):
+            return NotImplemented
+        return self.name == other.name and np.array_equal(self.parameters, other.parameters)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.parameters.tobytes()))
 
     def __repr__(self) -> str:
         values = {
@@ -266,7 +285,7 @@ class KernelTerm:
         return np.array([*self.lengthscale, self.outputscale, *extra])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Kernel:
     """A named kernel, or a sum of them, with the values of its hyperparameters, in the units of the leaf GPs.
 
@@ -287,6 +306,12 @@ class Kernel:
     """
 
     terms: tuple[KernelTerm, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(term.lengthscale) for term in self.terms}) != 1:
+            raise ValueError(
+                f"expected terms with the same number of length scales, got {list(self.terms)!r}"
+            )
 
     @classmethod
     def of(cls, terms: Sequence[Term], kernel_parameters: Array) -> Kernel:

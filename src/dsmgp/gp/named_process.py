@@ -221,6 +221,10 @@ def _kernel_blocks(
         raise ValueError(
             f"the kernel cannot be evaluated on inputs with {n_dims} columns: it has {kernel.n_dims} length scales"
         )
+    if isinstance(kernel, Kernel):
+        values = np.concatenate([term.parameters for term in kernel.terms])
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise ValueError(f"expected a kernel with positive hyperparameters, got {kernel!r}")
     share = variance / len(names)
     # Length scales are learned best on a logarithmic scale. Distances grow with sqrt(n_dims), and so do plausible
     # length scales (Hvarfner et al. 2024).

@@ -188,17 +188,17 @@ def build_process(
     require_torch("a gpytorch kernel or mean")
     from dsmgp.gp.gpytorch_process import build_gpytorch_process
 
-    return build_gpytorch_process(kernel, mean, noise, float(start), units, variance)
+    return build_gpytorch_process(kernel, mean, noise, float(start), units, variance, periods)
 
 
 def _is_named(kernel: Any, mean: Any) -> bool:
-    """Whether kernel and mean are named; names and other values that mean nothing are refused."""
+    """Whether kernel and mean are named; raises ValueError for anything but names, kernels with values and GPyTorch's modules."""
     if isinstance(kernel, str):
         kernel_parts(kernel)
-    elif not isinstance(kernel, Kernel) and not _from_gpytorch(kernel):
+    elif not isinstance(kernel, Kernel) and not _from_gpytorch(kernel, "kernels"):
         raise ValueError(
-            f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))} or a gpytorch kernel, "
-            f"got {kernel!r}"
+            f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))}, a sum of them, the kernel_ of a model, "
+            f"or a gpytorch kernel, got {kernel!r}"
         )
     if isinstance(mean, str):
         if mean not in MEANS:
@@ -206,13 +206,14 @@ def _is_named(kernel: Any, mean: Any) -> bool:
                 f"unknown mean {mean!r}: expected one of {', '.join(map(repr, MEANS))}, "
                 "or a gpytorch mean"
             )
-    elif not _from_gpytorch(mean):
+    elif not _from_gpytorch(mean, "means"):
         raise ValueError(
             f"expected mean to be one of {', '.join(map(repr, MEANS))} or a gpytorch mean, got {mean!r}"
         )
     return isinstance(kernel, (str, Kernel)) and isinstance(mean, str)
 
 
-def _from_gpytorch(value: Any) -> bool:
-    """Whether a value is a module of GPyTorch, or of a class derived from one; GPyTorch need not be installed."""
-    return any(cls.__module__.startswith("gpytorch.") for cls in type(value).__mro__)
+def _from_gpytorch(value: Any, package: str) -> bool:
+    """Whether a value is of a class in a package of GPyTorch, or derived from one; GPyTorch need not be installed."""
+    home = f"gpytorch.{package}."
+    return any(cls.__module__.startswith(home) for cls in type(value).__mro__)

@@ -91,6 +91,12 @@ _KERNELS: dict[str, Radial] = {
 def bind(kernel: LeafKernel, kernel_parameters: Tensor) -> Any:
     """Return a leaf kernel at given hyperparameters, one vector for all leaves of a batch or one row per leaf."""
     parameters = torch.atleast_2d(kernel_parameters)
+    for term in getattr(kernel, "terms", ()):
+        if term.kind not in _KERNELS and term.kind != "periodic":
+            raise ValueError(
+                f"the kernel {term.kind!r} has no form in torch: use device='cpu' and dtype='float64', or add it to "
+                "gp/torch_kernels.py"
+            )
     if isinstance(kernel, StationaryKernel):
         return BoundStationaryKernel(kernel, parameters)
     if isinstance(kernel, SumKernel):

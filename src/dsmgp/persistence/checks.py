@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sys import float_info
 from typing import Any
 
+from dsmgp.gp.kernels import NAMED_KERNELS
+
 __all__ = [
     "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "POSITIVE_NUMBER", "TEXT", "Check", "count", "list_of",
     "number", "one_of", "values_of",
@@ -25,6 +27,10 @@ class Check:
 ANYTHING = Check("anything", lambda value: True)
 BOOLEAN = Check("true or false", lambda value: type(value) is bool)
 TEXT = Check("text", lambda value: type(value) is str)
+# Kernels may be added while the program runs.
+KERNEL_NAME = Check(
+    "the name of a kernel", lambda value: type(value) is str and value in NAMED_KERNELS
+)
 OBJECT = Check("an object", lambda value: isinstance(value, dict))
 # JSON has integers of any size.
 NUMBER = Check(

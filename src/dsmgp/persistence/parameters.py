@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.persistence import checks
 from dsmgp.persistence.module_description import MODULE_OR_OWN, OwnModule
 from dsmgp.persistence.processes import gpytorch_modules
@@ -34,19 +34,17 @@ KERNEL_TERM = Record(
     "kernels",
     _make_term,
     {
-        "name": Entry("kernel", checks.one_of(*NAMED_KERNELS)),
+        "name": Entry("kernel", checks.KERNEL_NAME),
         "lengthscale": Entry("lengthscale", LENGTHS, encode=np.ndarray.tolist),
         "outputscale": Entry("outputscale", checks.POSITIVE_NUMBER, encode=float),
         "alpha": Entry("alpha", checks.POSITIVE_NUMBER, optional=True, encode=float),
         "period": Entry("period", LENGTHS, optional=True, encode=np.ndarray.tolist),
     },
-    check=lambda term: term.period is None or term.period.shape == term.lengthscale.shape,
 )
 KERNEL = Record(
     "kernels",
     lambda terms: Kernel(tuple(terms)),
     {"terms": Items("terms", KERNEL_TERM)},
-    check=lambda kernel: len({term.lengthscale.shape for term in kernel.terms}) == 1,
 )
 GIVEN, CHANGES = Part("module", MODULE_OR_OWN), Part("changes", CHANGE_POINTS)
 

@@ -16,7 +16,7 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import require_torch
-from dsmgp.gp.kernels import NAMED_KERNELS, Term
+from dsmgp.gp.kernels import Term
 from dsmgp.gp.leaf_kernels import MEANS, StationaryKernel, SumKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock
 from dsmgp.gp.process import Family, Process, build_process, parameters_by_leaf
@@ -89,7 +89,7 @@ TERM = Record(
     "columns of kernels",
     lambda kind, columns: Term(kind, tuple(columns)),
     {
-        "kind": Entry("kernel", checks.one_of(*NAMED_KERNELS)),
+        "kind": Entry("kernel", checks.KERNEL_NAME),
         "columns": Entry("columns", checks.list_of(checks.count()), size="inputs", encode=list),
     },
     check=lambda term: term.columns == tuple(range(len(term.columns))),
