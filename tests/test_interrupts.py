@@ -186,8 +186,8 @@ for round in range(int(sys.argv[1])):
             if not done.wait(delay):
                 os.kill(os.getpid(), signal.SIGINT)
         other = threading.Thread(target=interrupt)
-        other.start()
         try:
+            other.start()  # which may be interrupted, too
             call(model)
         except KeyboardInterrupt:
             n_interrupted += 1

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import NOT_FACTORISED
 from dsmgp.experts.loo import standardised
@@ -259,11 +258,9 @@ def _solve_output(
 ) -> OutputFactor:
     """Alpha and log evidence (R&W algorithm 2.1) by a factor."""
     white = _solve(factor, observations.mean - kernel.mean(points))
-    squares, half_log_det = white @ white, np.log(factor.diagonal()).sum()
-    if observations.shared:
-        squares += observations.squares.sum()
-        half_log_det += observations.half_log_det.sum()
-    evidence = float(-0.5 * (squares + len(observations.y) * LOG_2PI) - half_log_det)
+    evidence = observations.log_evidence(
+        float(white @ white), float(np.log(factor.diagonal()).sum())
+    )
     alpha = _solve(factor, white, transposed=True)
     return OutputFactor(factor, alpha, diagonal, evidence, kernel.noise)
 

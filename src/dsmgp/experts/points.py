@@ -134,6 +134,19 @@ class Observations:
         by_row = np.add.reduceat(np.log(self.noise), self.starts[:-1])
         return np.asarray(0.5 * (by_row - np.log(self.variance)))
 
+    def log_evidence(self, squares: float, half_log_det: float) -> float:
+        """Return the log evidence of all rows (R&W eq. 2.30).
+
+        Parameters
+        ----------
+        squares, half_log_det : float
+            ``(y - mean)' K^-1 (y - mean)`` and half the log determinant of K, of the averages.
+        """
+        if self.shared:
+            squares += float(self.squares.sum())
+            half_log_det += float(self.half_log_det.sum())
+        return -0.5 * (squares + len(self.y) * LOG_2PI) - half_log_det
+
     def noise_gradient(
         self, mean_gradient: Array, variance_gradient: Array, weight: float
     ) -> float:

@@ -230,6 +230,11 @@ class KernelTerm:
         Shape of "rq".
     period : ndarray of shape (n_dims,), optional
         Periods of "periodic".
+
+    Examples
+    --------
+    >>> KernelTerm("periodic", lengthscale=[1.0], outputscale=0.5, period=[7.0])
+    periodic(lengthscale=[1.], outputscale=0.5, period=[7.])
     """
 
     name: str
