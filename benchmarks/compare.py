@@ -90,12 +90,14 @@ JOBS: dict[str, Callable[[], Callable[[], object]]] = {
     "fit-300": lambda: fit(300),
     "fit-3000": lambda: fit(3000),
     "fit-20000": lambda: fit(20_000),
+    "fit-1000000": lambda: fit(1_000_000),
     "fit-posterior-3000": lambda: fit(3000, kernel="rbf", weights="posterior"),
     "fit-paper-1000": lambda: fit(1000, kernel="rbf", structure="paper"),
     "predict-1": lambda: predict(3000, 1),
     "predict-mean-3000": lambda: predict(3000, 3000, return_std=False),
     "predict-3000": lambda: predict(3000, 3000),
     "predict-20000": lambda: predict(20_000, 5000),
+    "predict-1000000": lambda: predict(1_000_000, 100_000),
     "update-3000": lambda: update(3000, 50),
     "save-load-3000": lambda: save_and_load(3000),
     "save-load-20000": lambda: save_and_load(20_000),
@@ -103,6 +105,8 @@ JOBS: dict[str, Callable[[], Callable[[], object]]] = {
     "changepoint-300": lambda: changepoints(300),
 }
 QUICK = ("fit-300", "predict-1")
+# Run only where they are named.
+LONG = ("fit-1000000", "predict-1000000")
 
 
 def serve() -> None:
@@ -185,7 +189,7 @@ def page(report: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", metavar="COMMIT|FOLDER", default="HEAD")
-    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--jobs", default=",".join(job for job in JOBS if job not in LONG))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
