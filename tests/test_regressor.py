@@ -526,9 +526,13 @@ def test_a_constant_output_is_predicted(rng):
 
 
 def test_more_rows_in_a_leaf_than_memory_allows_are_refused_with_the_remedy(rng):
-    X = np.repeat(rng.normal(size=(2, 2)), 400, axis=0)
-    with pytest.raises(ValueError, match=r"largest leaf has 400 rows.*remove repeated rows"):
-        DSMGPRegressor(leaf_size=50, memory_limit="1 MB").fit(X, rng.normal(size=800))
+    X, y = rng.normal(size=(800, 2)), rng.normal(size=800)
+    message = r"largest leaf has 800 rows with distinct inputs.*lower leaf_size"
+    with pytest.raises(ValueError, match=message):
+        DSMGPRegressor("rbf", leaf_size=800, memory_limit="1 MB").fit(X, y)
+    # Rows with equal inputs, which no cut can separate, need no more memory than one.
+    repeated = np.repeat(X[:2], 400, axis=0)
+    DSMGPRegressor("rbf", leaf_size=50, memory_limit="1 MB").fit(repeated, y)
 
 
 def test_evaluations_of_trials_are_counted(rng):
