@@ -73,12 +73,14 @@ TREES = {
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("n_outputs", [1, 2])
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.usefixtures("backend")
-def test_shared_is_separate(always, tree, n_outputs, repeated):
+def test_shared_is_separate(always, tree, n_outputs, repeated, known):
     X, Y = rows_of(250, n_outputs, repeated)
     tree = TREES[tree](X)
-    leaf_gps = leaf_gps_of(X, Y, tree, "constant")
+    noise = np.random.default_rng(1).uniform(0.01, 0.1, size=Y.shape) if known else None
+    leaf_gps = leaf_gps_of(X, Y, tree, "constant", labels=equal_rows(X), known_noise=noise)
     kernel_parameters = kernel_parameters_of(X, Y, mean=(0.3,))
     alone, together = (
         condition(leaf_gps, kernel_parameters, leave_out=True, share=s) for s in (0, 1)
@@ -109,20 +111,24 @@ def test_shared_is_separate(always, tree, n_outputs, repeated):
             np.testing.assert_allclose(table, expected, **EXACT)
 
 
-def test_leaves_whose_rows_share_inputs_do_not_share_factors(always):
-    X, Y = rows_of(250, repeated=True)
-    labels = equal_rows(X)
-    leaf_gps = leaf_gps_of(X, Y, TREES["paper"](X), labels=labels)
-    collapsed = condition(leaf_gps, kernel_parameters_of(X, Y))
-    assert collapsed.sharing is None
-    plain = condition(leaf_gps_of(X, Y, TREES["paper"](X)), kernel_parameters_of(X, Y))
-    np.testing.assert_allclose(collapsed.log_evidence, plain.log_evidence, **EXACT)
+def test_leaves_with_some_of_the_rows_at_an_input_do_not_share(always):
+    """Their averages there differ. Leaves of a tree have all of them."""
+    X, Y = rows_of(120, repeated=True)
+    nodes = [Leaf(Region.whole(1), rows) for rows in (np.arange(70), np.arange(100), np.arange(90))]
+    leaf_kernel = StationaryKernel("matern52", (0,), "zero")
+    for labels in (None, equal_rows(X)):
+        leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel], labels=labels)
+        found = condition(leaf_gps, kernel_parameters_of(X, Y))
+        assert (found.sharing is None) == (labels is not None)
+        if labels is None:
+            expected = found.log_evidence
+    np.testing.assert_allclose(found.log_evidence, expected, **EXACT)
 
 
 @pytest.mark.parametrize("structure", ["paper", "balanced"])
 @pytest.mark.parametrize("n_outputs", [1, 2])
 def test_a_fitted_model_is_the_same_shared(always, monkeypatch, structure, n_outputs):
-    X, Y = rows_of(300, n_outputs)
+    X, Y = rows_of(300, n_outputs, repeated=True)
     model = DSMGPRegressor(
         "matern52", noise_variance=0.02, structure=structure, leaf_size=60, sum_children=6,
         weights="posterior", optimizer=None, random_state=0,

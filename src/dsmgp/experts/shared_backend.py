@@ -7,6 +7,7 @@ The leading rows of a triangular system do not depend on the others. So one fact
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.factor_cache import LeadingBlocks, LeafFactors
 from dsmgp.experts.factor_sharing import SharedFactors, SharingPlan, direct_flops, plan_sharing
-from dsmgp.experts.points import LeafPoints
+from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.linalg import lapack
 from dsmgp.linalg.threads import n_threads
 
@@ -61,28 +62,31 @@ class SharedFactorBackend:
 
     def __init__(self, leaf_gps: InMemoryLeafGPs, plan: SharingPlan, bound: BoundKernels) -> None:
         self.plan, self.bound = plan, bound
-        self.points = LeafPoints.of(Ragged.of(plan.rows), None)
+        groups = _all_points(leaf_gps)
+        self.points = _points_of(plan.rows, groups)
         self._usual = leaf_gps.backend_for(self.points)
         self._chains = _chains(plan)
         chained = {leaf for chain in self._chains for leaf in chain.tolist()}
-        rest = Ragged.of([rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)])
-        self._rest = leaf_gps.backend_for(LeafPoints.of(rest, None))
+        rest = [rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)]
+        self._rest = leaf_gps.backend_for(_points_of(rest, groups))
         self.groups = self._chains + self._rest.groups
-        outputs = range(leaf_gps.n_outputs)
-        self._residual = [
-            leaf_gps.Y[:, output] - bound(output, 0).mean(leaf_gps.X) for output in outputs
+        self._observed = [
+            _Observed.of(leaf_gps, groups, bound, k) for k in range(leaf_gps.n_outputs)
         ]
-        self._factors = [SharedFactors(plan, partial(self._usual.fill, bound, k)) for k in outputs]
+        self._factors = [
+            SharedFactors(plan, partial(self._fill, k)) for k in range(leaf_gps.n_outputs)
+        ]
 
     @classmethod
     def where_it_pays(
         cls, leaf_gps: InMemoryLeafGPs, bound: BoundKernels, memory: float
     ) -> SharedFactorBackend | None:
         """Return a backend if the leaves can share factors, it is faster, and the factors fit in ``memory`` bytes."""
-        sizes = leaf_gps.leaf_rows.sizes
+        points = leaf_gps.points
+        sizes = points.first.sizes
         if not _can_share(leaf_gps, bound) or not _may_pay(sizes, leaf_gps):
             return None
-        plan = plan_sharing([leaf_gps.leaf_rows[k] for k in range(leaf_gps.n_leaves)])
+        plan = plan_sharing([points.first[k] for k in range(leaf_gps.n_leaves)])
         n_bytes = 8 * leaf_gps.n_outputs * sum(int(sizes[leaf]) ** 2 for leaf in plan.flops)
         if n_bytes > memory or _gain(plan, n_threads()) < LEAST_GAIN:
             return None
@@ -110,10 +114,13 @@ class SharedFactorBackend:
         leaves = self._chains[group]
         sizes, largest = self.points.first.sizes[leaves], int(leaves[0])
         L = self._factors[output].lower(largest)
-        white = self._residual[output][self.plan.rows[largest]]
+        observed, rows = self._observed[output], self.plan.rows[largest]
+        white = observed.residual[rows]
         lapack.solve_lower(L, white)  # L^-1 (y - mean)
-        # The log evidence (R&W eq. 2.30) is a sum over rows, of which a leaf takes its leading ones.
-        losses = np.cumsum(0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI)
+        # The log evidence (R&W eq. 2.30) is a sum over points, of which a leaf takes its leading ones.
+        losses = np.cumsum(
+            0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI + observed.loss[rows]
+        )
         alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes.tolist())}
         return LeafPosteriorBatch(
             log_evidence=-losses[sizes - 1],
@@ -122,6 +129,13 @@ class SharedFactorBackend:
             factors=LeadingBlocks(L, sizes) if keep else None,
             inverse_diagonal=_inverse_diagonals(L, sizes.tolist()) if leave_out else None,
         )
+
+    def _fill(self, output: int, leaf: int, K: Array, first: int) -> None:
+        """Write the covariance of the observations at a leaf's points into the lower triangle of K, from row ``first`` on."""
+        self._usual.fill(self.bound, output, leaf, K, first)
+        rows = self.plan.rows[leaf]
+        diagonal = np.arange(first, len(rows))
+        K[diagonal, diagonal] -= self._observed[output].less_noise[rows[first:]]
 
     def predict(
         self, bound: BoundKernels, output: int, request: PredictRequest
@@ -133,13 +147,79 @@ class SharedFactorBackend:
 
 
 def _can_share(leaf_gps: InMemoryLeafGPs, bound: BoundKernels) -> bool:
-    """Whether leaves have distinct inputs, the same kernel and hyperparameters, on a CPU, in double precision."""
-    if leaf_gps.points.any_shared:
+    """Whether leaves have the same kernel and hyperparameters, on a CPU, in double precision."""
+    if leaf_gps.points.any_shared and not _have_all_rows(leaf_gps):
         return False
     if not lapack.available or leaf_gps.device != "cpu" or leaf_gps.dtype != "float64":
         return False
     one_kernel = all(len(set(by_leaf)) == 1 for by_leaf in leaf_gps.kernels)
     return one_kernel and all(parameters.ndim == 1 for parameters in bound.kernel_parameters)
+
+
+def _have_all_rows(leaf_gps: InMemoryLeafGPs) -> bool:
+    """Whether a leaf that has a row has all rows with its inputs, as the leaves of a tree do, and the same one comes first."""
+    points, labels = leaf_gps.points, leaf_gps.labels
+    assert labels is not None
+    in_leaves = np.unique(points.rows.flat)
+    first = np.full(labels.max() + 1, -1)
+    first[labels[in_leaves][::-1]] = in_leaves[::-1]
+    of_points = labels[points.first.flat]
+    complete = np.diff(points.starts) == np.bincount(labels[in_leaves])[of_points]
+    return bool(complete.all() and (first[of_points] == points.first.flat).all())
+
+
+def _all_points(leaf_gps: InMemoryLeafGPs) -> LeafPoints:
+    """The points of all rows in any leaf, as those of one leaf."""
+    rows = np.unique(leaf_gps.leaf_rows.flat)
+    return LeafPoints.of(Ragged.of([rows]), leaf_gps.labels)
+
+
+def _points_of(first_rows: Sequence[Index], groups: LeafPoints) -> LeafPoints:
+    """The points of leaves, given the first row at each of them in any order; ``groups`` are those of all rows."""
+    first = Ragged.of(first_rows)
+    if not groups.any_shared:
+        return LeafPoints.of(first, None)
+    number = np.empty(groups.first.flat.max() + 1, dtype=np.int64)
+    number[groups.first.flat] = np.arange(len(groups.first.flat))
+    members = Ragged(groups.rows.flat, groups.starts).take(number[first.flat])
+    return LeafPoints(Ragged(members.flat, members.ends[first.ends]), members.ends, first)
+
+
+@dataclass(frozen=True, eq=False)
+class _Observed:
+    """One output at the points of all rows; arrays have an entry for each row, used at the first row of each point.
+
+    Attributes
+    ----------
+    residual : ndarray of shape (n_rows,)
+        Average of the rows at the point, minus the prior mean.
+    less_noise : ndarray of shape (n_rows,)
+        By how much the noise variance of that average is below that of the first row.
+    loss : ndarray of shape (n_rows,)
+        What the point takes from the log evidence beyond its average.
+    """
+
+    residual: Array
+    less_noise: Array
+    loss: Array
+
+    @classmethod
+    def of(
+        cls, leaf_gps: InMemoryLeafGPs, groups: LeafPoints, bound: BoundKernels, output: int
+    ) -> _Observed:
+        kernel, first, rows = bound(output, 0), groups.first.flat, groups.rows.flat
+        noise = np.full(len(rows), kernel.noise)
+        if leaf_gps.known_noise is not None:
+            noise = noise + leaf_gps.known_noise[rows, output]
+        observations = Observations.of(leaf_gps.Y[rows, output], noise, groups.starts)
+        residual, less_noise, loss = np.zeros((3, len(leaf_gps.Y)))
+        residual[first] = observations.mean - kernel.mean(leaf_gps.X[first])
+        if observations.shared:
+            less_noise[first] = noise[groups.starts[:-1]] - observations.variance
+            others = np.diff(groups.starts) - 1
+            within = 0.5 * (observations.squares + others * LOG_2PI)
+            loss[first] = within + observations.half_log_det
+        return cls(residual, less_noise, loss)
 
 
 def _may_pay(sizes: Index, leaf_gps: InMemoryLeafGPs) -> bool:
