@@ -32,6 +32,11 @@ def on_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def n_cores() -> int:
+    """The cores that this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
 def synchronise() -> None:
     """Wait for what the GPU was told to do."""
     if on_gpu():
@@ -50,7 +55,7 @@ def setting() -> dict[str, str]:
 
 def _device() -> str:
     if not on_gpu():
-        return f"{len(os.sched_getaffinity(0))} cores"
+        return f"{n_cores()} cores"
     import torch
 
     return torch.cuda.get_device_name()
@@ -156,9 +161,13 @@ def brief_score(law: Mixture, Y: Array) -> dict[str, float]:
 
 
 def score(law: Mixture, Y: Array) -> dict[str, float]:
+    """All scores; of a point prediction, which has no density, those of the mean only."""
+    point = {"mae": scores.mae(Y, law.mean), "rmse": scores.rmse(Y, law.mean)}
+    if np.isnan(law.std).all():
+        return {key: round(value, 5) for key, value in point.items()}
     found = {
-        "mae": scores.mae(Y, law.mean),
-        **brief_score(law, Y),
+        **point,
+        "nlpd": scores.nlpd(Y, law),
         "gaussian_nlpd": scores.gaussian_nlpd(Y, law),
         "joint_nlpd": scores.joint_nlpd(Y, law),
         "crps": scores.crps(Y, law),

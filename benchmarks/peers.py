@@ -18,7 +18,7 @@ import torch
 from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
 
 from dsmgp import DSMGPRegressor, Mixture
-from harness import generated, on_gpu, synchronise
+from harness import generated, n_cores, on_gpu, synchronise
 
 Array = np.ndarray
 Answer = tuple[Mixture, dict]
@@ -28,7 +28,7 @@ Fit = Callable[[Array, Array, int], Predict]  # X, one output, seed
 
 
 def gaussian(mean: Array, std: Array) -> Mixture:
-    """A peer's Gaussian prediction as a law of one component."""
+    """A peer's Gaussian prediction as a law of one component; NaN for the standard deviations that a point prediction lacks."""
     mean, std = mean.reshape(len(mean), -1), std.reshape(len(std), -1)
     return Mixture(np.ones((len(mean), 1)), mean[:, None], std[:, None] ** 2, squeeze=False)
 
@@ -91,20 +91,67 @@ def sklearn_gp(X, y, seed) -> Predict:
     return in_parts(lambda X_test: model.predict(X_test, return_std=True), 5000)
 
 
-def boosted_quantiles(X, y, seed) -> Predict:
-    """Boosted trees: the mean by squares, the spread from the 5% and 95% quantiles."""
+def boosted_quantiles(regressor: Callable) -> Fit:
+    """Boosted trees: the mean by squares, the spread from the 5% and 95% quantiles.
+
+    ``regressor(seed, quantile)`` is a model yet to be fitted; the quantile is None where the loss is the default, squares.
+    """
+
+    def fit(X, y, seed):
+        mean, low, high = (regressor(seed, q).fit(X, y) for q in (None, 0.05, 0.95))
+
+        def predict(X_test):
+            width = np.maximum(high.predict(X_test) - low.predict(X_test), 1e-3)
+            return mean.predict(X_test), width / (2 * 1.6449)
+
+        return predict
+
+    return fit
+
+
+def hist_boosting(seed: int, quantile: float | None):
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    def fit(**options):
-        return HistGradientBoostingRegressor(random_state=seed, **options).fit(X, y)
+    options = {} if quantile is None else {"loss": "quantile", "quantile": quantile}
+    return HistGradientBoostingRegressor(random_state=seed, **options)
 
-    mean, low, high = fit(), *(fit(loss="quantile", quantile=q) for q in (0.05, 0.95))
+
+def lightgbm(seed: int, quantile: float | None):
+    from lightgbm import LGBMRegressor
+
+    options = {} if quantile is None else {"objective": "quantile", "alpha": quantile}
+    return LGBMRegressor(random_state=seed, n_jobs=n_cores(), verbose=-1, **options)
+
+
+def catboost(X, y, seed) -> Predict:
+    """The default loss, RMSE, which gives a mean only: its standard deviations are NaN."""
+    model = _catboost(seed).fit(X, y)
 
     def predict(X_test):
-        width = np.maximum(high.predict(X_test) - low.predict(X_test), 1e-3)
-        return mean.predict(X_test), width / (2 * 1.6449)
+        mean = model.predict(X_test)
+        return mean, np.full_like(mean, np.nan)
 
     return predict
+
+
+def catboost_uncertainty(X, y, seed) -> Predict:
+    """Mean and variance by maximum likelihood, the loss that CatBoost has for uncertainty; its mean is not the default's."""
+    model = _catboost(seed, loss_function="RMSEWithUncertainty").fit(X, y)
+
+    def predict(X_test):
+        mean, variance = model.predict(X_test, prediction_type="RMSEWithUncertainty").T
+        return mean, np.sqrt(variance)
+
+    return predict
+
+
+def _catboost(seed: int, **options):
+    from catboost import CatBoostRegressor
+
+    # Its own default counts the cores of the machine, not those that the process may use.
+    return CatBoostRegressor(
+        random_seed=seed, thread_count=n_cores(), verbose=0, allow_writing_files=False, **options
+    )
 
 
 def ngboost(X, y, seed) -> Predict:
@@ -266,7 +313,10 @@ METHODS: dict[str, Method] = {
     "dsmgp-low": ours("low"),
     "dsmgp-high": ours("high"),
     "sklearn-2000": per_output(sklearn_gp),
-    "hist-boosting": per_output(boosted_quantiles),
+    "hist-boosting": per_output(boosted_quantiles(hist_boosting)),
+    "lightgbm": per_output(boosted_quantiles(lightgbm)),
+    "catboost": per_output(catboost),
+    "catboost-uncertainty": per_output(catboost_uncertainty),
     "ngboost": per_output(ngboost),
     "gpboost": per_output(gpboost),
     "svgp": per_output(svgp()),
