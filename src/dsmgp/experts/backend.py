@@ -20,7 +20,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.factor_cache import LeafFactors
 from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.points import LeafPoints
-from dsmgp.gp.leaf_kernels import BoundLeafKernel, LeafKernel, StationaryKernel, SumKernel
+from dsmgp.gp.leaf_kernels import CLOSED_FORM, BoundLeafKernel, LeafKernel
 
 __all__ = [
     "NOT_FACTORISED",
@@ -82,7 +82,7 @@ class BoundKernels:
         table = np.empty((len(self.kernels[0]), len(self.kernels)))
         for output, parameters in enumerate(self.kernel_parameters):
             for kernel, leaves in self._by_kernel(output):
-                if isinstance(kernel, (StationaryKernel, SumKernel)):
+                if isinstance(kernel, CLOSED_FORM):
                     table[leaves, output] = self.parameters(output, leaves)[..., -1]
                 elif parameters.ndim == 1:
                     table[leaves, output] = kernel.at(parameters).noise
@@ -96,7 +96,7 @@ class BoundKernels:
         table = np.full((len(self.kernels[0]), len(self.kernels)), np.finfo(np.float64).max)
         for output in range(len(self.kernels)):
             for kernel, leaves in self._by_kernel(output):
-                if isinstance(kernel, (StationaryKernel, SumKernel)):
+                if isinstance(kernel, CLOSED_FORM):
                     parameters = self.parameters(output, leaves)
                     table[leaves, output] = parameters[..., kernel.output_scales].sum(-1)
         return table

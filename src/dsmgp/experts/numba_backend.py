@@ -25,7 +25,7 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.factor_cache import LeadingBlocks, Packed
 from dsmgp.experts.points import LeafPoints
-from dsmgp.gp.leaf_kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.linalg import lapack
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class NumbaBackend:
             lapack.available
             and has_numba()
             and all(
-                isinstance(kernel, StationaryKernel) and kernel.kind in KINDS
+                isinstance(kernel, (StationaryKernel, MetricKernel)) and kernel.kind in KINDS
                 for kernel in {kernel for of_output in kernels for kernel in of_output}
             )
         )
@@ -177,7 +177,11 @@ class NumbaBackend:
     def _leaves_of(self, leaves: Index, output: int) -> Leaves:
         """Leaves with the same kernel, in the form that compiled code takes."""
         kernel, points = self.kernels[output][leaves[0]], self.points.take(leaves)
-        assert isinstance(kernel, StationaryKernel)
+        if isinstance(kernel, MetricKernel):
+            columns, rank = np.arange(kernel.n_inputs), kernel.rank
+        else:
+            assert isinstance(kernel, StationaryKernel)
+            columns, rank = np.array(kernel.columns, np.int64), 0
         return _compiled().Leaves(
             self.X,
             self._targets[output],
@@ -185,7 +189,8 @@ class NumbaBackend:
             points.first.ends,
             points.rows.flat,
             points.starts,
-            np.array(kernel.columns, np.int64),
+            columns,
+            rank,
             kernel.kind,
             kernel.mean_kind,
             self._known_noise[output],

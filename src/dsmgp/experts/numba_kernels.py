@@ -6,6 +6,11 @@ are right for rows that almost coincide. So is the gradient: with the strict low
 ``W = 2 dL/dK = weight alpha alpha' - K^-1`` (R&W eq. 5.9) and ``z = x / lengthscale``,
 
     dL / d log lengthscale_d = 2 sum_ij T_ij (z_id - z_jd)^2.
+
+A linear map A of the inputs replaces the length scales in :class:`~dsmgp.gp.leaf_kernels.MetricKernel`. With ``z = A' x`` and the
+symmetric S that has T below its diagonal,
+
+    dL / dA = -2 sum_i x_i h_i',    h_i = sum_j S_ij (z_i - z_j).
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ __all__ = [
     "exp",
     "fill_lower",
     "pull_back",
+    "pull_back_map",
     "slope_factor",
 ]
 
@@ -169,17 +175,29 @@ def fill_lower(kind, scale, Z, K, first, slopes, spare):
 
 
 @njit(fastmath=REORDERED, nogil=True, cache=True)
-def pull_back(Z, inverse, slopes, alpha, weight, spare, out):
-    """Sums over pairs of ``(weight alpha alpha' - inverse) * slope * (z_i - z_j)^2``, by dimension."""
+def pull_back(Z, inverse, slopes, alpha, weight, spare, H, out):
+    """Sums of ``(weight alpha alpha' - inverse) * slope * (z_i - z_j)^2`` over pairs, by dimension.
+
+    If H (dims, points) has entries, it gets the sums of ``... * (z_i - z_j)`` over j instead, by dimension and point.
+    """
     d, n = Z.shape
     assign(out[:d], 0.0)
+    for k in range(len(H)):
+        assign(H[k], 0.0)
     at = 0
     for i in range(n):
         slope, row, weighted = slopes[at : at + i], inverse[i], weight * alpha[i]
         at += i
         for j in range(i):
             spare[j] = slope[j] * (weighted * alpha[j] - row[j])
-        k = 0
+        for k in range(len(H)):
+            x0, Z0, h, s0 = Z[k, i], Z[k], H[k], 0.0
+            for j in range(i):
+                a = spare[j] * (x0 - Z0[j])
+                h[j] -= a
+                s0 += a
+            h[i] = s0
+        k = len(H)
         while k + 4 <= d:
             x0, x1, x2, x3 = Z[k, i], Z[k + 1, i], Z[k + 2, i], Z[k + 3, i]
             Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
@@ -203,3 +221,17 @@ def pull_back(Z, inverse, slopes, alpha, weight, spare, out):
                 s0 += spare[j] * (a * a)
             out[k] += s0
             k += 1
+
+
+@njit(fastmath=REORDERED, nogil=True, cache=True)
+def pull_back_map(X, rows, H, factor, spare, out):
+    """Write ``factor * sum_i x_i h_i'``, (inputs, dims), row by row into a vector."""
+    d, n = H.shape
+    for c in range(X.shape[1]):
+        for i in range(n):
+            spare[i] = X[rows[i], c]
+        for k in range(d):
+            h, total = H[k], 0.0
+            for i in range(n):
+                total += spare[i] * h[i]
+            out[c * d + k] = factor * total

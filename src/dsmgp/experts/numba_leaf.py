@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
-"""The algebra of one leaf GP with a stationary ARD kernel, in compiled code. Needs numba.
+"""The algebra of one leaf GP with a stationary kernel, in compiled code. Needs numba.
 
 Covariances come from :mod:`dsmgp.experts.numba_kernels`, LAPACK from :mod:`dsmgp.linalg.lapack_numba`. Everything is
 written into memory that is passed in; of a leaf's matrix only the lower triangle is computed. Arguments that recur:
@@ -12,14 +12,18 @@ written into memory that is passed in; of a leaf's matrix only the lower triangl
     All rows, the first row at each distinct input ("point") of the leaf, and the inputs of the kernel.
 ``members``, ``starts``
     Row numbers of the leaf, and where among ``members`` those of each point start (:mod:`dsmgp.experts.points`).
+``at_scale``
+    Where the output scale stands among the parameters.
+``rank``
+    Columns of the linear map A of the inputs (:class:`~dsmgp.gp.leaf_kernels.MetricKernel`); zero of a kernel with length scales.
 ``parameters``
-    Length scales, output scale, parameters of the mean, noise variance.
+    Length scales, or the entries of A row by row; output scale, parameters of the mean, noise variance.
 ``known_noise``
     Noise variances of all rows in addition to the leaf's own, or empty.
 ``nugget``
     Noise variance of the average of the rows at each point.
 ``Z``
-    Inputs of the leaf divided by the length scales, (dims, rows).
+    Inputs of the leaf divided by the length scales, or mapped by A, (dims, rows).
 ``spare``
     Memory for two rows of the matrix.
 """
@@ -39,8 +43,6 @@ from dsmgp.experts.numba_kernels import (
     covariances,
     distances,
     fill_lower,
-    pull_back,
-    slope_factor,
 )
 from dsmgp.linalg.jitter import JITTER_RANGE
 from dsmgp.linalg.lapack_numba import factorise, invert_factor, solve, solve_rows, square
@@ -52,7 +54,10 @@ __all__ = [
     "fill_covariance",
     "gradient",
     "inverse_diagonal",
+    "n_scaled",
     "predict_leaf",
+    "scale_at",
+    "scale_inputs",
 ]
 
 MEANS = {"zero": 0, "constant": 1, "linear": 2}
@@ -61,23 +66,48 @@ LOWEST_JITTER, HIGHEST_JITTER = JITTER_RANGE["float64"]
 
 
 @njit(nogil=True, cache=True)
-def _prior_mean(mean_kind, d, x, parameters):
-    """Prior mean at one row; ``d`` is the number of length scales."""
+def n_scaled(columns, rank):
+    """Number of scaled inputs."""
+    return rank if rank > 0 else len(columns)
+
+
+@njit(nogil=True, cache=True)
+def scale_at(columns, rank):
+    """Where the output scale stands among the parameters."""
+    return len(columns) * max(rank, 1)
+
+
+@njit(nogil=True, cache=True)
+def _prior_mean(mean_kind, at_scale, x, parameters):
+    """Prior mean at one row; its weights follow the output scale."""
     if mean_kind == 0:
         return 0.0
     mean = parameters[-2]
     if mean_kind == 2:
         for k in range(len(x)):
-            mean += x[k] * parameters[d + 1 + k]
+            mean += x[k] * parameters[at_scale + 1 + k]
     return mean
 
 
 @njit(nogil=True, cache=True, error_model="numpy")  # a length scale of zero gives NaN
-def _scale_inputs(X, rows, columns, parameters, Z):
+def _scale_row(row, columns, rank, parameters, Z, i):
+    """Write the scaled inputs of a row into column i of Z."""
+    if rank > 0:
+        for k in range(rank):
+            total = 0.0
+            for c in range(len(columns)):
+                total += row[c] * parameters[c * rank + k]
+            Z[k, i] = total
+    else:
+        for k in range(len(columns)):
+            Z[k, i] = row[columns[k]] / parameters[k]
+
+
+@njit(nogil=True, cache=True)
+def scale_inputs(X, rows, columns, rank, parameters, Z):
     """Write the scaled inputs of a leaf into Z."""
-    for k in range(len(columns)):
-        for i in range(len(rows)):
-            Z[k, i] = X[rows[i], columns[k]] / parameters[k]
+    for i in range(len(rows)):
+        _scale_row(X[rows[i]], columns, rank, parameters, Z, i)
 
 
 @njit(nogil=True, cache=True)
@@ -106,21 +136,19 @@ def _average(y, known_noise, noise, members, starts, averages, nugget):
 
 @njit(nogil=True, cache=True)
 def condition_leaf(
-    at, kind, mean_kind, X, y, known_noise, rows, members, starts, columns, parameters, Z, K, slopes, averages, nugget,
+    at, kind, mean_kind, X, y, known_noise, rows, members, starts, at_scale, parameters, Z, K, slopes, averages, nugget,
     residual, alpha, spare
 ):  # fmt: skip
-    """Factorise the covariance matrix of a leaf in K, and solve for its observations.
+    """Factorise the covariance matrix of a leaf with scaled inputs Z in K, and solve for its observations.
 
     Returns the jitter, NaN where even the highest one was not enough. ``slopes`` get the derivatives of the kernel, unless
     empty; ``averages`` the observations at the points, ``residual`` and ``alpha`` these less the prior mean, and
     ``K^-1`` times that.
     """
-    d, n = Z.shape
-    scale, noise = parameters[d], parameters[-1]
-    _scale_inputs(X, rows, columns, parameters, Z)
+    n, scale, noise = len(rows), parameters[at_scale], parameters[-1]
     _average(y, known_noise, noise, members, starts, averages, nugget)
     for i in range(n):
-        residual[i] = averages[i] - _prior_mean(mean_kind, d, X[rows[i]], parameters)
+        residual[i] = averages[i] - _prior_mean(mean_kind, at_scale, X[rows[i]], parameters)
     copy(residual, alpha)
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
@@ -136,14 +164,14 @@ def condition_leaf(
 
 
 @njit(nogil=True, cache=True)
-def fill_covariance(kind, X, known_noise, rows, columns, parameters, K, first, memory):
+def fill_covariance(kind, X, known_noise, rows, columns, rank, parameters, K, first, memory):
     """Write the covariance of y into the lower triangle of K, from row ``first`` on."""
-    d, n = len(columns), len(rows)
+    d, n, scale = n_scaled(columns, rank), len(rows), parameters[scale_at(columns, rank)]
     Z = memory[: d * n].reshape(d, n)
-    _scale_inputs(X, rows, columns, parameters, Z)
-    fill_lower(kind, parameters[d], Z, K, first, memory[:0], memory[d * n :])
+    scale_inputs(X, rows, columns, rank, parameters, Z)
+    fill_lower(kind, scale, Z, K, first, memory[:0], memory[d * n :])
     for i in range(first, n):
-        K[i, i] = parameters[d] + _noise_of(known_noise, parameters[-1], rows[i])
+        K[i, i] = scale + _noise_of(known_noise, parameters[-1], rows[i])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -176,14 +204,15 @@ def evidence(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def gradient(
-    at, kind, mean_kind, X, y, known_noise, rows, members, starts, parameters, Z, K, slopes, averages, nugget, residual,
-    alpha, spare, jitter, weight, out
+    at, mean_kind, X, y, known_noise, rows, members, starts, at_scale, parameters, K, averages, nugget, residual, alpha,
+    jitter, weight, out
 ):  # fmt: skip
-    """Write the gradient of the log evidence by the parameters; K holds the factor, and is overwritten by the inverse.
+    """Write the gradient of the log evidence by the parameters from the output scale on.
 
-    ``weight`` is that of :func:`evidence`. With ``W = weight alpha alpha' - K^-1`` (R&W eq. 5.9).
+    K holds the factor, and is overwritten by the inverse; ``weight`` is that of :func:`evidence`. With
+    ``W = weight alpha alpha' - K^-1`` (R&W eq. 5.9).
     """
-    d, n = Z.shape
+    n = len(rows)
     invert_factor(at, K)
     square(at, K)
     squares, tr_W_noise, by_noise = 0.0, 0.0, 0.0
@@ -198,18 +227,15 @@ def gradient(
                 y, known_noise, parameters[-1], members, starts[i], starts[i + 1], averages[i], nugget[i], w,
                 weight * alpha[i], weight,
             )  # fmt: skip
-    pull_back(Z, K, slopes, alpha, weight, spare, out)
-    for k in range(d):
-        out[k] *= 2.0 * slope_factor(kind) / parameters[k]
     # tr(W (K + noise)) is weight residual' alpha - n, which saves a pass over the matrix.
-    out[d] = 0.5 * (weight * squares - n - tr_W_noise) / parameters[d]
+    out[at_scale] = 0.5 * (weight * squares - n - tr_W_noise) / parameters[at_scale]
     if mean_kind > 0:
-        assign(out[d + 1 : -1], 0.0)
+        assign(out[at_scale + 1 : -1], 0.0)
         for i in range(n):
             out[-2] += weight * alpha[i]
             if mean_kind == 2:
                 for k in range(X.shape[1]):
-                    out[d + 1 + k] += weight * alpha[i] * X[rows[i], k]
+                    out[at_scale + 1 + k] += weight * alpha[i] * X[rows[i], k]
     out[-1] = 0.5 * by_noise
 
 
@@ -253,7 +279,7 @@ def _dot(a, b, n):
 
 @njit(nogil=True, cache=True)
 def predict_leaf(
-    at, kind, mean_kind, X, rows, columns, parameters, alpha, L, stride, tests, means, variances, memory,
+    at, kind, mean_kind, X, rows, columns, rank, parameters, alpha, L, stride, tests, means, variances, memory,
     tile,
 ):  # fmt: skip
     """Predict mean of f at test rows, and its variance unless that array is empty (R&W algorithm 2.1).
@@ -261,25 +287,25 @@ def predict_leaf(
     ``L`` is the address of the factor, ``stride`` the number of elements from row to row; ``tile`` test rows are
     predicted at a time.
     """
-    d, n = len(columns), len(rows)
+    d, n, at_scale = n_scaled(columns, rank), len(rows), scale_at(columns, rank)
+    scale = parameters[at_scale]
     for t in range(len(tests)):
-        means[t] = _prior_mean(mean_kind, d, tests[t], parameters)
-    assign(variances, parameters[d])
+        means[t] = _prior_mean(mean_kind, at_scale, tests[t], parameters)
+    assign(variances, scale)
     if not n:
         return
     Z, spare = memory[: d * n].reshape(d, n), memory[d * n : (d + 2) * n]
     cross = memory[(d + 2) * n : (d + 2 + tile) * n].reshape(tile, n)
     x = np.empty(d)
-    _scale_inputs(X, rows, columns, parameters, Z)
+    scale_inputs(X, rows, columns, rank, parameters, Z)
     for first in range(0, len(tests), tile):
         m = min(tile, len(tests) - first)
         for t in range(m):
-            for k in range(d):
-                x[k] = tests[first + t, columns[k]] / parameters[k]
+            _scale_row(tests[first + t], columns, rank, parameters, x.reshape(d, 1), 0)
             distances(Z, x, n, spare)
-            covariances(kind, parameters[d], spare, n, cross[t], spare[n:])
+            covariances(kind, scale, spare, n, cross[t], spare[n:])
             means[first + t] += _dot(cross[t], alpha, n)
         if len(variances):
             solve_rows(at, L, stride, cross, m)
             for t in range(m):
-                variances[first + t] = max(parameters[d] - _dot(cross[t], cross[t], n), 0.0)
+                variances[first + t] = max(scale - _dot(cross[t], cross[t], n), 0.0)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
-"""Leaf GPs with a stationary ARD kernel, many in one compiled call: evidence, gradient, conditioning, prediction.
+"""Leaf GPs with a stationary kernel, many in one compiled call: evidence, gradient, conditioning, prediction.
 
 Needs numba. A call works through its leaves (:mod:`dsmgp.experts.numba_leaf`) without the interpreter, so calls on several
 threads run in parallel; each thread keeps the memory it works in. float64 only, and only the kernels in :data:`KINDS`.
@@ -16,7 +16,14 @@ from numba import njit
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import cache_numbers
-from dsmgp.experts.numba_kernels import KINDS, assign, copy
+from dsmgp.experts.numba_kernels import (
+    KINDS,
+    assign,
+    copy,
+    pull_back,
+    pull_back_map,
+    slope_factor,
+)
 from dsmgp.experts.numba_leaf import (
     MEANS,
     condition_leaf,
@@ -24,7 +31,10 @@ from dsmgp.experts.numba_leaf import (
     fill_covariance,
     gradient,
     inverse_diagonal,
+    n_scaled,
     predict_leaf,
+    scale_at,
+    scale_inputs,
 )
 from dsmgp.linalg import lapack
 
@@ -44,17 +54,17 @@ TILE_ROWS = 256
 MOST_HELD = 2**23
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, error_model="numpy")
 def _evaluate_leaves(
-    at, kind, mean_kind, scale_rows, X, y, known_noise, rows, ends, members, starts, columns, kernel_parameters, memory,
-    log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
+    at, kind, mean_kind, scale_rows, X, y, known_noise, rows, ends, members, starts, columns, rank, kernel_parameters,
+    memory, log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
 ):  # fmt: skip
     """Evaluate leaf after leaf.
 
     Written are log evidence, ``residual' alpha`` and jitter of each leaf, alpha (rows), and of the others those that are
     not empty: gradients (leaves, parameters), the diagonal of ``K^-1`` (rows), factors (elements).
     """
-    d, place = len(columns), 0
+    d, at_scale, place = n_scaled(columns, rank), scale_at(columns, rank), 0
     for leaf in range(len(ends) - 1):
         first, last = ends[leaf], ends[leaf + 1]
         leaf_rows, n = rows[first:last], last - first
@@ -74,8 +84,9 @@ def _evaluate_leaves(
         leaf_starts = starts[first : last + 1]
         leaf_members = members[leaf_starts[0] : leaf_starts[-1]]
         leaf_starts = leaf_starts - leaf_starts[0]
+        scale_inputs(X, leaf_rows, columns, rank, parameters, Z)
         jitters[leaf] = jitter = condition_leaf(
-            at, kind, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, columns, parameters, Z, K,
+            at, kind, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, Z, K,
             slopes, averages, nugget, residual, alpha, spare,
         )  # fmt: skip
         if math.isnan(jitter):
@@ -96,23 +107,33 @@ def _evaluate_leaves(
         if len(diagonals):
             inverse_diagonal(at, K, diagonals[first:last])
         if len(gradients):
+            by_parameter = gradients[leaf]
+            H = memory[c + 6 * n : c + (6 + rank) * n].reshape(rank, n)
             gradient(
-                at, kind, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, parameters, Z, K, slopes,
-                averages, nugget, residual, alpha, spare, jitter, weight, gradients[leaf],
+                at, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, K, averages,
+                nugget, residual, alpha, jitter, weight, by_parameter,
             )  # fmt: skip
+            # Called from here, since numba compiles what a function calls once more with it, at every level of calls.
+            pull_back(Z, K, slopes, alpha, weight, spare, H, by_parameter)
+            factor = 2.0 * slope_factor(kind)
+            if rank > 0:
+                pull_back_map(X, leaf_rows, H, -factor, spare, by_parameter)
+            else:
+                for k in range(d):
+                    by_parameter[k] *= factor / parameters[k]
 
 
 @njit(nogil=True, cache=True)
 def _predict_leaves(
-    at, kind, mean_kind, X, rows, ends, columns, kernel_parameters, alpha, addresses, strides, tests,
+    at, kind, mean_kind, X, rows, ends, columns, rank, kernel_parameters, alpha, addresses, strides, tests,
     test_ends, means, variances, memory, tile,
 ):  # fmt: skip
     """Predict by leaf after leaf."""
     for leaf in range(len(ends) - 1):
         a, b, first, last = ends[leaf], ends[leaf + 1], test_ends[leaf], test_ends[leaf + 1]
         predict_leaf(
-            at, kind, mean_kind, X, rows[a:b], columns, kernel_parameters[leaf if len(kernel_parameters) > 1 else 0],
-            alpha[a:b], addresses[leaf], strides[leaf], tests[first:last], means[first:last],
+            at, kind, mean_kind, X, rows[a:b], columns, rank,
+            kernel_parameters[leaf if len(kernel_parameters) > 1 else 0], alpha[a:b], addresses[leaf], strides[leaf], tests[first:last], means[first:last],
             variances[first:last] if len(variances) else variances, memory, tile,
         )  # fmt: skip
 
@@ -151,7 +172,9 @@ class Leaves:
     starts : ndarray of shape (n_points + 1,)
         Point k has ``members[starts[k]:starts[k + 1]]``.
     columns : ndarray of int
-        Inputs that the kernel depends on.
+        Inputs that the kernel depends on; all of them, where it maps them.
+    rank : int
+        Columns of the linear map of the inputs, as in :class:`~dsmgp.gp.leaf_kernels.MetricKernel`; zero of a kernel with length scales.
     kind, mean_kind : str
         Kernel and mean, as in :class:`~dsmgp.gp.leaf_kernels.StationaryKernel`.
     known_noise : ndarray of shape (n_rows,), or empty
@@ -165,6 +188,7 @@ class Leaves:
     members: Index
     starts: Index
     columns: Index
+    rank: int
     kind: str
     mean_kind: str
     known_noise: Array
@@ -173,6 +197,11 @@ class Leaves:
     def codes(self) -> tuple[int, int]:
         """Codes of kernel and mean."""
         return KINDS[self.kind], MEANS[self.mean_kind]
+
+    @property
+    def n_scaled(self) -> int:
+        """Number of scaled inputs of the kernel."""
+        return self.rank or len(self.columns)
 
     @property
     def largest(self) -> int:
@@ -242,8 +271,9 @@ def condition(
     scale_rows : float
         If positive, the scale of each leaf is integrated out: see :func:`~dsmgp.experts.numba_leaf.evidence`.
     """
-    n, d, sizes = leaves.largest, len(leaves.columns), np.diff(leaves.ends)
-    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + (d + 6) * n
+    n, sizes = leaves.largest, np.diff(leaves.ends)
+    vectors = leaves.n_scaled + 6 + leaves.rank
+    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + vectors * n
     log_evidence, squares, jitter = np.empty((3, len(leaves)))
     gradients = np.empty((0, 0)) if gradients is None else gradients
     alphas = np.empty(len(leaves.rows))
@@ -251,17 +281,18 @@ def condition(
     elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
     _evaluate_leaves(
         lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known_noise, leaves.rows,
-        leaves.ends, leaves.members, leaves.starts, leaves.columns, np.atleast_2d(kernel_parameters), _memory.take(size),
-        log_evidence, squares, jitter, gradients, alphas, diagonals, elements,
+        leaves.ends, leaves.members, leaves.starts, leaves.columns, leaves.rank, np.atleast_2d(kernel_parameters),
+        _memory.take(size), log_evidence, squares, jitter, gradients, alphas, diagonals, elements,
     )  # fmt: skip
     return ConditionedLeaves(log_evidence, squares, jitter, alphas, elements, diagonals)
 
 
 def fill(leaf: Leaves, parameters: Array, K: Array, first: int) -> None:
     """Write the covariance of y at the rows of a single leaf into the lower triangle of K, from row ``first`` on."""
-    memory = _memory.take((len(leaf.columns) + 2) * len(leaf.rows))
+    memory = _memory.take((leaf.n_scaled + 2) * len(leaf.rows))
     fill_covariance(
-        leaf.codes[0], leaf.X, leaf.known_noise, leaf.rows, leaf.columns, parameters, K, first, memory
+        leaf.codes[0], leaf.X, leaf.known_noise, leaf.rows, leaf.columns, leaf.rank,
+        parameters, K, first, memory,
     )  # fmt: skip
 
 
@@ -296,7 +327,7 @@ def predict(
     addresses, strides = (none, none) if factors is None else factors
     _predict_leaves(
         lapack.addresses(), *leaves.codes, leaves.X, leaves.rows, leaves.ends, leaves.columns,
-        np.atleast_2d(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends, means,
-        variances, _memory.take((len(leaves.columns) + 2 + tile) * n), tile,
+        leaves.rank, np.atleast_2d(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends,
+        means, variances, _memory.take((leaves.n_scaled + 2 + tile) * n), tile,
     )  # fmt: skip
     return means, variances

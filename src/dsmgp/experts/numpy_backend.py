@@ -25,7 +25,7 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.factor_cache import Packed
 from dsmgp.experts.points import LeafPoints, Observations
-from dsmgp.gp.leaf_kernels import BoundLeafKernel, LeafKernel, Pullback, StationaryKernel, SumKernel
+from dsmgp.gp.leaf_kernels import CLOSED_FORM, BoundLeafKernel, LeafKernel, Pullback
 from dsmgp.linalg.jitter import jitter_ladder
 
 __all__ = ["NumpyBackend"]
@@ -109,7 +109,7 @@ class NumpyBackend:
     def supports(kernels: Sequence[Sequence[LeafKernel]]) -> bool:
         """Whether these kernels have a closed form."""
         different = {kernel for of_output in kernels for kernel in of_output}
-        return all(isinstance(kernel, (StationaryKernel, SumKernel)) for kernel in different)
+        return all(isinstance(kernel, CLOSED_FORM) for kernel in different)
 
     def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> NumpyBackend:
         return copy.copy(self)  # kernels come with every call, bound to their parameters

@@ -15,7 +15,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.optimize import TOLERANCE, Objective, SearchResult, maximise_evidence
-from dsmgp.gp.leaf_kernels import StationaryKernel
+from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.gp.process import Family
 from dsmgp.tree.nodes import Node
 
@@ -113,7 +113,8 @@ def loo_posterior(gps: LeafGPs, family: Family) -> LeafPosterior:
 
 def is_stationary(family: Family) -> bool:
     """Return whether all outputs of a family have stationary kernels in closed form."""
-    return all(isinstance(kernel, StationaryKernel) for kernel in family.leaf_kernels)
+    stationary = (StationaryKernel, MetricKernel)
+    return all(isinstance(kernel, stationary) for kernel in family.leaf_kernels)
 
 
 def length_scales(family: Family, unit: Array) -> Array:

@@ -32,7 +32,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.gp.autograd import AutogradKernel, Modules, one_at_a_time, to_tensor
 from dsmgp.gp.gpytorch_kernels import gpytorch_kernel, gpytorch_mean
 from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel
-from dsmgp.gp.named_process import NamedProcess, ParameterBlock, build_named_process
+from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock, build_named_process
 from dsmgp.linalg.threads import Threads, uninterrupted
 
 __all__ = [
@@ -325,14 +325,14 @@ def gpytorch_modules(process: NamedProcess | GPyTorchProcess) -> Modules:
     periodic = [term.base_kernel for term in scaled if isinstance(term.base_kernel, PeriodicKernel)]
     for base, period in zip(periodic, blocks.get("period_length", []), strict=True):
         _register_prior(base, "period_length", period)
-    mean = gpytorch_mean(process.leaf_kernel.mean_kind, len(process.leaf_kernel.terms[0].columns))
+    mean = gpytorch_mean(process.leaf_kernel.mean_kind, process.kernel.n_dims)
     modules = Modules(mean, kernel, _likelihood(process.blocks[-1], process.noise)).double()
     modules.set_theta(to_tensor(process.theta))
     return modules
 
 
 def _register_prior(module: gpytorch.Module, name: str, block: ParameterBlock) -> None:
-    if block.prior is not None:
+    if isinstance(block.prior, LogNormal):
         loc = to_tensor(np.broadcast_to(block.prior.loc, block.size))
         prior = gpytorch.priors.LogNormalPrior(loc, torch.full_like(loc, block.prior.scale))
         # Named functions: those that GPyTorch makes for a prior given to a constructor cannot be pickled.

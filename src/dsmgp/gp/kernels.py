@@ -23,7 +23,15 @@ from scipy.spatial.distance import cdist
 
 from dsmgp._util.arrays import Array
 
-__all__ = ["NAMED_KERNELS", "STATIONARY", "Kernel", "KernelTerm", "Term", "kernel_parts"]
+__all__ = [
+    "NAMED_KERNELS",
+    "STATIONARY",
+    "Kernel",
+    "KernelTerm",
+    "Term",
+    "kernel_parts",
+    "weighted_differences",
+]
 
 # Computes -dk/dr2, which covariances do not need.
 Slope = Callable[[], Array]
@@ -208,6 +216,22 @@ def _weighted_squares(G: Array, Z: Array, smooth: bool) -> Array:
         np.subtract.outer(z, z, out=square)
         np.square(square, out=square)
         sums[d] = np.vdot(G, square)
+    return sums
+
+
+def weighted_differences(G: Array, Z: Array, smooth: bool) -> Array:
+    """Return ``sum_j G_ij (z_i - z_j)`` for every row i, (rows, dims).
+
+    One matrix product, unless that would cancel: G of a kernel that is not ``smooth`` is large where rows almost coincide.
+    """
+    Z = Z - np.median(Z, axis=0)
+    if smooth and np.square(Z).sum(axis=1).max(initial=0.0) < HARMLESS_NORM:
+        return np.asarray(G.sum(axis=1)[:, None] * Z - G @ Z)
+    sums, difference = np.empty_like(Z), np.empty_like(G)
+    for d, z in enumerate(Z.T):
+        np.subtract.outer(z, z, out=difference)
+        difference *= G
+        sums[:, d] = difference.sum(axis=1)
     return sums
 
 

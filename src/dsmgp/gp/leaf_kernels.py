@@ -8,20 +8,25 @@ predictions and every kernel that has no compiled form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.kernels import Term
+from dsmgp.gp.kernels import STATIONARY, Term, weighted_differences
 
 __all__ = [
+    "CLOSED_FORM",
     "MEANS",
     "BoundKernel",
     "BoundLeafKernel",
+    "BoundMetricKernel",
     "LeafKernel",
+    "MetricKernel",
     "Pullback",
     "StationaryKernel",
     "SumKernel",
@@ -100,6 +105,38 @@ class StationaryKernel:
 
 
 @dataclass(frozen=True)
+class MetricKernel:
+    """A scaled stationary kernel of ``A' x``, a linear map of all inputs, with a named mean.
+
+    With a diagonal A it is the :class:`StationaryKernel` with the length scales ``1 / diag(A)``. Only ``A A'`` matters: the kernel is
+    the same for ``A Q`` with any orthogonal Q. The mean is a function of x, not of its image.
+
+    The kernel parameters are: the entries of A row by row, output scale, parameters of the mean, noise variance.
+
+    Attributes
+    ----------
+    kind : {"rbf", "matern12", "matern32", "matern52"}
+    n_inputs, rank : int
+        Rows and columns of A.
+    mean_kind : {"zero", "constant", "linear"}
+    """
+
+    kind: str
+    n_inputs: int
+    rank: int
+    mean_kind: str
+    batched = True
+
+    @property
+    def output_scales(self) -> list[int]:
+        """Where the output scale stands among the kernel parameters."""
+        return [self.n_inputs * self.rank]
+
+    def at(self, kernel_parameters: Array) -> BoundMetricKernel:
+        return BoundMetricKernel(self, kernel_parameters)
+
+
+@dataclass(frozen=True)
 class SumKernel:
     """A sum of scaled kernels, or a single one that is not stationary ARD, with a named mean.
 
@@ -119,6 +156,10 @@ class SumKernel:
 
     def at(self, kernel_parameters: Array) -> BoundKernel:
         return BoundKernel(self.terms, self.mean_kind, kernel_parameters)
+
+
+#: Leaf kernels in closed form: their last kernel parameter is the noise variance.
+CLOSED_FORM = (StationaryKernel, MetricKernel, SumKernel)
 
 
 class BoundKernel:
@@ -172,3 +213,47 @@ class BoundKernel:
         if self.mean_kind == "constant":
             return mean_gradient.sum(keepdims=True)
         return np.append(mean_gradient @ X, mean_gradient.sum())
+
+
+class BoundMetricKernel(BoundKernel):
+    """A :class:`MetricKernel` at its hyperparameters: the isotropic kernel of ``z = A' x``.
+
+    For ``W = 2 dL/dK`` and ``G = W * outputscale * (-dk/dr2)``, which is symmetric,
+
+        dL / dA = -sum_ij G_ij (x_i - x_j) (z_i - z_j)' = -2 sum_i x_i h_i',    h_i = sum_j G_ij (z_i - z_j).
+
+    Parameters
+    ----------
+    kernel : MetricKernel
+    kernel_parameters : ndarray of shape (n_parameters,)
+    """
+
+    def __init__(self, kernel: MetricKernel, kernel_parameters: Array) -> None:
+        entries, after = np.split(np.asarray(kernel_parameters), kernel.output_scales)
+        isotropic = Term(kernel.kind, tuple(range(kernel.rank)))
+        super().__init__(
+            (isotropic,), kernel.mean_kind, np.concatenate([np.ones(kernel.rank), after])
+        )
+        self.kind, self.outputscale = kernel.kind, float(after[0])
+        self.metric = entries.reshape(kernel.n_inputs, kernel.rank)
+
+    def cross(self, A: Array, B: Array) -> Array:
+        # Large inputs would take digits from the products.
+        centre = np.median(B, axis=0) if len(B) else 0.0
+        return super().cross((A - centre) @ self.metric, (B - centre) @ self.metric)
+
+    def covariance(self, X: Array) -> tuple[Array, Pullback]:
+        centred = X - np.median(X, axis=0)
+        Z = centred @ self.metric
+        k, slope = STATIONARY[self.kind](cdist(Z, Z, "sqeuclidean"), math.nan)
+
+        def pullback(W: Array, mean_gradient: Array, tr_W: float) -> Array:
+            G = slope()
+            G *= W
+            by_image = weighted_differences(G, Z, self.kind != "matern12")
+            by_metric = (-2.0 * self.outputscale) * (centred.T @ by_image)
+            by_scale = [0.5 * np.vdot(W, k)]
+            by_mean = self._by_mean(X, mean_gradient)
+            return np.concatenate([by_metric.reshape(-1), by_scale, by_mean, [0.5 * tr_W]])
+
+        return self.outputscale * k, pullback

@@ -14,9 +14,22 @@ from scipy.special import expit
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.gp.kernels import STATIONARY, Kernel, Term, kernel_parts
-from dsmgp.gp.leaf_kernels import StationaryKernel, SumKernel
+from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel, SumKernel
 
-__all__ = ["LogNormal", "NamedProcess", "ParameterBlock", "build_named_process", "leaf_kernel"]
+__all__ = [
+    "LogNormal",
+    "NamedProcess",
+    "Normal",
+    "ParameterBlock",
+    "build_named_process",
+    "leaf_kernel",
+    "metric_directions",
+    "metric_process",
+    "principal_directions",
+]
+
+# Kernels that a linear map of the inputs can be learned for.
+METRIC_KINDS = ("rbf", "matern12", "matern32", "matern52")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,27 +41,35 @@ class LogNormal:
 
 
 @dataclass(frozen=True, eq=False)
+class Normal:
+    """A normal prior with mean ``loc`` and standard deviation ``scale``, entry by entry."""
+
+    loc: Array
+    scale: Array
+
+
+@dataclass(frozen=True, eq=False)
 class ParameterBlock:
     """Hyperparameters of one name, next to each other in theta.
 
     Attributes
     ----------
     name : str
-        "mean", "outputscale", "lengthscale", "alpha", "period_length" or "noise".
+        "mean", "outputscale", "lengthscale", "metric", "alpha", "period_length" or "noise".
     size : int
     transform : {"exp", "softplus", "identity"}
         From theta to the value, to which ``lower`` is added.
     lower : float
         Least value.
-    prior : LogNormal, optional
-        Of the value; only with transform "exp".
+    prior : LogNormal or Normal, optional
+        Of the value: log-normal only with transform "exp", normal only with transform "identity".
     """
 
     name: str
     size: int
     transform: str = "exp"
     lower: float = 0.0
-    prior: LogNormal | None = None
+    prior: LogNormal | Normal | None = None
 
     def to_theta(self, value: ArrayLike) -> Array:
         """Return the entries of theta at which the parameters have these values."""
@@ -66,13 +87,13 @@ class NamedProcess:
 
     Attributes
     ----------
-    leaf_kernel : StationaryKernel or SumKernel
+    leaf_kernel : StationaryKernel, MetricKernel or SumKernel
     blocks : tuple of ParameterBlock
-        In the order of theta: those of the mean, of each term (output scale, length scales, shape or periods), and the noise.
+        In the order of theta: those of the mean, of each term (output scale, length scales or metric, shape or periods), and the noise.
     theta : ndarray of shape (n_parameters,)
     """
 
-    leaf_kernel: StationaryKernel | SumKernel
+    leaf_kernel: StationaryKernel | MetricKernel | SumKernel
     blocks: tuple[ParameterBlock, ...]
     theta: Array
 
@@ -91,6 +112,8 @@ class NamedProcess:
 
     @property
     def kernel(self) -> Kernel:
+        if isinstance(self.leaf_kernel, MetricKernel):
+            raise ValueError("a metric has no length scales: see metric_directions")
         return Kernel.of(self.leaf_kernel.terms, self.kernel_parameters())
 
     def with_theta(self, theta: Array) -> NamedProcess:
@@ -114,9 +137,10 @@ class NamedProcess:
         has = np.isfinite(scale)
         t, gradient = theta[..., has], np.zeros_like(theta)
         away = (t - loc[has]) / scale[has]
-        # The density of the value exp(t), not of t itself.
-        density = -0.5 * np.square(away) - np.log(scale[has]) - 0.5 * LOG_2PI - t
-        gradient[..., has] = -away / scale[has] - 1.0
+        # The density of the value exp(t) of a log-normal, not of t itself.
+        log_normal = self._layout[0][has]
+        density = -0.5 * np.square(away) - np.log(scale[has]) - 0.5 * LOG_2PI - log_normal * t
+        gradient[..., has] = -away / scale[has] - log_normal
         return density.sum(axis=-1), gradient
 
     def has_prior(self, columns: Index) -> bool:
@@ -161,12 +185,11 @@ class NamedProcess:
         places = [np.arange(a, b) for a, b in pairwise(starts)]
         n_mean = sum(block.name == "mean" for block in self.blocks)
         mean, rest, noise = places[:n_mean], places[n_mean:-1], places[-1]
-        of_terms = []
-        for term in self.leaf_kernel.terms:
-            scale, lengthscale, *extra = rest[: 3 if term.n_extra else 2]
-            rest = rest[3 if term.n_extra else 2 :]
-            of_terms += [lengthscale, scale, *extra]
-        return np.concatenate([*of_terms, *mean, noise])
+        # Theta has the output scale of a term before its length scales, the kernel parameters have it after them.
+        for k, block in enumerate(self.blocks[n_mean:-1]):
+            if block.name == "outputscale":
+                rest[k], rest[k + 1] = rest[k + 1], rest[k]
+        return np.concatenate([*rest, *mean, noise])
 
     @cached_property
     def _priors(self) -> tuple[Array, Array]:
@@ -210,6 +233,93 @@ def leaf_kernel(terms: tuple[Term, ...], mean: str) -> StationaryKernel | SumKer
     if len(terms) == 1 and terms[0].kind in STATIONARY:
         return StationaryKernel(terms[0].kind, terms[0].columns, mean)
     return SumKernel(terms, mean)
+
+
+def metric_process(process: NamedProcess, rank: int) -> NamedProcess:
+    """Return a process that has a linear map A of the inputs in place of length scales, at the same covariance.
+
+    The map starts at ``diag(1 / lengthscale)``, of which the ``rank`` most relevant columns are kept; with all of them the covariance is
+    the same. Output scale, mean and noise keep values and priors. The entries of A are unbounded and have a normal prior around
+    zero, about as wide as the prior of the length scales allows.
+
+    Parameters
+    ----------
+    process : NamedProcess
+        With a stationary ARD kernel of all inputs.
+    rank : int
+        Columns of A, from one to the number of inputs.
+
+    Examples
+    --------
+    >>> from dsmgp.gp.process import build_process
+    >>> process = metric_process(build_process("rbf", "zero", 0.1, n_dims=3), rank=2)
+    >>> process.leaf_kernel
+    MetricKernel(kind='rbf', n_inputs=3, rank=2, mean_kind='zero')
+    >>> metric_directions(process).shape
+    (3, 2)
+    """
+    kernel = process.leaf_kernel
+    if not isinstance(kernel, StationaryKernel) or kernel.kind not in METRIC_KINDS:
+        raise ValueError(f"expected one kernel of {', '.join(METRIC_KINDS)}, got {kernel!r}")
+    n_inputs = len(kernel.columns)
+    if kernel.columns != tuple(range(n_inputs)):
+        raise ValueError(f"expected a kernel of all inputs, got one of the inputs {kernel.columns}")
+    if not 1 <= rank <= n_inputs:
+        raise ValueError(f"expected rank between 1 and the {n_inputs} inputs, got {rank}")
+    relevance = 1.0 / process.kernel_parameters()[:n_inputs]
+    kept = np.sort(np.argsort(-relevance, kind="stable")[:rank])
+    start = np.zeros((n_inputs, rank))
+    start[kept, np.arange(rank)] = relevance[kept]
+    blocks: list[ParameterBlock] = []
+    theta: list[Array] = []
+    ends = np.cumsum([block.size for block in process.blocks])[:-1]
+    for block, values in zip(process.blocks, np.split(process.theta, ends), strict=True):
+        if block.name == "lengthscale":
+            prior = _prior_of_metric(block, rank)
+            blocks.append(ParameterBlock("metric", start.size, "identity", prior=prior))
+            theta.append(start.reshape(-1))
+        else:
+            blocks.append(block)
+            theta.append(values)
+    metric = MetricKernel(kernel.kind, n_inputs, rank, kernel.mean_kind)
+    return NamedProcess(metric, tuple(blocks), np.concatenate(theta))
+
+
+def _prior_of_metric(lengthscale: ParameterBlock, rank: int) -> Normal | None:
+    """Return a prior for the entries of A: their scale is the inverse of a length scale one standard deviation below the median."""
+    prior = lengthscale.prior
+    if not isinstance(prior, LogNormal):
+        return None
+    rates = np.exp(prior.scale - np.broadcast_to(prior.loc, lengthscale.size))
+    return Normal(np.zeros(len(rates) * rank), np.repeat(rates, rank))
+
+
+def metric_directions(process: NamedProcess) -> Array:
+    """Return the principal directions of a learned linear map of the inputs, from the most important on, (n_inputs, rank).
+
+    The kernel cannot tell them from the map itself: see :func:`principal_directions`.
+
+    Parameters
+    ----------
+    process : NamedProcess
+        With a :class:`~dsmgp.gp.leaf_kernels.MetricKernel`.
+    """
+    kernel = process.leaf_kernel
+    if not isinstance(kernel, MetricKernel):
+        raise ValueError(f"expected a process of metric_process, got one with {kernel!r}")
+    entries = process.kernel_parameters()[: kernel.n_inputs * kernel.rank]
+    return principal_directions(entries.reshape(kernel.n_inputs, kernel.rank))
+
+
+def principal_directions(A: Array) -> Array:
+    """Return a matrix of the same ``A A'`` whose columns are orthogonal and in order of length.
+
+    These are the left singular vectors times the singular values. The lengths are inverse length scales along the directions.
+    """
+    U, S, _ = np.linalg.svd(A, full_matrices=False)
+    # The sign of a singular vector is arbitrary: make its largest entry positive.
+    largest = U[np.abs(U).argmax(axis=0), np.arange(U.shape[1])]
+    return np.asarray(U * (S * np.where(largest < 0.0, -1.0, 1.0)))
 
 
 def _kernel_blocks(
