@@ -8,7 +8,10 @@ With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, e
 
     dL / d log lengthscale_d = sum_ij G_ij (z_id - z_jd)^2 = 2 sum_i g_i z_id^2 - 2 sum_i z_id (G Z)_id,
 
-which is one matrix product for all dimensions.
+which is one matrix product for all dimensions. A linear map A of the inputs in place of length scales has ``z = A' x`` and, with
+``h_i = g_i z_i - (G Z)_i``,
+
+    dL / dA = -2 sum_i x_i h_i'.
 
 Shapes: (leaves, rows, dims) for inputs, (leaves, rows, rows) for matrices, (leaves, parameters) for gradients.
 """
@@ -23,9 +26,16 @@ import torch
 from torch import Tensor
 
 from dsmgp.gp.kernels import Term
-from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel, SumKernel
+from dsmgp.gp.leaf_kernels import LeafKernel, MetricKernel, StationaryKernel, SumKernel
 
-__all__ = ["BatchPullback", "BoundStationaryKernel", "BoundSumKernel", "bind", "distance"]
+__all__ = [
+    "BatchPullback",
+    "BoundMetricKernel",
+    "BoundStationaryKernel",
+    "BoundSumKernel",
+    "bind",
+    "distance",
+]
 
 #: Takes ``W = 2 dL/dK`` (which it may overwrite), ``dL/dmean``, ``tr(W K)`` for K without noise, and ``tr W``; returns
 #: the gradient by the kernel parameters, (leaves, parameters).
@@ -99,6 +109,8 @@ def bind(kernel: LeafKernel, kernel_parameters: Tensor) -> Any:
             )
     if isinstance(kernel, StationaryKernel):
         return BoundStationaryKernel(kernel, parameters)
+    if isinstance(kernel, MetricKernel):
+        return BoundMetricKernel(kernel, parameters)
     if isinstance(kernel, SumKernel):
         return BoundSumKernel(kernel, parameters)
     return kernel.bind(kernel_parameters)  # type: ignore[attr-defined]
@@ -116,8 +128,8 @@ class BoundStationaryKernel:
 
     def __init__(self, kernel: StationaryKernel, kernel_parameters: Tensor) -> None:
         n, has_shape = len(kernel.columns), kernel.kind == "rq"
-        self.kernel = kernel
-        self.kernel_parameters = kernel_parameters
+        self.kernel: StationaryKernel | MetricKernel = kernel
+        self.columns, self.kernel_parameters = kernel.columns, kernel_parameters
         self.lengthscale = kernel_parameters[:, :n]  # (leaves, dims)
         self.outputscale = kernel_parameters[:, n]  # (leaves,)
         # (leaves, 1, 1), to meet matrices (leaves, rows, rows)
@@ -170,8 +182,7 @@ class BoundStationaryKernel:
             leaf, i, j = pairs
             off_diagonal = i != j
             pairs = (leaf[off_diagonal], i[off_diagonal], j[off_diagonal])
-            differences = _squared_differences(z, z, pairs)
-            r2[pairs] = differences.sum(-1)
+            r2[pairs] = _squared_differences(z, z, pairs).sum(-1)
         r2_kept = r2.clone() if kind == "rq" else None
         K, slope = _KERNELS[kind](r2, self.outputscale[:, None, None], self.shape)
         if kind == "rq":
@@ -185,19 +196,27 @@ class BoundStationaryKernel:
             after += [*_mean_gradients(self.kernel.mean_kind, X, mean_gradient), 0.5 * tr_W]
             G = W.mul_(slope())
             G.diagonal(dim1=-2, dim2=-1).zero_()
-            by_log = z.new_zeros(len(z), z.shape[-1])
-            if pairs is not None and pairs[0].numel():
-                # Their slope is steep and their distance small: sum pair by pair, where the general form would
-                # subtract two large numbers.
-                by_log.index_add_(0, pairs[0], G[pairs].unsqueeze(-1) * differences)
-                G[pairs] = 0.0
-            g = G.sum(-1, keepdim=True)
-            by_log += 2.0 * (g * z * z - z * torch.matmul(G, z)).sum(-2)
-            return torch.cat(
-                [by_log / self.lengthscale, *(part.reshape(len(z), -1) for part in after)], -1
-            )
+            by_scaling = self._by_scaling(X, z, G, pairs)
+            return torch.cat([by_scaling, *(part.reshape(len(z), -1) for part in after)], -1)
 
         return K, pullback
+
+    def _by_scaling(
+        self, X: Tensor, z: Tensor, G: Tensor, pairs: tuple[Tensor, ...] | None
+    ) -> Tensor:
+        """Gradient by the length scales, (leaves, dims); G is overwritten.
+
+        Close ``pairs`` have a steep slope and a small distance: they are summed pair by pair, where the general form would subtract
+        two large numbers.
+        """
+        by_log = z.new_zeros(len(z), z.shape[-1])
+        if pairs is not None and pairs[0].numel():
+            squares = _squared_differences(z, z, pairs)
+            by_log.index_add_(0, pairs[0], G[pairs].unsqueeze(-1) * squares)
+            G[pairs] = 0.0
+        g = G.sum(-1, keepdim=True)
+        by_log += 2.0 * (g * z * z - z * torch.matmul(G, z)).sum(-2)
+        return by_log / self.lengthscale
 
     def _shape_gradient(self, W: Tensor, K: Tensor, r2: Tensor) -> Tensor:
         """Gradient by the shape of the rational quadratic kernel, (leaves,)."""
@@ -209,8 +228,45 @@ class BoundStationaryKernel:
         return (X[..., self._columns(X)] - centre) / self.lengthscale.unsqueeze(-2)
 
     def _columns(self, X: Tensor) -> slice | list[int]:
-        every = self.kernel.columns == tuple(range(X.shape[-1]))
-        return slice(None) if every else list(self.kernel.columns)
+        every = self.columns == tuple(range(X.shape[-1]))
+        return slice(None) if every else list(self.columns)
+
+
+class BoundMetricKernel(BoundStationaryKernel):
+    """A kernel of a linear map of the inputs at its hyperparameters.
+
+    Parameters
+    ----------
+    kernel : MetricKernel
+    kernel_parameters : Tensor of shape (leaves, parameters)
+        Or with one row for all leaves.
+    """
+
+    def __init__(self, kernel: MetricKernel, kernel_parameters: Tensor) -> None:
+        (n,) = kernel.output_scales
+        self.kernel, self.columns = kernel, tuple(range(kernel.n_inputs))
+        self.kernel_parameters, self.shape = kernel_parameters, None
+        # (leaves, inputs, dims)
+        self.metric = kernel_parameters[:, :n].unflatten(-1, (kernel.n_inputs, kernel.rank))
+        self.outputscale = kernel_parameters[:, n]  # (leaves,)
+        self.mean_parameters = kernel_parameters[:, n + 1 : -1]
+        self.noise = kernel_parameters[:, -1]  # (leaves,)
+
+    def _by_scaling(
+        self, X: Tensor, z: Tensor, G: Tensor, pairs: tuple[Tensor, ...] | None
+    ) -> Tensor:
+        """Gradient by the entries of the map, (leaves, entries); close pairs are summed one by one here, too."""
+        by_image = torch.zeros_like(z)
+        if pairs is not None and pairs[0].numel():
+            leaf, i, j = pairs
+            difference = z[leaf, i] - z[leaf, j]
+            by_image.index_put_((leaf, i), G[pairs].unsqueeze(-1) * difference, accumulate=True)
+            G[pairs] = 0.0
+        by_image += G.sum(-1, keepdim=True) * z - torch.matmul(G, z)
+        return torch.matmul((X - _centre(X)).mT, by_image).mul_(-2.0).flatten(-2)
+
+    def _scaled(self, X: Tensor, centre: Tensor) -> Tensor:
+        return torch.matmul(X - centre, self.metric)
 
 
 class BoundSumKernel:
