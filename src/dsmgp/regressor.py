@@ -44,6 +44,7 @@ from dsmgp.fitting.learning import FitContext
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.fitting.training_data import InMemoryRows, TrainingData
 from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
+from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
@@ -119,6 +120,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Further searches from random starts; the best is kept.
     standardize : bool, default=True
         Whether inputs and outputs are standardised internally.
+    input_warp : {"auto", "rank", "both"} or None, default="auto"
+        Increasing transformations of the inputs, column by column, in which trees cut and kernels measure distances. ``"rank"``: normal
+        scores of the ranks, by a smooth spline that is linear beyond the training data. ``"both"``: every column as it is and
+        warped, side by side. ``"auto"`` tries both, drops what does not matter, and keeps a warp if its leave-one-out gain is
+        clear; with fewer than 500 rows, weights that are not gated, a kernel or mean of your own, or a structure other than
+        ``"balanced"`` it is None.
+    metric : {"auto", "diagonal", "full"}, default="auto"
+        ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the evidence; trees then
+        cut along its directions. ``"auto"`` learns one and keeps it if its leave-one-out gain is clear, under the same
+        conditions as ``input_warp``.
     device : str, default="auto"
         ``"cpu"``, or a GPU by torch's name for it (``dsmgp[torch]``); ``"auto"`` is the GPU if there is one.
     dtype : {"float64", "float32"}, default="float64"
@@ -141,7 +152,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     tree_ : Sum, Product or Leaf
-        The structure, in the units of X. Leaves list the positions of their training rows.
+        The structure, in the units of X; with a full metric in those of ``coordinates_(X)``, along whose directions trees
+        cut. Leaves list the positions of their training rows.
+    coordinates_ : Coordinates or None
+        The map from inputs to the coordinates that trees cut and kernels compare, if inputs were warped or a metric was
+        learned.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
     kernel_, noise_ : Kernel and float
@@ -213,6 +228,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         max_iter: int | None = None,
         n_restarts: int = 0,
         standardize: bool = True,
+        input_warp: str | None = "auto",
+        metric: str = "auto",
         device: str = "auto",
         dtype: str = "float64",
         memory_limit: int | str | None = None,
@@ -237,6 +254,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.n_restarts = n_restarts
         self.standardize = standardize
+        self.input_warp = input_warp
+        self.metric = metric
         self.device = device
         self.dtype = dtype
         self.memory_limit = memory_limit
@@ -865,7 +884,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def tree_(self) -> Node:
-        return self.state_.tree
+        return self.state_.user_tree
+
+    @property
+    def coordinates_(self) -> Coordinates | None:
+        return self.state_.model.inputs.coordinates
 
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:

@@ -18,6 +18,10 @@ from dsmgp.mixture.fitted_model import FittedModel
 
 __all__ = ["summarise"]
 
+# Directions of a metric, inputs of a direction, and names in a list, that are shown at most; inputs with a smaller share of a
+# direction than this are left out.
+MOST_DIRECTIONS, MOST_LOADINGS, MOST_NAMES, LEAST_LOADING = 5, 5, 8, 0.15
+
 
 def summarise(state: FittedState) -> str:
     """Return the text of :meth:`DSMGPRegressor.summary`; all leaves must be conditioned on the present rows."""
@@ -40,10 +44,10 @@ def summarise(state: FittedState) -> str:
         ranked = sorted(state.search.kernel_scores.items(), key=lambda item: item[1])
         scores = ", ".join(f"{name} {score:.4g}" for name, score in ranked)
         lines.append(f"kernels tried   {scores}{description.kernel_score}")
-    lines += description.kernel_notes
+    lines += [*_coordinate_lines(state), *description.kernel_notes]
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {components[output]}"
-        lines += ["", f"kernel{title}", *_kernel_lines(model, process, output, schema.input_names)]
+        lines += ["", f"kernel{title}", *_kernel_lines(state, process, output)]
     if rotated:
         lines += _component_lines(model.outputs, outputs)
     return "\n".join(lines)
@@ -66,10 +70,58 @@ def _component_lines(scaling: OutputScaling, outputs: Sequence[str]) -> list[str
     ]
 
 
-def _kernel_lines(
-    model: FittedModel, process: Process, output: int, names: Sequence[str]
-) -> list[str]:
+def _coordinate_lines(state: FittedState) -> list[str]:
+    """Describe warps and metric of the inputs, and what the choice of coordinates gained."""
+    coordinates, names = state.model.inputs.coordinates, state.schema.input_names
+    lines = []
+    if coordinates is not None:
+        warped = [
+            names[column]
+            for column, warp in zip(coordinates.columns, coordinates.warps, strict=True)
+            if warp is not None
+        ]
+        if warped:
+            lines.append(f"input warp      normal scores of {_listed(warped)}")
+        if coordinates.metric is not None:
+            lines.append("metric          trees cut along, and kernels measure distances along:")
+            lines += _direction_lines(state)
+    if state.search.gains:
+        gains = (f"{step} {gain:.3g}" for step, gain in state.search.gains.items())
+        lines.append(f"gains           {', '.join(gains)} (nats per row, leave-one-out)")
+    return lines
+
+
+def _direction_lines(state: FittedState) -> list[str]:
+    """Describe the directions of a metric, the most relevant first, by the inputs that move together in each."""
+    inputs = state.model.inputs
+    coordinates = inputs.coordinates
+    assert coordinates is not None
+    assert coordinates.metric is not None
+    names = coordinates.names(state.schema.input_names)
+    spread = coordinates.features(state.rows.X).std(axis=0)
+    loadings = coordinates.metric * spread[:, None] / inputs.scale  # per standard deviations
+    order = np.arange(coordinates.n_coordinates)
+    leaf_kernel = state.model.processes[0].leaf_kernel
+    if isinstance(leaf_kernel, StationaryKernel):
+        order = np.argsort(state.model.processes[0].kernel_parameters()[: len(order)])
+    lines = []
+    for place, k in enumerate(order[:MOST_DIRECTIONS].tolist()):
+        most = np.argsort(-np.abs(loadings[:, k]))[:MOST_LOADINGS]
+        most = most[np.abs(loadings[most, k]) > LEAST_LOADING * np.abs(loadings[most[0], k])]
+        terms = " ".join(f"{loadings[j, k]:+.2f} {names[j]}" for j in most.tolist())
+        lines.append(f"  direction {place + 1:<5} {terms}")
+    return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join names, the first few of many."""
+    shown = ", ".join(dict.fromkeys(names[:MOST_NAMES]))
+    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+
+
+def _kernel_lines(state: FittedState, process: Process, output: int) -> list[str]:
     """List the hyperparameters of one GP; those of a rotated component are in its own units."""
+    model, names = state.model, state.schema.input_names
     unit = model.outputs.loading[output, output] if model.outputs.diagonal else 1.0
     noise = f"  noise           std {math.sqrt(process.noise) * abs(unit):.4g}"
     leaf_kernel = process.leaf_kernel
@@ -81,18 +133,36 @@ def _kernel_lines(
         f"  {leaf_kernel.kind}, {_mean_in_words(model, kernel_parameters, leaf_kernel, unit, names)}",
         f"  signal          std {math.sqrt(kernel_parameters[n]) * abs(unit):.4g}",
         noise,
-        f"  {'input':<24} {'length-scale':>14} {'relevance':>10}",
+        f"  {'input':<24} {'length scale':>14} {'relevance':>10}",
     ]
     if leaf_kernel.kind == "rq":
         lines.insert(1, f"  shape           alpha {kernel_parameters[n + 1]:.4g}")
-    relevance = 1.0 / kernel_parameters[:n]  # per standard deviation of the input
+    columns, scales, relevance = _length_scales(state, leaf_kernel, kernel_parameters[:n])
     for k in np.argsort(-relevance):
-        column = leaf_kernel.columns[k]
         with np.errstate(over="ignore", invalid="ignore"):  # inputs of any range have a summary
-            scale = kernel_parameters[k] * model.inputs.scale[column]
             share = relevance[k] / relevance.max()
-        lines.append(f"  {names[column]!s:<24.24} {scale:>14.4g} {share:>10.3f}")
+        lines.append(f"  {names[columns[k]]!s:<24.24} {scales[k]:>14.4g} {share:>10.3f}")
     return lines
+
+
+def _length_scales(
+    state: FittedState, leaf_kernel: StationaryKernel, lengthscale: Array
+) -> tuple[Sequence[int], Array, Array]:
+    """Return inputs, their length scales in the user's units, and their relevance per standard deviation.
+
+    Where inputs are warped or mapped, length scales are those at the median of the training rows.
+    """
+    inputs, columns = state.model.inputs, list(leaf_kernel.columns)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if inputs.coordinates is None:
+            return columns, lengthscale * inputs.scale[columns], 1.0 / lengthscale
+        rates = np.zeros(inputs.n_coordinates)
+        rates[columns] = 1.0 / (lengthscale * inputs.scale[columns])
+        coordinates, X = inputs.coordinates, state.rows.X
+        at_median = coordinates.slopes(np.median(X, axis=0))
+        spread = coordinates.features(X).std(axis=0)
+        scales = 1.0 / coordinates.input_rates(rates, at_median)
+        return range(coordinates.n_inputs), scales, coordinates.input_rates(rates, spread)
 
 
 def _mean_in_words(
@@ -110,6 +180,8 @@ def _mean_in_words(
         return "zero mean"
     if leaf_kernel.mean_kind == "constant":
         return f"constant mean {parameters[0]:.4g} above the average"
+    if model.inputs.coordinates is not None:
+        return "linear mean in the coordinates"
     slopes = parameters[:-1] / model.inputs.scale
     named = ", ".join(f"{s:+.3g} per {name}" for s, name in zip(slopes, names, strict=True))
     return f"linear mean ({named})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -169,18 +169,24 @@ class RowStream:
             Y.append(batch.Y[rows])
         return np.concatenate(X), np.concatenate(Y)
 
-    def inside(self, regions: Sequence[Leaf]) -> tuple[Array, Array, list[Index]]:
-        """Return inputs and outputs of the rows in the regions of some leaves, and for each leaf which of them it holds."""
+    def inside(
+        self, regions: Sequence[Leaf], to_coordinates: Callable[[Array], Array]
+    ) -> tuple[Array, Array, list[Index]]:
+        """Return inputs and outputs of the rows in the regions of some leaves, and for each leaf which of them it holds.
+
+        Regions are boxes of the coordinates that ``to_coordinates`` computes from inputs.
+        """
         lower = np.stack([leaf.region.lower for leaf in regions])
         upper = np.stack([leaf.region.upper for leaf in regions])
         X: list[list[Array]] = [[] for _ in regions]
         Y: list[list[Array]] = [[] for _ in regions]
         for batch in self.batches():
+            U = to_coordinates(batch.X)
             for k in range(len(regions)):
                 rows = np.arange(len(batch.X))
                 for dimension in np.flatnonzero(np.isfinite(lower[k]) | np.isfinite(upper[k])):
-                    x = batch.X[rows, dimension]
-                    rows = rows[(x >= lower[k, dimension]) & (x < upper[k, dimension])]
+                    u = U[rows, dimension]
+                    rows = rows[(u >= lower[k, dimension]) & (u < upper[k, dimension])]
                 X[k].append(batch.X[rows])
                 Y[k].append(batch.Y[rows])
         sizes = [sum(len(part) for part in parts) for parts in X]

@@ -30,6 +30,8 @@ __all__ = ["LEAF_MATRICES", "FitConfig", "check_parameters"]
 STRUCTURES = ("balanced", "paper", "changepoint")
 OBJECTIVES = ("surrogate", "full")
 DTYPES = ("float64", "float32")
+INPUT_WARPS = ("auto", "rank", "both")
+METRICS = ("auto", "diagonal", "full")
 # Names of GPUs, where torch is not there to tell.
 GPU = r"(cuda|mps|xpu)(:\d+)?"
 #: Matrices of a leaf that are held at the same time.
@@ -57,6 +59,9 @@ class FitConfig:
     max_iter: int | None = None
     n_restarts: int = 0
     standardize: bool = True
+    input_warp: str | None = "auto"
+    metric: str = "auto"
+    output_warp: str | None = None
     device: str = "cpu"
     dtype: str = "float64"
     memory_limit: int | None = None
@@ -118,6 +123,8 @@ def check_parameters(estimator: Any) -> FitConfig:
         max_iter=check_count("max_iter", estimator.max_iter, 1, True),
         n_restarts=check_count("n_restarts", estimator.n_restarts, 0),
         standardize=bool(estimator.standardize),
+        input_warp=estimator.input_warp,
+        metric=estimator.metric,
         device=executor.leaf_device(_device(estimator.device)),
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
@@ -141,6 +148,7 @@ def _check_choices(estimator: Any) -> None:
         value = getattr(estimator, name)
         if value not in valid:
             raise ValueError(f"expected {name} to be {' or '.join(map(str, valid))}, got {value!r}")
+    _check_coordinates(estimator)
     check_choice("dtype", estimator.dtype, DTYPES)
     if estimator.dtype == "float32":
         require_torch("dtype='float32'")
@@ -155,6 +163,21 @@ def _check_choices(estimator: Any) -> None:
     else:
         named = ("auto", *NAMED_KERNELS)
         check_choice("kernel", estimator.kernel, named, "or a sum of them, or a gpytorch kernel")
+
+
+def _check_coordinates(estimator: Any) -> None:
+    """Check the parameters that change the coordinates of the inputs."""
+    if estimator.input_warp is not None:
+        check_choice("input_warp", estimator.input_warp, INPUT_WARPS, "or None")
+    check_choice("metric", estimator.metric, METRICS)
+    asked = [f"input_warp={estimator.input_warp!r}"] * (estimator.input_warp in INPUT_WARPS[1:])
+    asked += ["metric='full'"] * (estimator.metric == "full")
+    if asked and estimator.structure not in ("balanced", "paper"):
+        raise ValueError(
+            f"{asked[0]} needs structure='balanced' or 'paper': other structures cut the inputs as they are"
+        )
+    if estimator.metric == "full" and estimator.optimizer is None:
+        raise ValueError("metric='full' is learned: it needs an optimizer, got None")
 
 
 def _leaf_sizes(estimator: Any) -> list[int] | None:

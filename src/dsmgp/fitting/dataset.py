@@ -136,28 +136,31 @@ class ParquetRows:
     def n_rows(self) -> int:
         return self.stream.n_rows
 
+    def with_data(self, data: TrainingData) -> ParquetRows:
+        return replace(self, data=data)
+
     def rows_of(
         self, leaves: Sequence[Leaf], outputs: OutputScaling
     ) -> tuple[TrainingData, list[Leaf]]:
         if len(self.data.X) == self.n_rows:
             return self.data.with_outputs(outputs), list(leaves)
-        X, Y, rows = self.stream.inside(leaves)
+        X, Y, rows = self.stream.inside(leaves, self.data.inputs.to_coordinates)
         filled = [Leaf(leaf.region, inside) for leaf, inside in zip(leaves, rows, strict=True)]
         data = replace(self.data, X=X, Y=Y, labels=equal_rows(X), outputs=outputs)
         return data, [leaf for leaf in filled if leaf.n_rows]
 
     def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
         config, memory = self.config, 0.5 * self.config.memory
-        n_dims, n_outputs = self.data.n_dims, self.data.n_outputs
+        n_inputs, n_outputs = self.data.X.shape[1], self.data.n_outputs
         in_sample = np.array([leaf.n_rows for leaf in leaves(tree.tree)])
         expected = in_sample * (self.n_rows / len(self.data.X))
         pool = config.executor.worker_pool(memory, config.device)
         room = pool.memory_of_shard(memory) / SHARDS_HELD
-        firsts = first_leaves_of_shards(expected, n_dims, n_outputs, room, pool.n_shards)
+        firsts = first_leaves_of_shards(expected, n_inputs, n_outputs, room, pool.n_shards)
         router = Router(tree.tree)
-        with RowWriter(self.folder, firsts, n_dims, n_outputs) as spill:
+        with RowWriter(self.folder, firsts, n_inputs, n_outputs) as spill:
             for batch in self.stream.batches():
-                leaf, row = router.route(batch.X).pairs
+                leaf, row = router.route(self.data.inputs.to_coordinates(batch.X)).pairs
                 spill.add(leaf, row, batch.X, batch.Y)
         store = spill.store
         check_leaf_memory(int(store.sizes.max()), config)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsmgp.fitting.coordinates import choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import FitContext, learn_family
 from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
@@ -46,7 +47,7 @@ CLOSE_SCORES = 0.05
 RANDOM_TOLERANCE = 1e-5
 # Approximate shares of the time that the stages of a fit take, for progress reports.
 SHARES = {
-    "outputs": (0.0, 0.1), "kernels": (0.1, 0.4), "learning": (0.4, 0.55), "growing": (0.55, 0.7),
+    "coordinates": (0.0, 0.25), "outputs": (0.25, 0.3), "kernels": (0.3, 0.45), "learning": (0.45, 0.55), "growing": (0.55, 0.7),
     "full": (0.6, 0.7), "conditioning": (0.7, 0.95), "gating": (0.95, 1.0),
 }  # fmt: skip
 
@@ -64,12 +65,18 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     """Fit a deep structured mixture to the rows of a source, in memory or on disk."""
     config = context.config
     assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
-    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.X)
+    with span(*SHARES["coordinates"], "choosing coordinates"):
+        choice = choose_coordinates(rows, context)
+    if choice.coordinates is not None or choice.output_warps is not None:
+        data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
+        rows = rows.with_data(data)
+    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
     learned = _learn(rows, given, context)
     with span(*SHARES["growing"], "growing the tree"):
         tree, large_searches = grow_tree(rows, given, learned, context)
     searches = learned.searches + large_searches
-    n_evaluations = learned.n_trial_evaluations + sum(each.n_evaluations for each in searches)
+    n_evaluations = choice.n_evaluations + learned.n_trial_evaluations
+    n_evaluations += sum(each.n_evaluations for each in searches)
     gps = None
     if config.optimizer is not None and config.objective == "full":
         with span(*SHARES["full"], "learning on the whole tree"):
@@ -94,7 +101,9 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
             scales=np.ones((len(tree.family), rows.data.n_outputs)),
         )
         model, scores = weigh(ungated, config.local_scale, loo_sample)
-    search = SearchRecord(tuple(searches), learned.kernel_scores or None, n_evaluations)
+    search = SearchRecord(
+        tuple(searches), learned.kernel_scores or None, n_evaluations, choice.gains or None
+    )
     return FitResult(model, search, scores)
 
 

@@ -72,11 +72,14 @@ class SearchRecord:
         Scores of the kernels that ``kernel="auto"`` tried.
     n_evaluations : int
         Evaluations of the log evidence and its gradient, trials included.
+    gains : dict of str to float, or None
+        What each step of :func:`dsmgp.fitting.coordinates.choose_coordinates` gained.
     """
 
     results: tuple[SearchResult, ...]
     kernel_scores: dict[str, float] | None
     n_evaluations: int
+    gains: dict[str, float] | None = None
 
 
 def evidence_objective(

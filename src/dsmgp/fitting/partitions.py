@@ -182,7 +182,7 @@ def _grow_leaves(
 def _grow_paper(sum_children: int, rows: RowSource, context: FitContext) -> Node:
     config = context.config
     return grow_paper(
-        rows.data.X,
+        rows.data.U,
         leaf_size=config.leaf_sizes[0] if config.leaf_sizes else PAPER_SIZE,
         sum_children=sum_children,
         product_children=config.product_children,

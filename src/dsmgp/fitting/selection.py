@@ -26,6 +26,7 @@ __all__ = [
     "KernelRanking",
     "choose_outputs",
     "kernel_score",
+    "loo_predictions",
     "outputs_score",
     "rank_kernels",
 ]
@@ -187,7 +188,7 @@ def kernel_score(posterior: LeafPosterior) -> float:
         error = np.maximum(error, np.finfo(np.float64).tiny)  # a constant output has no error
         return float(-predicted.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
 
-    predictions, y, known_noise = _loo_predictions(posterior, None)
+    predictions, y, known_noise = loo_predictions(posterior, None)
     trust = None
     if known_noise is not None:  # errors that are mostly known noise say little about a kernel
         usual = np.median(predictions[0].var - known_noise, axis=0)
@@ -201,12 +202,12 @@ def outputs_score(posterior: LeafPosterior, outputs: OutputScaling) -> float:
     The sum of the joint negative log density and those of the marginals. The joint one alone rewards whatever makes correlated
     outputs independent, however much worse each of them is then predicted.
     """
-    (predicted, _), z, _ = _loo_predictions(posterior, outputs)
+    (predicted, _), z, _ = loo_predictions(posterior, outputs)
     y = outputs.mean_to_user(z)
     return float(-predicted.joint_logpdf(y).mean() - predicted.logpdf(y).sum(axis=1).mean())
 
 
-def _loo_predictions(
+def loo_predictions(
     posterior: LeafPosterior, outputs: OutputScaling | None
 ) -> tuple[tuple[Mixture, Mixture], Array, Array | None]:
     """Predict every row of disjoint leaves from the leaf's other rows.

@@ -17,7 +17,7 @@ from dsmgp.fitting.fit import FitResult
 from dsmgp.fitting.optimize import SearchRecord
 from dsmgp.mixture.fitted_model import FittedModel
 from dsmgp.mixture.model import Model
-from dsmgp.tree.nodes import Node, Sum, leaves, nodes
+from dsmgp.tree.nodes import Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
 __all__ = ["FittedState", "TrainingRows"]
@@ -167,13 +167,28 @@ class FittedState:
         """The tree whose leaves list the present training rows; after online updates rows are routed again."""
         if self.scores is not None:
             return self.model.tree
-        return place(self.model.tree, self.rows.X, replace_rows=True)
+        return place(
+            self.model.tree, self.model.inputs.to_coordinates(self.rows.X), replace_rows=True
+        )
+
+    @cached_property
+    def user_tree(self) -> Node:
+        """:attr:`tree` with its splits in the user's units; in coordinates if a metric makes its regions oblique."""
+        coordinates = self.model.inputs.coordinates
+        if coordinates is None or coordinates.metric is not None:
+            return self.tree
+        columns = coordinates.columns.tolist()
+        return map_splits(
+            self.tree,
+            coordinates.n_inputs,
+            lambda k, splits: (columns[k], coordinates.to_input(k, np.array(splits)).tolist()),
+        )
 
     @property
     def posterior_weights(self) -> dict[Sum, Array]:
-        """Posterior probabilities of the children of each sum node of :attr:`tree`."""
+        """Posterior probabilities of the children of each sum node of :attr:`user_tree`."""
         log_weights = self.model.posterior.log_weights
-        pairs = zip(nodes(self.tree), nodes(self.model.tree), strict=True)
+        pairs = zip(nodes(self.user_tree), nodes(self.model.tree), strict=True)
         return {
             new: np.exp(log_weights[old])
             for new, old in pairs

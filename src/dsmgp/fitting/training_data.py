@@ -19,7 +19,9 @@ from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import rows_of_leaves
 from dsmgp.experts.points import LeafPoints, equal_rows
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
+from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.leaf_kernels import LeafKernel
+from dsmgp.gp.output_warp import OutputWarp
 from dsmgp.gp.periods import dominant_periods
 from dsmgp.gp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
@@ -43,7 +45,7 @@ class TrainingData:
 
     Attributes
     ----------
-    X : ndarray of shape (n_rows, n_dims)
+    X : ndarray of shape (n_rows, n_inputs)
     Y : ndarray of shape (n_rows, n_outputs)
     noise : ndarray of shape (n_rows, n_outputs) or None
         Known noise variances, which add to the noise that is learned.
@@ -75,22 +77,45 @@ class TrainingData:
             config.dtype,
         )
 
+    def rescaled(
+        self,
+        coordinates: Coordinates | None,
+        warps: Sequence[OutputWarp | None] | None,
+        config: FitConfig,
+    ) -> TrainingData:
+        """Return the same rows in other coordinates, with other output warps."""
+        return replace(
+            self,
+            inputs=InputScaling.of(self.X, config.standardize, coordinates),
+            outputs=OutputScaling.of(self.Y, config.standardize, warps),
+        )
+
     def with_outputs(self, outputs: OutputScaling) -> TrainingData:
         """Return the same rows under another output scaling."""
         return self if outputs is self.outputs else replace(self, outputs=outputs)
 
+    def with_inputs(self, inputs: InputScaling) -> TrainingData:
+        """Return the same rows under another input scaling."""
+        return self if inputs is self.inputs else replace(self, inputs=inputs)
+
     @property
     def n_dims(self) -> int:
-        return int(self.X.shape[1])
+        """Number of coordinates."""
+        return self.inputs.n_coordinates
 
     @property
     def n_outputs(self) -> int:
         return int(self.Y.shape[1])
 
     @cached_property
+    def U(self) -> Array:
+        """Coordinates of the inputs, in which trees are grown, (n_rows, n_dims)."""
+        return self.inputs.to_coordinates(self.X)
+
+    @cached_property
     def scaled_X(self) -> Array:
         """Inputs as the leaf GPs see them, (n_rows, n_dims)."""
-        return check_in_range(self.inputs.to_experts(self.X), "X", self.dtype == "float32")
+        return check_in_range(self.inputs.scaled(self.U), "X", self.dtype == "float32")
 
     @cached_property
     def scaled_Y(self) -> Array:
@@ -104,13 +129,13 @@ class TrainingData:
 
     @cached_property
     def columns(self) -> Columns:
-        """Inputs in the user's units, ranked, as trees grow on them."""
-        return Columns(self.X)
+        """Coordinates, ranked, as trees grow on them."""
+        return Columns(self.U)
 
     @cached_property
     def input_spread(self) -> Array:
         """Standard deviation of each input as the leaf GPs see it, (n_dims,)."""
-        return InputScaling.of(self.inputs.to_experts(self.X), True).scale
+        return InputScaling.of(self.inputs.scaled(self.U), True).scale
 
 
 def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
@@ -122,7 +147,7 @@ def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
         variance = check_variance(float(np.square(scale).sum() / data.n_outputs), single)
     periods = None
     if isinstance(kernel, str) and "periodic" in kernel:
-        Z, y = data.inputs.to_experts(data.X), data.outputs.to_experts(data.Y)[:, 0]
+        Z, y = data.inputs.scaled(data.U), data.outputs.to_experts(data.Y)[:, 0]
         periods = dominant_periods(Z, y)
     process = build_process(
         kernel,
@@ -194,6 +219,9 @@ class RowSource(Protocol):
     def labels(self) -> Index | None:
         """Labels of duplicate inputs among all rows; None where the leaf GPs of :meth:`set_up` know them."""
 
+    def with_data(self, data: TrainingData) -> RowSource:
+        """Return the same source with other scaling, of the same rows."""
+
     def rows_of(
         self, leaves: Sequence[Leaf], outputs: OutputScaling
     ) -> tuple[TrainingData, list[Leaf]]:
@@ -217,6 +245,9 @@ class InMemoryRows:
     @property
     def labels(self) -> Index:
         return self.data.labels
+
+    def with_data(self, data: TrainingData) -> InMemoryRows:
+        return replace(self, data=data)
 
     def rows_of(
         self, leaves: Sequence[Leaf], outputs: OutputScaling

@@ -119,7 +119,8 @@ def review(
 ) -> tuple[FittedState, int]:
     """Cut outgrown leaves and fit scales and gate again; return the number of leaves that were cut, too."""
     unit = length_scales(state.model.families[0], state.model.inputs.scale)
-    tree, origin = _cut_outgrown(state.tree, state.rows.X, state.partition_sizes, unit)
+    U = state.model.inputs.to_coordinates(state.rows.X)
+    tree, origin = _cut_outgrown(state.tree, U, state.partition_sizes, unit)
     n_cut = len(np.unique(origin[np.flatnonzero(np.bincount(origin)[origin] > 1)]))
     reviewed = _conditioned(state, tree, origin, config, rng)
     return replace(reviewed, n_reviewed=state.n_changed), n_cut
@@ -136,7 +137,7 @@ def _updated(
     n_changed = state.n_changed + len(changed)
     updated = replace(state, rows=rows, n_changed=n_changed, scores=None)
     online = model.leaf_posterior.online(state.rows.ids)
-    routes = model.router.route(changed)
+    routes = model.router.route(model.inputs.to_coordinates(changed))
     if online.n_bytes(routes.leaf) > ONLINE_SHARE * online.memory:
         return recondition(updated)
     online = change(online, routes)
@@ -204,23 +205,23 @@ def _conditioned(
     return replace(state, model=weighed, scores=scores, partition_sizes=sizes)
 
 
-def _cut_outgrown(root: Node, X: Array, sizes: Index, unit: Array) -> tuple[Node, Index]:
+def _cut_outgrown(root: Node, U: Array, sizes: Index, unit: Array) -> tuple[Node, Index]:
     """Cut every leaf that holds too many rows; return the tree, and for each new leaf the old one it comes from."""
     parts: list[Node] = []
 
     def cut(leaf: Leaf) -> Node:
-        parts.append(_cut(leaf, X, OUTGROWN * sizes[len(parts)], unit))
+        parts.append(_cut(leaf, U, OUTGROWN * sizes[len(parts)], unit))
         return parts[-1]
 
     tree = map_leaves(root, cut)
     return tree, np.repeat(np.arange(len(parts)), [len(leaves(part)) for part in parts])
 
 
-def _cut(leaf: Leaf, X: Array, most: float, unit: Array) -> Node:
-    """Halve a leaf along the input in which its rows are spread most, until no part holds too many rows."""
+def _cut(leaf: Leaf, U: Array, most: float, unit: Array) -> Node:
+    """Halve a leaf along the coordinate in which its rows are spread most, until no part holds too many rows."""
     if leaf.n_rows <= most or leaf.rows is None:
         return leaf
-    inside = X[leaf.rows]
+    inside = U[leaf.rows]
     for dimension in np.argsort(-np.ptp(inside, axis=0) / unit, kind="stable").tolist():
         column = inside[:, dimension]
         values = np.unique(column)
@@ -233,7 +234,7 @@ def _cut(leaf: Leaf, X: Array, most: float, unit: Array) -> Node:
             split = values[middle]
         below = column < split
         halves = [
-            _cut(Leaf(region, leaf.rows[side]), X, most, unit)
+            _cut(Leaf(region, leaf.rows[side]), U, most, unit)
             for region, side in zip(
                 leaf.region.split(dimension, [split]), (below, ~below), strict=True
             )

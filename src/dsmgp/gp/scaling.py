@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp.gp.coordinates import Coordinates
 
 __all__ = ["InputScaling", "OutputScaling"]
 
@@ -27,22 +28,45 @@ def _moments(A: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class InputScaling:
-    """The leaf GPs take ``(x - centre) / scale``; both are arrays of shape (n_dims,)."""
+    """The leaf GPs take ``(u - centre) / scale``, with u the coordinates of x.
+
+    Attributes
+    ----------
+    centre, scale : ndarray of shape (n_coordinates,)
+    coordinates : Coordinates, optional
+        Warps and metric; without them the coordinates are the inputs themselves.
+    """
 
     centre: Array
     scale: Array
+    coordinates: Coordinates | None = None
 
     @classmethod
-    def of(cls, X: Array, standardize: bool) -> InputScaling:
-        """Return the scaling to zero mean and unit variance, or none."""
+    def of(
+        cls, X: Array, standardize: bool, coordinates: Coordinates | None = None
+    ) -> InputScaling:
+        """Return the scaling of coordinates to zero mean and unit variance, or none."""
+        U = X if coordinates is None else coordinates(X)
         if not standardize:
-            return cls(np.zeros(X.shape[1]), np.ones(X.shape[1]))
-        return cls(*_moments(X))
+            return cls(np.zeros(U.shape[1]), np.ones(U.shape[1]), coordinates)
+        return cls(*_moments(U), coordinates)
+
+    @property
+    def n_coordinates(self) -> int:
+        return self.centre.size
+
+    def to_coordinates(self, X: Array) -> Array:
+        """Return the coordinates of rows, which trees cut."""
+        return X if self.coordinates is None else self.coordinates(X)
+
+    def scaled(self, U: Array) -> Array:
+        """Scale coordinates for the leaf GPs."""
+        with np.errstate(over="ignore"):  # refused by validation.check_in_range
+            return np.asarray((U - self.centre) / self.scale)
 
     def to_experts(self, X: Array) -> Array:
-        """Scale inputs for the leaf GPs."""
-        with np.errstate(over="ignore"):  # refused by validation.check_in_range
-            return np.asarray((X - self.centre) / self.scale)
+        """Return the inputs of the leaf GPs."""
+        return self.scaled(self.to_coordinates(X))
 
 
 @dataclass(frozen=True)

@@ -102,14 +102,15 @@ class GatedLeaves:
     """Leaves and weights of a mixture at the rows of X: predictions of f, or with noise of y."""
 
     def __init__(self, model: Model, X: Array, include_noise: bool) -> None:
-        self.model, self.X, self.Z = model, X, model.to_experts(X)
+        self.model, self.U = model, model.inputs.to_coordinates(X)
+        self.Z = model.scaled(self.U)
         noise = model.leaf_posterior.noise
         self.noise = noise if include_noise else np.zeros_like(noise)
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}
         #: By leaf number, the gate's log weights at all rows; NaN at rows that do not reach the leaf.
         self.log_weight: dict[int, Array] = {}
         if model.gate is not None:
-            routes = model.router.route(X)
+            routes = model.router.route(self.U)
             leaf, _ = routes.pairs
             _, variance = model.leaf_posterior.predict(routes, self.Z)
             log_weight = model.log_gate(leaf, variance + noise[leaf])
@@ -121,7 +122,7 @@ class GatedLeaves:
     def joint(self) -> Joint:
         """Return the joint distribution at all rows: moments in the user's units, draws in the experts' units."""
         n_outputs = self.model.outputs.n_outputs
-        return Joint(self.X, n_outputs, self._weights, self._moments_to_user, self._draws)
+        return Joint(self.U, n_outputs, self._weights, self._moments_to_user, self._draws)
 
     def _weights(self, node: Sum, points: Index) -> Array:
         if self.model.gate is None:
@@ -138,7 +139,7 @@ class GatedLeaves:
             return self.log_weight[self.number[id(node)]][points]
         if isinstance(node, Product):
             total = np.empty(len(points))
-            for child, inside in _reached_children(node, self.X, points):
+            for child, inside in _reached_children(node, self.U, points):
                 total[inside] = self._log_weight(child, points[inside])
             return total
         return np.asarray(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
@@ -143,7 +143,16 @@ class Model:
 
     def split_posterior(self, dimension: int, values: Array) -> Splits:
         """Posterior probabilities of the splits along an input, by the gaps between its training values."""
-        return Splits.of_tree(self.tree, self.posterior.log_reach, dimension, values)
+        reach, coordinates = self.posterior.log_reach, self.inputs.coordinates
+        if coordinates is None:
+            return Splits.of_tree(self.tree, reach, dimension, values)
+        # Under a metric regions are oblique: no cut is along one input.
+        of_input = [] if coordinates.metric is not None else coordinates.columns == dimension
+        parts = [
+            Splits.of_tree(self.tree, reach, k, values, partial(coordinates.to_input, k))
+            for k in np.flatnonzero(of_input).tolist()
+        ]
+        return Splits.joined(parts) if parts else Splits(*np.empty((3, 0)))
 
     # Weights of the leaves
 
@@ -343,16 +352,17 @@ class Model:
 
     # Predictions of the leaves
 
-    def to_experts(self, X: Array) -> Array:
-        """Scale inputs as the leaf GPs see them."""
+    def scaled(self, U: Array) -> Array:
+        """Scale coordinates as the leaf GPs see them."""
         single = self.leaf_posterior.leaf_gps.dtype == "float32"
-        return check_in_range(self.inputs.to_experts(X), "X", single)
+        return check_in_range(self.inputs.scaled(U), "X", single)
 
     def _components(self, X: Array, with_variance: bool = True) -> Components:
         """Predictions of y by the leaves that the rows reach, but for those of negligible weight."""
-        routes = self._relevant(self.router.route(X))
+        U = self.inputs.to_coordinates(X)
+        routes = self._relevant(self.router.route(U))
         leaf, row = routes.pairs
-        mean, variance = self.leaf_posterior.predict(routes, self.to_experts(X), with_variance)
+        mean, variance = self.leaf_posterior.predict(routes, self.scaled(U), with_variance)
         if with_variance:
             variance += self.leaf_posterior.noise[leaf]
         return Components.of_pairs(len(X), leaf, row, mean, variance if with_variance else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,8 +84,12 @@ class Splits:
         log_reach: Mapping[Node, float],
         dimension: int,
         values: Array,
+        to_input: Callable[[Array], Array] = lambda position: position,
     ) -> Splits:
-        """Return the splits of a tree's products, each in its gap between ``values``, those of the training rows."""
+        """Return the splits of a tree's products, each in its gap between ``values``, those of the training rows.
+
+        ``to_input`` converts positions along the dimension to values of the input.
+        """
         pairs = [
             (position, log_reach[node])
             for node in nodes(tree)
@@ -93,7 +97,7 @@ class Splits:
             for position in node.splits
         ]
         table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        position, probability = table[:, 0], np.exp(table[:, 1])
+        position, probability = to_input(table[:, 0]), np.exp(table[:, 1])
         unique = np.unique(values)
         at = np.searchsorted(unique, position, side="left")  # a row at a split lies right of it
         inside = (at > 0) & (at < len(unique))

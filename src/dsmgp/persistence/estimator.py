@@ -29,6 +29,7 @@ from dsmgp.data.schema import ColumnSchema
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.optimize import SearchRecord, SearchResult
 from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.gp.coordinates import Coordinates, InputWarp
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
@@ -42,6 +43,7 @@ from dsmgp.persistence.record import (
     Entry,
     Items,
     Length,
+    Part,
     Record,
     Section,
     refused,
@@ -76,12 +78,50 @@ ROWS = Record(
     # They are 0, 1, 2, ... as long as no row was forgotten.
     values={"ids": lambda rows: None if rows.next_id == len(rows) else rows.ids},
 )
+INPUT_WARP = Record(
+    "input warp",
+    InputWarp,
+    {name: ArrayField(name, (None,)) for name in ("knots", "values", "slopes", "tails")},
+    check=lambda warp: (
+        len({len(warp.knots), len(warp.values), len(warp.slopes)}) == 1
+        and len(warp.knots) > 1
+        and all((np.diff(each) > 0).all() for each in (warp.knots, warp.values))
+        and (warp.slopes > 0).all()
+        and len(warp.tails) == 2
+        and (warp.tails > 0).all()
+    ),
+)
+
+
+def _is_valid(coordinates: Coordinates) -> bool:
+    n_features = len(coordinates.columns)
+    return (
+        n_features == len(coordinates.warps) > 0
+        and (coordinates.columns < coordinates.n_inputs).all()
+        and (coordinates.metric is None or len(coordinates.metric) == n_features)
+    )
+
+
+COORDINATES = Record(
+    "coordinates",
+    lambda columns, warps, **fields: Coordinates(
+        columns=np.array(columns, dtype=np.int64), warps=tuple(warps), **fields
+    ),
+    {
+        "n_inputs": Length("inputs"),
+        "columns": Entry("columns", checks.list_of(checks.count()), encode=np.ndarray.tolist),
+        "warps": Items("warps", INPUT_WARP, prefix="warp.", optional=True),
+        "metric": ArrayField("metric", (None, "coordinates"), optional=True),
+    },
+    check=_is_valid,
+)
 INPUT_SCALING = Record(
     "scaling parameters",
     InputScaling,
     {
-        "centre": ArrayField("inputs.centre", ("inputs",)),
-        "scale": ArrayField("inputs.scale", ("inputs",), checks.POSITIVE),
+        "centre": ArrayField("inputs.centre", ("coordinates",)),
+        "scale": ArrayField("inputs.scale", ("coordinates",), checks.POSITIVE),
+        "coordinates": Part("coordinates", COORDINATES, prefix="coordinates.", optional=True),
     },
 )
 OUTPUT_SCALING = Record(
@@ -154,6 +194,7 @@ SEARCH = Record(
         "results": Items("learned", SEARCH_RESULT, prefix="learned."),
         "kernel_scores": Entry("scores.kernels", checks.values_of(checks.NUMBER), optional=True),
         "n_evaluations": Entry("scores.n_evaluations", checks.count()),
+        "gains": Entry("scores.gains", checks.values_of(checks.NUMBER), optional=True),
     },
 )
 # Models with change points have no leave-one-out scores; JSON has no NaN.
@@ -253,8 +294,8 @@ def read_model(
         _use_available_device(made)
         with refused("parameters"):
             config = check_parameters(made)
-        families = read_families(section)
         scaling = _read_scaling(section, rows)
+        families = read_families(section)
         model: Any
         if "breaks" in section.header:
             model = read_changepoints(section, config, rows, families, scaling)
@@ -270,6 +311,9 @@ def read_model(
 def _read_scaling(section: Section, rows: TrainingRows) -> tuple[InputScaling, OutputScaling]:
     """Read the scaling, under which the rows must stay in range."""
     inputs, outputs = INPUT_SCALING.read(section), OUTPUT_SCALING.read(section)
+    n_inputs, coordinates = rows.X.shape[1], inputs.coordinates
+    if inputs.n_coordinates != (n_inputs if coordinates is None else coordinates.n_coordinates):
+        raise ModelFileError("it has invalid scaling parameters")
     with refused("scaling parameters"):
         check_finite(outputs.loading, "the scaling of y")
     with np.errstate(all="ignore"):

@@ -32,11 +32,11 @@ MEANS = {
 }
 SHAPES: dict[str, tuple[str | int, ...]] = {
     "raw_constant": (),
-    "weights": ("inputs", 1),
+    "weights": ("coordinates", 1),
     "bias": (1,),
     "raw_outputscale": (),
-    "raw_lengthscale": (1, "inputs"),
-    "raw_period_length": (1, "inputs"),
+    "raw_lengthscale": (1, "coordinates"),
+    "raw_period_length": (1, "coordinates"),
     "raw_alpha": (1,),
     "raw_noise": (1,),
 }
@@ -58,7 +58,7 @@ def _named_process(described: ProcessModules, section: Section) -> NamedProcess:
     mean, kernel, likelihood = described.mean, described.kernel, described.likelihood
     if not isinstance(mean, Module) or not isinstance(kernel, Module) or likelihood.fixed:
         raise _NotNamed
-    n_dims, scaled = section.sizes["inputs"], {"": kernel}
+    n_dims, scaled = section.sizes["coordinates"], {"": kernel}
     if kernel.name == "AdditiveKernel" and len(kernel.parts) > 1:
         scaled = {f"kernels.{k}.": part for k, part in enumerate(kernel.parts)}
     kernel_name = "+".join(_kernel_name(scale, n_dims) for scale in scaled.values())

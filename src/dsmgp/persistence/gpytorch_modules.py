@@ -244,7 +244,7 @@ def build_module(described: Module) -> Any:
 
 def build_gpytorch_process(described: ProcessModules, section: Section) -> GPyTorchProcess:
     """Build a process, whose kernel and mean can be evaluated on the inputs, and read its raw parameters."""
-    n_dims = section.sizes["inputs"]
+    n_dims = section.sizes["coordinates"]
     with refused("kernels or means"):
         likelihood = gpytorch.likelihoods.GaussianLikelihood(
             noise_constraint=_build_constraint(described.likelihood.constraint)
@@ -270,7 +270,7 @@ def _own_of_process(part: str, described: OwnModule, section: Section) -> Any:
     """Return the module that the user gave, as it is part of a process."""
     parts = {"mean": gpytorch.means.ZeroMean(), "kernel": gpytorch.kernels.RBFKernel()}
     parts[part] = section.context.take(part, described.class_names)
-    process: Any = build_process(**parts, noise_variance=None, n_dims=section.sizes["inputs"])
+    process: Any = build_process(**parts, noise_variance=None, n_dims=section.sizes["coordinates"])
     module = getattr(process.modules, part)
     if _class_names(module) != described.class_names:
         raise ModelFileError(

@@ -94,7 +94,9 @@ def write_mixture(
 ) -> Path:
     """Write a mixture, and return where its file goes: into a folder if its rows are in files."""
     MIXTURE.write(model, section)
-    write_tree("tree", model.tree, rows.X, Section(arrays=section.arrays))
+    write_tree(
+        "tree", model.tree, model.inputs.to_coordinates(rows.X), Section(arrays=section.arrays)
+    )
     write_leaf_parameters(model, section)
     posterior = model.leaf_posterior.settled()
     store = posterior.leaf_gps.store
@@ -117,7 +119,8 @@ def read_mixture(
     folder: Path,
 ) -> Model:
     """Read a mixture and condition its leaves on their rows."""
-    tree = read_tree("tree", rows.X, replace(section, header={}))
+    U = scaling[0].to_coordinates(rows.X)
+    tree = read_tree("tree", U, replace(section, header={}))
     section.sizes["leaves"] = len(leaves(tree))
     stored = MIXTURE.read(section)
     family = stored.family.astype(np.int64)

@@ -90,7 +90,9 @@ TERM = Record(
     lambda kind, columns: Term(kind, tuple(columns)),
     {
         "kind": Entry("kernel", checks.KERNEL_NAME),
-        "columns": Entry("columns", checks.list_of(checks.count()), size="inputs", encode=list),
+        "columns": Entry(
+            "columns", checks.list_of(checks.count()), size="coordinates", encode=list
+        ),
     },
     check=lambda term: term.columns == tuple(range(len(term.columns))),
 )

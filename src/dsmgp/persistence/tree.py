@@ -72,7 +72,7 @@ def write_tree(prefix: str, root: Node, X: Array | None, section: Section) -> No
 
 def read_tree(prefix: str, X: Array | None, section: Section) -> Node:
     """Read a tree, with the rows of ``X`` in its leaves."""
-    n_inputs = section.sizes["inputs"]
+    n_inputs = section.sizes["inputs"] if X is None else X.shape[1]
     arrays = NODES.read(Section({}, section.arrays, prefix=f"{prefix}."))
     with refused("tree"):
         root = grow_flat({k: a for k, a in arrays.items() if a is not None}, X, n_inputs)

@@ -77,42 +77,43 @@ def relevance(model: DSMGPRegressor) -> Array:
     ndarray of shape (n_inputs,)
     """
     fitted = model.state_.model
-    n_inputs = fitted.inputs.centre.size
+    inputs, rows = fitted.inputs, model.state_.rows.X
+    n_dims = inputs.n_coordinates
+    if len(rows) > MAX_ROWS:
+        rows = rows[np.random.default_rng(0).choice(len(rows), MAX_ROWS, replace=False)]
     if fitted.thetas is None and len(fitted.families) == 1:
         (family,) = fitted.families
         tables = [vector[None] for vector in family.kernel_parameters]
-        rates = _inverse_length_scales(family, n_inputs, tables)[0]
+        rates = _inverse_length_scales(family, n_dims, tables)[0]
     else:
-        rows = model.state_.rows.X
-        if len(rows) > MAX_ROWS:
-            rows = rows[np.random.default_rng(0).choice(len(rows), MAX_ROWS, replace=False)]
-        rates = fitted.leaf_weights(rows) @ _leaf_rates(model.state_.mixture, n_inputs)
+        rates = fitted.leaf_weights(rows) @ _leaf_rates(model.state_.mixture, n_dims)
+    if inputs.coordinates is not None:
+        spread = inputs.coordinates.features(rows).std(axis=0)
+        rates = inputs.coordinates.input_rates(rates / inputs.scale, spread)
     return np.asarray(rates / rates.max())
 
 
-def _leaf_rates(model: Model, n_inputs: int) -> Array:
-    """Return the inverse length scales of leaves that differ in their hyperparameters, (n_leaves, n_inputs)."""
+def _leaf_rates(model: Model, n_dims: int) -> Array:
+    """Return the inverse length scales of leaves that differ in their hyperparameters, (n_leaves, n_dims)."""
     tables = model.leaf_posterior.kernel_parameters
-    rates = np.empty((len(model.family), n_inputs))
+    rates = np.empty((len(model.family), n_dims))
     for number, family in enumerate(model.families):
         leaves = np.flatnonzero(model.family == number)
-        rates[leaves] = _inverse_length_scales(
-            family, n_inputs, [table[leaves] for table in tables]
-        )
+        rates[leaves] = _inverse_length_scales(family, n_dims, [table[leaves] for table in tables])
     return rates
 
 
-def _inverse_length_scales(family: Family, n_inputs: int, kernel_parameters: list[Array]) -> Array:
-    """Return the inverse length scales of leaves of one family, averaged over outputs, (n_leaves, n_inputs).
+def _inverse_length_scales(family: Family, n_dims: int, kernel_parameters: list[Array]) -> Array:
+    """Return the inverse length scales of leaves of one family, averaged over outputs, (n_leaves, n_dims).
 
     Parameters
     ----------
     family : Family
-    n_inputs : int
+    n_dims : int
     kernel_parameters : list of ndarray of shape (n_leaves, n_kernel_parameters)
         By output.
     """
-    total = np.zeros((len(kernel_parameters[0]), n_inputs))
+    total = np.zeros((len(kernel_parameters[0]), n_dims))
     for kernel, parameters in zip(family.leaf_kernels, kernel_parameters, strict=True):
         if not isinstance(kernel, StationaryKernel):
             raise ValueError(

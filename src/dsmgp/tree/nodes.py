@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -53,6 +53,7 @@ __all__ = [
     "leaves",
     "log_n_induced_trees",
     "map_leaves",
+    "map_splits",
     "n_induced_trees",
     "nodes",
 ]
@@ -329,6 +330,27 @@ def map_leaves(root: Node, replace_leaf: Callable[[Leaf], Node]) -> Node:
     return fold(
         root, replace_leaf, _with_children, lambda node, new: Sum(tuple(new), node.log_weights)
     )
+
+
+def map_splits(
+    root: Node, n_dims: int, convert: Callable[[int, Sequence[float]], tuple[int, Sequence[float]]]
+) -> Node:
+    """Return a tree whose products cut elsewhere: along the dimension and at the splits that ``convert`` returns for each.
+
+    Rows of the leaves stay. ``convert`` must keep the order of cuts along a dimension.
+    """
+
+    def mapped(node: Node, region: Region) -> Node:
+        if isinstance(node, Leaf):
+            return replace(node, region=region)
+        if isinstance(node, Sum):
+            return Sum(tuple(mapped(child, region) for child in node.children), node.log_weights)
+        dimension, splits = convert(node.dimension, node.splits)
+        parts = zip(node.children, region.split(dimension, splits), strict=True)
+        children = tuple(mapped(child, part) for child, part in parts)
+        return Product._unchecked(children, dimension, tuple(map(float, splits)), region)
+
+    return mapped(root, Region.whole(n_dims))
 
 
 def depth(root: Node) -> int:

@@ -1,0 +1,418 @@
+"""Choosing the coordinates of a fit: warps of inputs and outputs, and a metric.
+
+Each candidate learns on a few leaves and is judged by leave-one-out on others, so that what it has learned counts only as far as it
+holds elsewhere. Rows are the same for all candidates, and a more complicated one replaces a simpler one only if its gain is clear: more
+than twice the standard error of the difference.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp.distributed.executor import LocalExecutor
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.learning import FitContext, learn_family, loo_posterior
+from dsmgp.fitting.metric import learn_metric
+from dsmgp.fitting.selection import (
+    TRIAL_ITERATIONS,
+    TRIAL_TOLERANCE,
+    loo_predictions,
+)
+from dsmgp.fitting.training_data import RowSource, TrainingData, build_family, set_up_leaves
+from dsmgp.gp.coordinates import Coordinates
+from dsmgp.gp.kernels import STATIONARY
+from dsmgp.gp.output_warp import OutputWarp, normal_scores
+from dsmgp.gp.process import Family
+from dsmgp.tree.growing import grow_leaves
+from dsmgp.tree.nodes import Leaf
+
+__all__ = ["CoordinateChoice", "choose_coordinates"]
+
+logger = logging.getLogger("dsmgp")
+
+# With fewer rows leave-one-out cannot tell candidates apart, and "auto" keeps inputs and outputs as they are.
+LEAST_ROWS = 500
+# The kernels of which candidates are compared with the best, where the kernel is yet to be chosen: what looks like a gain with a smooth
+# kernel may be one that a rough kernel has anyway.
+TRIAL_KERNELS = ("rbf", "matern32", "matern12")
+# A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
+CLEAR, LEAST_GAIN = 2.0, 0.02
+# With no more leaves than this, both halves learn and judge in turn.
+FEW_LEAVES = 24
+# A feature whose column has another one with so much shorter a length scale is dropped.
+PRUNED = 0.1
+# Strengths of the output warps that are tried, 1 being normal scores.
+STRENGTHS = (1.0, 0.5)
+# Directions of a metric at most; those with so small a share of the largest scale are dropped. Inputs beyond which no metric is tried.
+MOST_DIRECTIONS, NEGLIGIBLE_DIRECTION, MOST_FEATURES = 20, 3e-3, 100
+METRIC_ITERATIONS, POLISH_ITERATIONS = 40, 15
+
+
+@dataclass(frozen=True, eq=False)
+class CoordinateChoice:
+    """What was chosen, and what it gained.
+
+    Attributes
+    ----------
+    coordinates : Coordinates or None
+        None if inputs are used as they are.
+    output_warps : tuple of OutputWarp or None, or None
+        By output; None if no output is warped.
+    gains : dict of str to float
+        For each step that was taken, the gain in nats per row over the step before (log density and half the relative squared error).
+    n_evaluations : int
+    """
+
+    coordinates: Coordinates | None = None
+    output_warps: tuple[OutputWarp | None, ...] | None = None
+    gains: dict[str, float] | None = None
+    n_evaluations: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """Coordinates and output warps to try.
+
+    Attributes
+    ----------
+    kernel : str, Kernel or gpytorch.kernels.Kernel
+    coordinates : tuple of Coordinates
+        By fold: a metric is learned on each anew.
+    output_warps : tuple of OutputWarp or None, or None
+        By output.
+    families : tuple of Family
+        By fold, the hyperparameters learned on it.
+    """
+
+    kernel: Any
+    coordinates: tuple[Coordinates, ...]
+    output_warps: tuple[OutputWarp | None, ...] | None
+    families: tuple[Family, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _RowScores:
+    """Leave-one-out results of a candidate at the judging rows.
+
+    Attributes
+    ----------
+    loss : ndarray of shape (2, n_rows)
+        Negative log densities in the user's units, each row left out alone and with its duplicates.
+    error : ndarray of shape (2, n_rows, n_outputs)
+        Squared errors of the predictive mean.
+    """
+
+    loss: Array
+    error: Array
+
+    def gain_over(self, other: _RowScores) -> tuple[float, float]:
+        """Return the mean gain per row over another candidate, and its standard error.
+
+        Densities alone would trade a worse mean for sharp peaks, so half the squared error, relative to the other's, counts as well. The
+        smaller gain of two: rows left out alone, and with their duplicates.
+        """
+        usual = np.maximum(other.error.mean(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        difference = other.loss - self.loss + 0.5 * ((other.error - self.error) / usual).sum(-1)
+        means = difference.mean(axis=1)
+        worst = int(np.argmin(means))
+        error = difference[worst].std() / np.sqrt(difference.shape[1])
+        return float(means[worst]), float(error)
+
+    def is_clear(self, other: _RowScores) -> bool:
+        gain, error = self.gain_over(other)
+        return gain > max(CLEAR * error, LEAST_GAIN)
+
+
+def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice:
+    """Choose warps and metric, as far as the configuration leaves them open.
+
+    Returns
+    -------
+    CoordinateChoice
+        Nothing is chosen on small tables, with a kernel or a structure that refers to the columns, or without gated weights.
+    """
+    config = context.config
+    first = fixed_coordinates(rows.data, config)
+    open_inputs = config.input_warp == "auto" and _may_choose(rows, config)
+    open_outputs = (
+        config.output_warp == "auto" and _may_choose(rows, config) and rows.data.noise is None
+    )
+    open_metric = config.metric == "full" or (config.metric == "auto" and _may_choose(rows, config))
+    if not (open_inputs or open_outputs or open_metric):
+        return first
+    trial = _Trial(rows.data, context)
+    trial.start(first)
+    if open_inputs:
+        trial.try_input_warps()
+    if open_outputs:
+        trial.try_output_warps()
+    if open_metric and trial.n_features <= MOST_FEATURES:
+        trial.try_metric(forced=config.metric == "full", also_raw=open_inputs)
+    return trial.choice()
+
+
+def fixed_coordinates(data: TrainingData, config: FitConfig) -> CoordinateChoice:
+    """Return the warps that the user asked for by name."""
+    kinds = {"rank": ("rank",), "both": ("raw", "rank")}.get(str(config.input_warp))
+    coordinates = None
+    if kinds is not None:
+        coordinates = Coordinates.of_columns(data.X, [kinds] * data.X.shape[1])
+    return CoordinateChoice(coordinates, data.outputs.warps)
+
+
+def _may_choose(rows: RowSource, config: FitConfig) -> bool:
+    """Whether leave-one-out can choose, and nothing in the configuration refers to the columns as they are."""
+    kernel_is_open = isinstance(config.kernel, str) and config.kernel in ("auto", *STATIONARY)
+    return (
+        rows.n_rows >= LEAST_ROWS
+        and config.structure == "balanced"
+        and config.weights == "gated"
+        and config.optimizer is not None
+        and config.objective == "surrogate"
+        and config.standardize
+        and kernel_is_open
+        and config.mean in ("zero", "constant")
+    )
+
+
+class _Trial:
+    """Candidates on some leaves: learns, judges, and keeps the best so far."""
+
+    def __init__(self, data: TrainingData, context: FitContext) -> None:
+        config, effort = context.config, EFFORTS[context.config.effort]
+        if not isinstance(config.executor, LocalExecutor):
+            # A few leaves are computed here sooner than sent to workers.
+            config = replace(config, executor=LocalExecutor(), device="cpu")
+        self.context = replace(context, config=config)
+        self.config = config
+        automatic = isinstance(config.kernel, str) and config.kernel == "auto"
+        self.kernels: Sequence[Any] = TRIAL_KERNELS if automatic else [config.kernel]
+        self.X = data.X  # of all rows, from which warps are made
+        self.Y = data.Y
+        leaves = grow_leaves(
+            data.columns,
+            leaf_size=effort.leaf_size,
+            most=2 * effort.n_trial_leaves,
+            rng=context.rng,
+            unit=data.inputs.scale,
+        )
+        chosen = [leaves[k] for k in context.rng.permutation(len(leaves))]
+        n_each = max(1, min(len(chosen) // 2, effort.n_trial_leaves))
+        chosen = chosen[: 2 * n_each] if len(chosen) > 1 else chosen * 2
+        used = np.unique(np.concatenate([leaf.rows for leaf in chosen]))
+        self.leaves = [_renumbered(leaf, used) for leaf in chosen]
+        self.rows = replace(data, X=data.X[used], Y=data.Y[used], labels=data.labels[used],
+                            noise=None if data.noise is None else data.noise[used])  # fmt: skip
+        halves = self.leaves[:n_each], self.leaves[n_each:]
+        #: Pairs of leaves to learn on and leaves to judge by.
+        self.folds = [halves, halves[::-1]] if len(chosen) <= FEW_LEAVES else [halves]
+        self.gains: dict[str, float] = {}
+        self.n_evaluations = 0
+
+    def start(self, first: CoordinateChoice) -> None:
+        """Begin with what the user asked for."""
+        coordinates = first.coordinates or Coordinates.identity(self.X.shape[1])
+        on_folds = (coordinates,) * len(self.folds)
+        candidates = [
+            self._learned(_Candidate(kernel, on_folds, first.output_warps))
+            for kernel in self.kernels
+        ]
+        judged = [self._judged(candidate) for candidate in candidates]
+        gains = [scores.gain_over(judged[0])[0] for scores in judged]
+        best = int(np.argmax(gains))
+        self.best, self.scores = candidates[best], judged[best]
+
+    @property
+    def n_features(self) -> int:
+        return len(self.best.coordinates[0].columns)
+
+    def choice(self) -> CoordinateChoice:
+        """Return the best so far."""
+        coordinates = self.best.coordinates[0]
+        return CoordinateChoice(
+            None if coordinates.is_identity else coordinates,
+            self.best.output_warps,
+            self.gains,
+            self.n_evaluations,
+        )
+
+    # Steps
+
+    def try_input_warps(self) -> None:
+        """Try normal scores of all columns, and columns both as they are and warped, the less relevant of the two dropped."""
+        n_inputs = self.X.shape[1]
+        rank = Coordinates.of_columns(self.X, [("rank",)] * n_inputs)
+        if rank.is_identity:
+            return
+        ranked = self._learned(self._in(rank))
+        both = Coordinates.of_columns(self.X, [("raw", "rank")] * n_inputs)
+        side_by_side = self._pruned(self._learned(self._in(both)))
+        self._take_best("input warp", [ranked, side_by_side])
+
+    def try_output_warps(self) -> None:
+        """Try output warps of several strengths."""
+        candidates = []
+        for strength in STRENGTHS:
+            warps = tuple(normal_scores(y, strength) for y in self.Y.T)
+            if all(warp is None for warp in warps):
+                return
+            candidates.append(self._learned(replace(self.best, output_warps=warps)))
+        self._take_best("output warp", candidates)
+
+    def try_metric(self, forced: bool, also_raw: bool) -> None:
+        """Try a linear map of the features so far and, if these are warped, of the columns as they are."""
+        starts = [self.best]
+        if also_raw and not self.best.coordinates[0].is_identity:
+            plain = Coordinates.identity(self.X.shape[1])
+            starts.append(self._learned(self._in(plain)))
+        candidates = [self._with_metric(start) for start in starts]
+        taken = self._take_best("metric", candidates, forced)
+        if taken is not None:
+            # Learned on half of the leaves, for judging by the others; now on all.
+            start = starts[taken]
+            coordinates = start.coordinates[0]
+            metric = self._metric(coordinates, start.output_warps, start.families[0], self.leaves)
+            self.best = self._in(replace(coordinates, metric=metric))
+
+    def _take_best(
+        self, what: str, candidates: Sequence[_Candidate], forced: bool = False
+    ) -> int | None:
+        """Replace the best so far by a candidate with a clear gain; of several the first, unless another's gain over it is clear.
+
+        Returns the number of the candidate that was taken.
+        """
+        taken = None
+        before, scores = self.scores, self.scores
+        for k, candidate in enumerate(candidates):
+            of_candidate = self._judged(candidate)
+            gain, error = of_candidate.gain_over(before)
+            logger.info("%s %d: gain %.4f +- %.4f per row", what, k, gain, error)
+            if of_candidate.is_clear(scores) or (forced and taken is None):
+                taken, scores = k, of_candidate
+        if taken is not None:
+            self.best, self.scores = candidates[taken], scores
+            self.gains[what] = scores.gain_over(before)[0]
+        return taken
+
+    # Learning and judging
+
+    def _in(self, coordinates: Coordinates) -> _Candidate:
+        """Return the best so far in other coordinates, the same on all folds, with nothing learned."""
+        return replace(self.best, coordinates=(coordinates,) * len(self.folds), families=())
+
+    def _learned(self, candidate: _Candidate) -> _Candidate:
+        """Learn hyperparameters on each fold, from those of the candidate if it has any."""
+        families = []
+        for k, (learned_on, _) in enumerate(self.folds):
+            data = self.rows.rescaled(candidate.coordinates[k], candidate.output_warps, self.config)
+            family = build_family(candidate.kernel, data, self.config)
+            if candidate.families:
+                _start_from(family, candidate.families[k], data)
+            gps = set_up_leaves(learned_on, family.leaf_kernels, data, self.config)
+            results = learn_family(
+                gps, family, self.context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE
+            )
+            self.n_evaluations += sum(result.n_evaluations for result in results)
+            families.append(family)
+        return replace(candidate, families=tuple(families))
+
+    def _judged(self, candidate: _Candidate) -> _RowScores:
+        """Leave out the rows of the leaves that were not learned on."""
+        losses, errors = [], []
+        of_folds = zip(candidate.coordinates, candidate.families, self.folds, strict=True)
+        for coordinates, family, (_, judges) in of_folds:
+            data = self.rows.rescaled(coordinates, candidate.output_warps, self.config)
+            gps = set_up_leaves(judges, family.leaf_kernels, data, self.config)
+            predictions, z, _ = loo_predictions(loo_posterior(gps, family), data.outputs)
+            y = data.outputs.mean_to_user(z)
+            losses.append(
+                [-0.5 * (each.joint_logpdf(y) + each.logpdf(y).sum(axis=1)) for each in predictions]
+            )
+            errors.append([np.square(each.mean - y) for each in predictions])
+        return _RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
+
+    def _pruned(self, candidate: _Candidate) -> _Candidate:
+        """Drop features that matter little beside another one of the same column, and learn on."""
+        rates = np.mean([_rates(family) for family in candidate.families], axis=0)
+        coordinates = candidate.coordinates[0]
+        largest = np.zeros(coordinates.n_inputs)
+        np.maximum.at(largest, coordinates.columns, rates)
+        kept = np.flatnonzero(rates >= PRUNED * largest[coordinates.columns])
+        if len(kept) == len(rates):
+            return candidate
+        fewer = replace(
+            coordinates,
+            columns=coordinates.columns[kept],
+            warps=tuple(coordinates.warps[k] for k in kept),
+        )
+        return self._learned(self._in(fewer))
+
+    def _with_metric(self, start: _Candidate) -> _Candidate:
+        """Learn a metric on each fold, and length scales along its directions."""
+        of_folds = zip(start.coordinates, start.families, self.folds, strict=True)
+        coordinates = tuple(
+            replace(each, metric=self._metric(each, start.output_warps, family, learned_on))
+            for each, family, (learned_on, _) in of_folds
+        )
+        return self._learned(replace(start, coordinates=coordinates))
+
+    def _metric(
+        self,
+        coordinates: Coordinates,
+        warps: tuple[OutputWarp | None, ...] | None,
+        family: Family,
+        leaves: Sequence[Leaf],
+    ) -> Array:
+        """Learn a linear map of the features on some leaves, (n_features, n_directions)."""
+        data = self.rows.rescaled(coordinates, warps, self.config)
+        gps = set_up_leaves(leaves, family.leaf_kernels, data, self.config)
+        rank = min(len(coordinates.columns), MOST_DIRECTIONS)
+        directions, n_evaluations = learn_metric(
+            gps,
+            family,
+            self.context,
+            rank=rank,
+            max_iter=METRIC_ITERATIONS,
+            tolerance=TRIAL_TOLERANCE,
+        )
+        self.n_evaluations += n_evaluations
+        lengths = np.linalg.norm(directions, axis=0)
+        directions = directions[:, lengths > NEGLIGIBLE_DIRECTION * lengths.max()]
+        return np.asarray(directions / data.inputs.scale[:, None])
+
+
+def _renumbered(leaf: Leaf, used: Index) -> Leaf:
+    """Return a leaf whose rows are positions among those used."""
+    assert leaf.rows is not None
+    return replace(leaf, rows=np.searchsorted(used, leaf.rows))
+
+
+def _rates(family: Family) -> Array:
+    """Return the inverse length scales of a stationary family, the root mean square over outputs, (n_dims,)."""
+    by_output = [
+        vector[: len(kernel.columns)]
+        for vector, kernel in zip(family.kernel_parameters, family.leaf_kernels, strict=True)
+    ]
+    return np.asarray(np.sqrt(np.mean(np.square(1.0 / np.array(by_output)), axis=0)))
+
+
+def _start_from(family: Family, learned: Family, data: TrainingData) -> None:
+    """Start a family at what another has learned, whose length scales are one along the directions of a metric."""
+    metric = data.inputs.coordinates is not None and data.inputs.coordinates.metric is not None
+    for k, old in enumerate(learned.processes):
+        new = family.processes[k]
+        theta = new.theta.copy()
+        names, old_names = np.array(new.names), np.array(old.names)
+        for name in dict.fromkeys(old.names):
+            if not metric or name != "lengthscale":
+                theta[names == name] = old.theta[old_names == name]
+        if metric:
+            theta[names == "lengthscale"] = -np.log(data.inputs.scale)
+        family.processes[k] = new.with_theta(theta)

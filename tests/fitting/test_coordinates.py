@@ -1,0 +1,158 @@
+"""The choice of coordinates: taken where it helps, left where it does not, and the same model in other units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dsmgp import DSMGPRegressor
+from dsmgp.tree.nodes import Product, nodes
+from dsmgp.tree.routing import Router
+
+
+def skewed(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.lognormal(0.0, 1.5, size=(n, 2))
+    return X, np.sin(2.0 * np.log(X[:, 0])) + 0.3 * np.log(X[:, 1]) + 0.1 * rng.normal(size=n)
+
+
+def oblique(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A function of one combination of four inputs."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    return X, np.sin(1.5 * (X[:, 0] - X[:, 1] + X[:, 2])) + 0.1 * rng.normal(size=n)
+
+
+def smooth(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2.0, 2.0, size=(n, 2))
+    return X, np.sin(2.0 * X[:, 0]) + np.cos(X[:, 1]) + 0.1 * rng.normal(size=n)
+
+
+def rmse(model, X, y):
+    return float(np.sqrt(np.mean((model.predict(X) - y) ** 2)))
+
+
+def test_skewed_inputs_are_warped():
+    X, y = skewed(800)
+    X_test, y_test = skewed(500, seed=1)
+    chosen = DSMGPRegressor(effort="low", random_state=0).fit(X, y)
+    plain = DSMGPRegressor(effort="low", random_state=0, input_warp=None, metric="diagonal").fit(
+        X, y
+    )
+    assert {"input warp"} <= set(chosen.state_.search.gains)
+    assert any(warp is not None for warp in chosen.coordinates_.warps)
+    assert rmse(chosen, X_test, y_test) < 0.8 * rmse(plain, X_test, y_test)
+    assert plain.coordinates_ is None
+
+
+def test_an_oblique_function_gets_a_metric():
+    X, y = oblique(1000)
+    X_test, y_test = oblique(500, seed=1)
+    chosen = DSMGPRegressor(effort="low", random_state=0).fit(X, y)
+    plain = DSMGPRegressor(effort="low", random_state=0, metric="diagonal").fit(X, y)
+    metric = chosen.coordinates_.metric
+    assert "metric" in chosen.state_.search.gains
+    # The most relevant direction is that of the function.
+    rates = 1.0 / chosen.kernel_.lengthscale / chosen.state_.model.inputs.scale
+    direction = metric[:, np.argmax(rates)]
+    along = np.array([1.0, -1.0, 1.0, 0.0]) / np.sqrt(3.0)
+    assert abs(direction @ along) > 0.99 * np.linalg.norm(direction)
+    assert rmse(chosen, X_test, y_test) < 0.8 * rmse(plain, X_test, y_test)
+    assert "direction 1" in chosen.summary()
+    # Regions are oblique: no cut is along one input.
+    assert len(chosen.split_posterior(0)) == 0
+
+
+def test_inputs_that_need_nothing_stay_as_they_are():
+    X, y = smooth(800)
+    model = DSMGPRegressor(effort="low", random_state=0).fit(X, y)
+    assert model.coordinates_ is None
+    assert model.state_.search.gains is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights": "posterior"},
+        {"structure": "paper"},
+        {"standardize": False},
+        {"optimizer": None, "kernel": "rbf"},
+        {"mean": "linear"},
+        {"kernel": "rbf+periodic", "max_iter": 2},
+    ],
+    ids=str,
+)
+def test_what_refers_to_the_columns_keeps_them(settings):
+    X, y = skewed(600)
+    assert DSMGPRegressor(effort="low", random_state=0, **settings).fit(X, y).coordinates_ is None
+
+
+def test_few_rows_keep_the_plain_model():
+    X, y = skewed(499)
+    assert DSMGPRegressor(effort="low", random_state=0).fit(X, y).coordinates_ is None
+
+
+def test_a_warp_is_the_plain_model_on_warped_inputs():
+    X, y = skewed(400)
+    warped = DSMGPRegressor("matern32", effort="low", random_state=0, input_warp="rank").fit(X, y)
+    Z = warped.coordinates_(X)
+    plain = DSMGPRegressor("matern32", effort="low", random_state=0).fit(Z, y)
+    assert np.allclose(warped.predict(X[:50]), plain.predict(Z[:50]), rtol=0, atol=1e-10)
+    assert np.isclose(warped.loo_score_, plain.loo_score_, rtol=0, atol=1e-10)
+
+
+def test_the_tree_is_in_the_units_of_the_inputs():
+    X, y = skewed(600)
+    model = DSMGPRegressor(effort="low", random_state=0, input_warp="both", metric="diagonal").fit(
+        X, y
+    )
+    tree = model.tree_
+    splits = [s for node in nodes(tree) if isinstance(node, Product) for s in node.splits]
+    assert 0 < min(splits) < max(splits) < X.max()
+    in_units = Router(tree).route(X).pairs
+    in_coordinates = Router(model.state_.tree).route(model.coordinates_(X)).pairs
+    assert np.array_equal(in_units, in_coordinates)
+    assert set(model.posterior_weights_) <= set(nodes(tree))
+    assert model.split_posterior(0).low.min() > 0
+
+
+@pytest.mark.parametrize("settings", [{"input_warp": "both"}, {"metric": "full"}], ids=str)
+def test_updates_and_files_keep_the_coordinates(settings, tmp_path):
+    X, y = oblique(400)
+    model = DSMGPRegressor("rbf", effort="low", random_state=0, **settings).fit(X[:350], y[:350])
+    before = model.coordinates_
+    model.partial_fit(X[350:], y[350:], adapt=False).forget([3, 5], adapt=False)
+    assert model.coordinates_ is before
+    mean, std = model.predict(X[:40], return_std=True)
+    model.summary()  # conditions all leaves together
+    again = model.predict(X[:40], return_std=True)
+    assert np.allclose(mean, again[0], atol=1e-8)
+    assert np.allclose(std, again[1], atol=1e-8)
+    model.save(tmp_path / "m.dsmgp")
+    loaded = DSMGPRegressor.load(tmp_path / "m.dsmgp")
+    assert np.array_equal(loaded.predict(X[:40]), again[0])
+    assert np.allclose(loaded.coordinates_(X), before(X), rtol=0, atol=0)
+
+
+def test_joint_draws_have_the_predicted_moments():
+    X, y = oblique(400)
+    model = DSMGPRegressor("rbf", effort="low", random_state=0, metric="full").fit(X, y)
+    mean, covariance = model.predict(X[:3], return_cov=True)
+    assert np.allclose(mean, model.predict(X[:3]), atol=1e-9)
+    assert np.allclose(np.sqrt(np.diag(covariance)), model.predict(X[:3], return_std=True)[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"input_warp": "ranks"}, "expected input_warp to be"),
+        ({"metric": "oblique"}, "expected metric to be"),
+        ({"metric": "full", "structure": "changepoint"}, "needs structure='balanced' or 'paper'"),
+        ({"metric": "full", "optimizer": None}, "it needs an optimizer"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, message):
+    X, y = smooth(50)
+    with pytest.raises(ValueError, match=message):
+        DSMGPRegressor(**settings).fit(X, y)
