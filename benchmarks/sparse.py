@@ -43,7 +43,7 @@ def measure(name: str, n_points: tuple[int, ...] = (500, 1000, 2000)) -> list[di
     test = inner.to_experts(X_test)
 
     def row(what, mean, seconds):
-        error = float(np.sqrt(np.mean((inner.outputs.mean_to_user(mean[:, None]) - Y_test) ** 2)))
+        error = float(np.sqrt(np.mean((inner.outputs.mean_to_latent(mean[:, None]) - Y_test) ** 2)))
         return {
             "data": name,
             "component": what,

@@ -119,12 +119,10 @@ def score_each(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> list
     """
     observed = _columns(np.asarray(y, dtype=np.float64))
     constants = np.broadcast_to(np.asarray(baseline, dtype=np.float64), observed.shape[1])
-    means, variances = distribution.component_means, distribution.component_variances
-    scores = []
-    for k in range(observed.shape[1]):
-        marginal = Mixture(distribution.weights, means[..., k : k + 1], variances[..., k : k + 1])
-        scores.append(score_table(observed[:, k], marginal, constants[k]))
-    return scores
+    return [
+        score_table(observed[:, k], distribution.marginal(k), constants[k])
+        for k in range(observed.shape[1])
+    ]
 
 
 def nlpd(y: ArrayLike, distribution: Mixture) -> float:

@@ -40,7 +40,7 @@ def test_another_output_scaling_gives_other_data_and_leaves_the_first_as_it_is(d
     rotated = data.with_outputs(outputs)
     assert rotated.X is data.X
     assert rotated.labels is data.labels
-    np.testing.assert_allclose(outputs.mean_to_user(rotated.scaled_Y), data.Y)
+    np.testing.assert_allclose(outputs.mean_to_latent(rotated.scaled_Y), data.Y)
     np.testing.assert_array_equal(data.scaled_Y, before)
     assert data.with_outputs(data.outputs) is data
     with pytest.raises(FrozenInstanceError):

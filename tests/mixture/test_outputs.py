@@ -144,7 +144,7 @@ def test_units_there_and_back(rng, make, standardize):
     Y = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3)) + [1.0, 1e6, -5.0]
     units = make(Y, standardize)
     Z = units.to_experts(Y)
-    np.testing.assert_allclose(units.mean_to_user(Z), Y, rtol=1e-9)
+    np.testing.assert_allclose(units.mean_to_latent(Z), Y, rtol=1e-9)
     if make.__name__ != "of":
         correlation = np.corrcoef(Z.T)
         np.testing.assert_allclose(correlation, np.eye(3), atol=1e-7)

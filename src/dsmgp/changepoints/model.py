@@ -141,7 +141,7 @@ class ChangePointModel:
 
     def noise_at(self, X: Array) -> Array:
         """Return the noise variance at each row, outliers included, (n, n_outputs): the same everywhere."""
-        noise = self.outputs.variance_to_user(self.noise[None] * self.contamination.mean)
+        noise = self.outputs.variance_to_latent(self.noise[None] * self.contamination.mean)
         return np.tile(noise, (len(X), 1))
 
     def leaf_weights(self, X: Array) -> Array:
@@ -204,7 +204,7 @@ class ChangePointModel:
         if include_noise:
             variance += self.noise * self.contamination.mean
         scaling = self.outputs
-        return scaling.mean_to_user(mean), np.sqrt(scaling.variance_to_user(variance))
+        return scaling.mean_to_latent(mean), np.sqrt(scaling.variance_to_latent(variance))
 
     def mean(self, X: Array) -> Array:
         return self.moments(X)[0]
@@ -217,7 +217,7 @@ class ChangePointModel:
             noise = self.noise * self.contamination.mean
             covariance = covariance + noise[:, None, None] * np.eye(len(X))
         squared = np.square(self.outputs.loading)
-        return self.outputs.mean_to_user(mean), np.einsum("pq,qij->pij", squared, covariance)
+        return self.outputs.mean_to_latent(mean), np.einsum("pq,qij->pij", squared, covariance)
 
     def draws(
         self, X: Array, n_samples: int, rng: np.random.Generator, include_noise: bool = False
@@ -229,7 +229,7 @@ class ChangePointModel:
             outlier = rng.uniform(size=z.shape) < self.contamination.share
             factor = np.where(outlier, self.contamination.ratio, 1.0)
             z = z + rng.standard_normal(z.shape) * np.sqrt(factor * self.noise[:, None])
-        return np.moveaxis(self.outputs.mean_to_user(np.moveaxis(z, 1, 2)), 2, 1)
+        return np.moveaxis(self.outputs.mean_to_latent(np.moveaxis(z, 1, 2)), 2, 1)
 
     def split_posterior(self, dimension: int, values: Array) -> Splits:
         """Return the posterior of change points and of the tree's cuts along an input.

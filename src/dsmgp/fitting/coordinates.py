@@ -331,7 +331,7 @@ class _Trial:
             data = self.rows.rescaled(coordinates, candidate.output_warps, self.config)
             gps = set_up_leaves(judges, family.leaf_kernels, data, self.config)
             predictions, z, _ = loo_predictions(loo_posterior(gps, family), data.outputs)
-            y = data.outputs.mean_to_user(z)
+            y = data.outputs.from_experts(z)
             losses.append(
                 [-0.5 * (each.joint_logpdf(y) + each.logpdf(y).sum(axis=1)) for each in predictions]
             )

@@ -88,16 +88,18 @@ def choose_outputs(
     int
         Number of evaluations of the evidence.
     """
-    Y, standardize = sample.Y, context.config.standardize
+    Y, standardize, warps = sample.Y, context.config.standardize, sample.outputs.warps
     # Noise that is known output by output would be correlated in mixed outputs.
-    if sample.n_outputs == 1 or sample.noise is not None or _max_correlation(Y) <= MIN_CORRELATION:
+    if sample.n_outputs == 1 or sample.noise is not None:
+        return sample.outputs, 0
+    if _max_correlation(sample.outputs.to_latent(Y)) <= MIN_CORRELATION:
         return sample.outputs, 0
     order = range(sample.n_outputs)
     candidates = [
         sample.outputs,
-        OutputScaling.rotated(Y, standardize),
-        OutputScaling.chained(Y, standardize, order),
-        OutputScaling.chained(Y, standardize, order[::-1]),
+        OutputScaling.rotated(Y, standardize, warps),
+        OutputScaling.chained(Y, standardize, order, warps),
+        OutputScaling.chained(Y, standardize, order[::-1], warps),
     ]
     scores, n_evaluations = [], 0
     for outputs in candidates:
@@ -203,7 +205,7 @@ def outputs_score(posterior: LeafPosterior, outputs: OutputScaling) -> float:
     outputs independent, however much worse each of them is then predicted.
     """
     (predicted, _), z, _ = loo_predictions(posterior, outputs)
-    y = outputs.mean_to_user(z)
+    y = outputs.from_experts(z)
     return float(-predicted.joint_logpdf(y).mean() - predicted.logpdf(y).sum(axis=1).mean())
 
 

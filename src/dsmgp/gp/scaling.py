@@ -1,8 +1,11 @@
-"""Scaling of inputs and outputs: from the units of the user to those of the leaf GPs ("experts"), and back."""
+"""Scaling of inputs and outputs: from the units of the user to those of the leaf GPs ("experts"), and back.
+
+Outputs may be warped too: see :mod:`dsmgp.gp.output_warp`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +13,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.gp.coordinates import Coordinates
+from dsmgp.gp.output_warp import OutputWarp
 
 __all__ = ["InputScaling", "OutputScaling"]
 
@@ -71,25 +75,40 @@ class InputScaling:
 
 @dataclass(frozen=True)
 class OutputScaling:
-    """The outputs are ``y = centre + loading @ z``; leaf GPs model each entry of z independently.
+    """The latent outputs are ``t = centre + loading @ z``; leaf GPs model each entry of z independently.
+
+    An output y is its latent output, or with a warp h it is ``h(t)``.
 
     Attributes
     ----------
     centre : ndarray of shape (n_outputs,)
     loading : ndarray of shape (n_outputs, n_outputs)
         Diagonal where outputs are only rescaled. For correlated outputs it mixes independent components.
+    warps : tuple of OutputWarp or None
+        One per output; empty if no output is warped.
     """
 
     centre: Array
     loading: Array
+    warps: Sequence[OutputWarp | None] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.warps) not in (0, self.n_outputs):
+            raise ValueError(f"expected {self.n_outputs} warps or none, got {len(self.warps)}")
+        warps = tuple(self.warps) if any(warp is not None for warp in self.warps) else ()
+        object.__setattr__(self, "warps", warps)
 
     @classmethod
-    def of(cls, Y: Array, standardize: bool) -> OutputScaling:
-        """Return the scaling of each output to zero mean and unit variance, or none."""
+    def of(
+        cls, Y: Array, standardize: bool, warps: Sequence[OutputWarp | None] = ()
+    ) -> OutputScaling:
+        """Return the scaling of each latent output to zero mean and unit variance, or none."""
+        n = Y.shape[1]
+        plain = cls(np.zeros(n), np.eye(n), warps)
         if not standardize:
-            return cls(np.zeros(Y.shape[1]), np.eye(Y.shape[1]))
-        centre, scale = _moments(Y)
-        return cls(centre, np.diag(scale))
+            return plain
+        centre, scale = _moments(plain.to_latent(Y))
+        return cls(centre, np.diag(scale), warps)
 
     @classmethod
     def robust(cls, Y: Array, standardize: bool) -> OutputScaling:
@@ -103,9 +122,11 @@ class OutputScaling:
         return cls(centre, np.diag(np.where(spread > 0, spread, np.diag(plain.loading))))
 
     @classmethod
-    def rotated(cls, Y: Array, standardize: bool) -> OutputScaling:
-        """Return the rotation to principal components, each with unit variance if standardised."""
-        plain = cls.of(Y, standardize)
+    def rotated(
+        cls, Y: Array, standardize: bool, warps: Sequence[OutputWarp | None] = ()
+    ) -> OutputScaling:
+        """Return the rotation of latent outputs to principal components, each with unit variance if standardised."""
+        plain = cls.of(Y, standardize, warps)
         Z = plain.to_experts(Y)
         centre = Z.mean(axis=0)
         values, vectors = np.linalg.eigh(np.cov(Z.T, bias=True))
@@ -113,12 +134,20 @@ class OutputScaling:
         spread = np.sqrt(np.maximum(values, 0.0))
         spread = np.where(spread > 1e-9 * spread.max(), spread, 1.0) if standardize else 1.0
         shift = centre if not standardize else np.zeros_like(centre)
-        return cls(plain.centre + plain.loading @ shift, plain.loading @ (vectors * spread))
+        return cls(
+            plain.centre + plain.loading @ shift, plain.loading @ (vectors * spread), warps
+        )
 
     @classmethod
-    def chained(cls, Y: Array, standardize: bool, order: Sequence[int]) -> OutputScaling:
-        """Return the scaling that subtracts from each output, in this order, its regression on those before it."""
-        plain = cls.of(Y, standardize)
+    def chained(
+        cls,
+        Y: Array,
+        standardize: bool,
+        order: Sequence[int],
+        warps: Sequence[OutputWarp | None] = (),
+    ) -> OutputScaling:
+        """Return the scaling that subtracts from each latent output, in this order, its regression on those before it."""
+        plain = cls.of(Y, standardize, warps)
         Z = plain.to_experts(Y)
         Z = Z - Z.mean(axis=0)
         unit = np.eye(Y.shape[1])
@@ -129,7 +158,7 @@ class OutputScaling:
             rest = Z[:, output] - (Z[:, before] @ slopes if before else 0.0)
             spread = np.sqrt(np.mean(rest**2))
             unit[output, output] = spread if standardize and spread > 1e-9 else 1.0
-        return cls(plain.centre, plain.loading @ unit)
+        return cls(plain.centre, plain.loading @ unit, warps)
 
     @property
     def n_outputs(self) -> int:
@@ -137,29 +166,108 @@ class OutputScaling:
 
     @cached_property
     def diagonal(self) -> bool:
-        """Whether outputs are only rescaled, not mixed."""
+        """Whether outputs are only rescaled and warped, not mixed."""
         return bool(np.all(self.loading == np.diag(np.diag(self.loading))))
 
     @property
     def log_det(self) -> float:
-        """Log determinant of the loading, to convert log densities of z to those of y."""
+        """Log determinant of the loading, to convert log densities of z to those of t."""
         return float(np.linalg.slogdet(self.loading)[1])
+
+    def marginal(self, output: int) -> OutputScaling:
+        """Return the conversion of one latent output to that output, without any scaling."""
+        return OutputScaling(np.zeros(1), np.eye(1), self.warps[output : output + 1])
+
+    # Outputs
 
     def to_experts(self, Y: Array) -> Array:
         """Convert outputs y to z."""
+        T = self.to_latent(Y)
         if self.diagonal:
             with np.errstate(over="ignore"):
-                return np.asarray((Y - self.centre) / np.diag(self.loading))
-        return np.asarray(np.linalg.solve(self.loading, (Y - self.centre).T).T, np.float64)
+                return np.asarray((T - self.centre) / np.diag(self.loading))
+        return np.asarray(np.linalg.solve(self.loading, (T - self.centre).T).T, np.float64)
 
-    def noise_to_experts(self, noise: Array) -> Array:
-        """Convert noise variances of y to those of z; the loading must be diagonal."""
-        return np.asarray(noise / np.square(np.diag(self.loading)))
+    def from_experts(self, Z: Array) -> Array:
+        """Convert z, outputs last, to outputs y."""
+        return self.from_latent(self.mean_to_latent(Z))
 
-    def mean_to_user(self, means: Array) -> Array:
-        """Convert means of z, outputs last, to means of y."""
+    def to_latent(self, Y: Array) -> Array:
+        """Convert outputs y, outputs last, to latent outputs t; minus infinity at and below the bound of a warp."""
+        return self._by_output(Y, lambda warp, y: warp.to_latent(y))
+
+    def from_latent(self, T: Array) -> Array:
+        """Convert latent outputs t, outputs last, to outputs y."""
+        return self._by_output(T, lambda warp, t: warp.from_latent(t))
+
+    def log_slopes(self, Y: Array) -> Array:
+        """Log dt/dy of each output, which adds to log densities of t; minus infinity at and below the bound of a warp."""
+        slopes = np.zeros(Y.shape)
+        for output, warp in enumerate(self.warps):
+            if warp is not None:
+                slopes[..., output] = warp.log_slope(Y[..., output])
+        return slopes
+
+    def log_jacobian(self, Y: Array) -> float:
+        """Sum of the log slopes over all rows, to convert the log evidence of t to that of y."""
+        return float(self.log_slopes(Y).sum()) if self.warps else 0.0
+
+    def check_support(self, Y: Array) -> None:
+        """Refuse training outputs at or below the bound of a warp.
+
+        Raises
+        ------
+        ValueError
+            It names the first row of them.
+        """
+        for output, warp in enumerate(self.warps):
+            if warp is None or warp.lower is None:
+                continue
+            outside = np.flatnonzero(~(Y[:, output] > warp.lower))
+            if outside.size:
+                value = float(Y[outside[0], output])
+                raise ValueError(
+                    f"expected outputs above {warp.lower:g}, the bound of output_warp='log' and 'positive', got {value:g} "
+                    f"in row {outside[0]}; use output_warp='rank' or None"
+                )
+
+    # Moments
+
+    def mean_to_latent(self, means: Array) -> Array:
+        """Convert means of z, outputs last, to means of t."""
         return means @ self.loading.T + self.centre
 
-    def variance_to_user(self, variances: Array) -> Array:
-        """Convert variances of independent z, outputs last, to marginal variances of y."""
+    def variance_to_latent(self, variances: Array) -> Array:
+        """Convert variances of independent z, outputs last, to marginal variances of t."""
         return variances @ np.square(self.loading).T
+
+    def moments_from_latent(self, means: Array, variances: Array) -> tuple[Array, Array]:
+        """Convert means and variances of Gaussian t, outputs last, to those of y."""
+        if not self.warps:
+            return means, variances
+        means, variances = means.copy(), variances.copy()
+        for output, warp in enumerate(self.warps):
+            if warp is not None:
+                moments = warp.moments(means[..., output], variances[..., output])
+                means[..., output], variances[..., output] = moments
+        return means, variances
+
+    def noise_to_experts(self, noise: Array) -> Array:
+        """Convert noise variances of y to those of z; the loading must be diagonal, and no output warped."""
+        if self.warps:
+            raise ValueError(
+                "known noise cannot be combined with an output warp, under which it is no longer Gaussian; leave out noise, "
+                "or fit with output_warp=None"
+            )
+        return np.asarray(noise / np.square(np.diag(self.loading)))
+
+    def _by_output(
+        self, values: Array, function: Callable[[OutputWarp, Array], Array]
+    ) -> Array:
+        if not self.warps:
+            return values
+        mapped = np.array(values, dtype=np.float64)
+        for output, warp in enumerate(self.warps):
+            if warp is not None:
+                mapped[..., output] = function(warp, mapped[..., output])
+        return mapped

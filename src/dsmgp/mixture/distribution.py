@@ -1,4 +1,4 @@
-"""The predictive distribution: at every test row a mixture of Gaussians.
+"""The predictive distribution: at every test row a mixture of Gaussians, mapped through the warps of the outputs if there are any.
 
 :class:`Mixture` is what :meth:`DSMGPRegressor.predict_dist` returns, and what scores and plots take.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import numbers
+from functools import cached_property
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -26,7 +27,7 @@ LEAST_VARIANCE = float(np.finfo(np.float64).tiny)
 
 
 class Mixture:
-    """A mixture of Gaussians for each of n rows.
+    """A mixture of Gaussians for each of n rows; with warped outputs, of latent outputs that determine the outputs.
 
     Several outputs share the component weights. Within a component the outputs may be correlated.
     Results have shape (n,) for one output and (n, n_outputs) for several.
@@ -37,7 +38,7 @@ class Mixture:
     means, variances : arrays of shape (n, n_components, n_outputs)
         In the experts' units, in which outputs are independent within a component.
     units : OutputScaling, optional
-        The transformation to the user's units; none if left out.
+        The transformation to the user's units, warps included; none if left out.
     squeeze : bool
         Whether results for one output have shape (n,) instead of (n, 1).
 
@@ -70,11 +71,9 @@ class Mixture:
         self._latent_variances = variances
         self._units = units or OutputScaling(np.zeros(means.shape[-1]), np.eye(means.shape[-1]))
         self._squeeze = squeeze and means.shape[-1] == 1
-        #: Means and variances of the components, (n, n_components, n_outputs), in the user's units.
-        self.component_means = self._units.mean_to_user(means)
-        self.component_variances = self._units.variance_to_user(variances)
-        # In the user's units a tiny variance may underflow.
-        np.maximum(self.component_variances, LEAST_VARIANCE, out=self.component_variances)
+        # The Gaussians of the latent outputs, which are the outputs themselves unless these are warped.
+        self._gaussian_means = self._units.mean_to_latent(means)
+        self._gaussian_variances = _positive(self._units.variance_to_latent(variances))
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -94,6 +93,39 @@ class Mixture:
     def __repr__(self) -> str:
         n, components, outputs = self._latent_means.shape
         return f"Mixture({n} rows, {components} components, {outputs} output{'s' * (outputs > 1)})"
+
+    def marginal(self, output: int) -> Mixture:
+        """Return the distribution of one of several outputs.
+
+        Examples
+        --------
+        >>> two = Mixture(np.ones((1, 1)), np.array([[[0.0, 5.0]]]), np.ones((1, 1, 2)))
+        >>> two.marginal(1).mean
+        array([5.])
+        """
+        return Mixture(
+            self.weights,
+            self._gaussian_means[..., output : output + 1],
+            self._gaussian_variances[..., output : output + 1],
+            self._units.marginal(output),
+        )
+
+    @cached_property
+    def _component_moments(self) -> tuple[Array, Array]:
+        means, variances = self._units.moments_from_latent(
+            self._gaussian_means, self._gaussian_variances
+        )
+        return means, _positive(variances) if self._units.warps else variances
+
+    @property
+    def component_means(self) -> Array:
+        """Means of the components, (n, n_components, n_outputs), in the user's units."""
+        return self._component_moments[0]
+
+    @property
+    def component_variances(self) -> Array:
+        """Variances of the components, (n, n_components, n_outputs), in the user's units."""
+        return self._component_moments[1]
 
     @property
     def mean(self) -> Array:
@@ -118,7 +150,10 @@ class Mixture:
         z, scale = self._standardised(y)
         with np.errstate(over="ignore"):  # the density is zero far away
             terms = -0.5 * z * z - np.log(scale) - LOG_SQRT_2PI
-        return self._out(_log_mix(terms, self.weights[:, :, None]))
+        density = _log_mix(terms, self.weights[:, :, None])
+        if self._units.warps:
+            density += self._units.log_slopes(self._rows(y))
+        return self._out(density)
 
     def pdf(self, y: ArrayLike) -> Array:
         """Return the density of each output at ``y``."""
@@ -135,12 +170,14 @@ class Mixture:
         """
         variances = self._latent_variances
         with np.errstate(over="ignore", invalid="ignore"):
-            z = self._units.to_experts(self._rows(y))[:, None, :]
+            Y = self._rows(y)
+            z = self._units.to_experts(Y)[:, None, :]
             terms = -0.5 * (z - self._latent_means) ** 2 / variances - 0.5 * np.log(variances)
             joint = terms.sum(-1) - variances.shape[-1] * LOG_SQRT_2PI
         # At infinite outputs, which become NaN where units mix them, the density is zero.
         joint = np.where(np.isfinite(z).all(axis=-1), joint, -np.inf)
-        return _log_mix(joint, self.weights) - self._units.log_det
+        density = _log_mix(joint, self.weights) - self._units.log_det
+        return density + self._units.log_slopes(Y).sum(axis=1) if self._units.warps else density
 
     def cdf(self, y: ArrayLike) -> Array:
         """Return the probability that each output is at most ``y``."""
@@ -185,7 +222,7 @@ class Mixture:
         rows = np.arange(n)[None, :]
         noise = rng.standard_normal((n_samples, n, n_outputs))
         z = self._latent_means[rows, pick] + noise * np.sqrt(self._latent_variances[rows, pick])
-        return self._out(self._units.mean_to_user(z))
+        return self._out(self._units.from_experts(z))
 
     def _mean(self) -> Array:
         return np.einsum("nk,nkp->np", self.weights, self.component_means)
@@ -207,26 +244,33 @@ class Mixture:
             ) from None
 
     def _standardised(self, y: ArrayLike) -> tuple[Array, Array]:
-        scale = np.sqrt(self.component_variances)
+        """Latent outputs less the components' means, in standard deviations, and these."""
+        scale = np.sqrt(self._gaussian_variances)
+        latent = self._units.to_latent(self._rows(y))
         with np.errstate(over="ignore"):
-            return (self._rows(y)[:, None, :] - self.component_means) / scale, scale
+            return (latent[:, None, :] - self._gaussian_means) / scale, scale
 
     def _quantile(self, level: float) -> Array:
-        n, _, n_outputs = self.component_means.shape
+        n, _, n_outputs = self._gaussian_means.shape
         quantiles = np.empty((n, n_outputs))
         for output in range(n_outputs):
             for start in range(0, n, QUANTILE_ROWS):
                 rows = slice(start, start + QUANTILE_ROWS)
                 quantiles[rows, output] = _solve_quantile(
                     self.weights[rows],
-                    self.component_means[rows, :, output],
-                    np.sqrt(self.component_variances[rows, :, output]),
+                    self._gaussian_means[rows, :, output],
+                    np.sqrt(self._gaussian_variances[rows, :, output]),
                     level,
                 )
-        return quantiles
+        return self._units.from_latent(quantiles)
 
     def _out(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
+
+
+def _positive(variances: Array) -> Array:
+    """Return variances of which none is zero: in the user's units a tiny one may underflow."""
+    return np.maximum(variances, LEAST_VARIANCE, out=variances)
 
 
 def _log_mix(log_terms: Array, weights: Array) -> Array:

@@ -158,7 +158,7 @@ class GatedLeaves:
         mean, covariance = self._moments(leaf, points)
         squared = np.square(self.model.outputs.loading)
         return (
-            self.model.outputs.mean_to_user(mean),
+            self.model.outputs.mean_to_latent(mean),
             np.einsum("pq,qij->pij", squared, covariance),
         )
 

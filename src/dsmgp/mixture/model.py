@@ -230,7 +230,7 @@ class Model:
             components = self._components(X[rows])
             weights = self._component_weights(components)[:, :, None]
             total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
-            noise[rows] = self.outputs.variance_to_user(total)
+            noise[rows] = self.outputs.variance_to_latent(total)
         return noise
 
     def leaf_weights(self, X: Array) -> Array:
@@ -253,7 +253,7 @@ class Model:
         """Joint draws over the rows, (n, n_outputs, n_samples)."""
         joint = GatedLeaves(self, X, include_noise).joint()
         z = joint.draws(self.tree, np.arange(len(X)), n_samples, rng)
-        return np.moveaxis(self.outputs.mean_to_user(np.moveaxis(z, 1, 2)), 2, 1)
+        return np.moveaxis(self.outputs.mean_to_latent(np.moveaxis(z, 1, 2)), 2, 1)
 
     def loo_distribution(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
         """Predictive distribution at training rows given all others; ``grouped`` leaves out duplicate inputs, too."""
@@ -325,18 +325,18 @@ class Model:
             means = components.mean
             # Where outputs are mixed, leaves and mixture are compared in the user's units.
             if not units.diagonal:
-                means = units.mean_to_user(means)
+                means = units.mean_to_latent(means)
             chunk = (weights * means).sum(axis=1)
-            mean[rows] = units.mean_to_user(chunk) if units.diagonal else chunk
+            mean[rows] = units.mean_to_latent(chunk) if units.diagonal else chunk
             if not with_variance:
                 continue
             scale = components.of_leaves(self.scales, 1.0) * self.effective_gate.mean_variance
             spread = self._scaled_variance(components, scale, include_noise)
             if not units.diagonal:
-                spread = units.variance_to_user(spread)
+                spread = units.variance_to_latent(spread)
             spread += np.square(means - chunk[:, None])
             total = (weights * spread).sum(axis=1)
-            variance[rows] = units.variance_to_user(total) if units.diagonal else total
+            variance[rows] = units.variance_to_latent(total) if units.diagonal else total
         return mean, variance
 
     def _scaled_variance(self, components: Components, scale: Array, include_noise: bool) -> Array:

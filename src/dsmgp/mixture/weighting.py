@@ -74,7 +74,7 @@ def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tu
         )
     scales = loo.scales if local_scale else np.ones_like(loo.squares)
     model = replace(model, scales=scales, gate=gate)
-    Y = model.outputs.mean_to_user(loo.observed(sample.scored))
+    Y = model.outputs.from_experts(loo.observed(sample.scored))
     distributions = (
         model.loo_distribution(loo, sample.scored, grouped) for grouped in (False, True)
     )

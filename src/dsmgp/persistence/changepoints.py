@@ -112,7 +112,7 @@ def read_changepoints(
     model = ChangePointModel(
         tree, family, segmented_gps, inputs, outputs, len(rows.X), stored.outliers
     )
-    variance = outputs.variance_to_user(model.noise[None] * model.contamination.mean)
+    variance = outputs.variance_to_latent(model.noise[None] * model.contamination.mean)
     if not (math.isfinite(model.log_evidence) and np.isfinite(variance).all()):
         raise ModelFileError("its hyperparameters are out of range")
     return model

@@ -189,7 +189,7 @@ def _check_variances(model: Model, posterior: LeafPosterior) -> None:
     with np.errstate(all="ignore"):
         factor = model.scales * model.effective_gate.mean_variance
         smallest, largest = (
-            model.outputs.variance_to_user(variance * factor)
+            model.outputs.variance_to_latent(variance * factor)
             for variance in (posterior.noise, posterior.noise + prior)
         )
     if not all((np.isfinite(each) & (each > 0)).all() for each in (smallest, largest)):
