@@ -61,7 +61,7 @@ class FitConfig:
     standardize: bool = True
     input_warp: str | None = "auto"
     metric: str = "auto"
-    output_warp: str | None = None
+    output_warp: str | None = "auto"
     device: str = "cpu"
     dtype: str = "float64"
     memory_limit: int | None = None

@@ -28,6 +28,7 @@ from dsmgp.fitting.selection import (
 from dsmgp.fitting.training_data import RowSource, TrainingData, build_family, set_up_leaves
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import STATIONARY
+from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.output_warp import OutputWarp, normal_scores
 from dsmgp.gp.process import Family
 from dsmgp.tree.growing import grow_leaves
@@ -63,15 +64,15 @@ class CoordinateChoice:
     ----------
     coordinates : Coordinates or None
         None if inputs are used as they are.
-    output_warps : tuple of OutputWarp or None, or None
-        By output; None if no output is warped.
+    output_warps : sequence of OutputWarp or None
+        By output; empty if no output is warped.
     gains : dict of str to float
         For each step that was taken, the gain in nats per row over the step before (log density and half the relative squared error).
     n_evaluations : int
     """
 
     coordinates: Coordinates | None = None
-    output_warps: tuple[OutputWarp | None, ...] | None = None
+    output_warps: Sequence[OutputWarp | None] = ()
     gains: dict[str, float] | None = None
     n_evaluations: int = 0
 
@@ -85,15 +86,15 @@ class _Candidate:
     kernel : str, Kernel or gpytorch.kernels.Kernel
     coordinates : tuple of Coordinates
         By fold: a metric is learned on each anew.
-    output_warps : tuple of OutputWarp or None, or None
-        By output.
+    output_warps : sequence of OutputWarp or None
+        By output; empty if no output is warped.
     families : tuple of Family
         By fold, the hyperparameters learned on it.
     """
 
     kernel: Any
     coordinates: tuple[Coordinates, ...]
-    output_warps: tuple[OutputWarp | None, ...] | None
+    output_warps: Sequence[OutputWarp | None]
     families: tuple[Family, ...] = ()
 
 
@@ -151,10 +152,11 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     trial.start(first)
     if open_inputs:
         trial.try_input_warps()
-    if open_outputs:
-        trial.try_output_warps()
     if open_metric and trial.n_features <= MOST_FEATURES:
         trial.try_metric(forced=config.metric == "full", also_raw=open_inputs)
+    # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
+    if open_outputs:
+        trial.try_output_warps()
     return trial.choice()
 
 
@@ -213,6 +215,8 @@ class _Trial:
         halves = self.leaves[:n_each], self.leaves[n_each:]
         #: Pairs of leaves to learn on and leaves to judge by.
         self.folds = [halves, halves[::-1]] if len(chosen) <= FEW_LEAVES else [halves]
+        #: Coordinates with a metric that was learned on all leaves.
+        self.final: Coordinates | None = None
         self.gains: dict[str, float] = {}
         self.n_evaluations = 0
 
@@ -235,7 +239,7 @@ class _Trial:
 
     def choice(self) -> CoordinateChoice:
         """Return the best so far."""
-        coordinates = self.best.coordinates[0]
+        coordinates = self.final or self.best.coordinates[0]
         return CoordinateChoice(
             None if coordinates.is_identity else coordinates,
             self.best.output_warps,
@@ -279,7 +283,7 @@ class _Trial:
             start = starts[taken]
             coordinates = start.coordinates[0]
             metric = self._metric(coordinates, start.output_warps, start.families[0], self.leaves)
-            self.best = self._in(replace(coordinates, metric=metric))
+            self.final = replace(coordinates, metric=metric)
 
     def _take_best(
         self, what: str, candidates: Sequence[_Candidate], forced: bool = False
@@ -366,7 +370,7 @@ class _Trial:
     def _metric(
         self,
         coordinates: Coordinates,
-        warps: tuple[OutputWarp | None, ...] | None,
+        warps: Sequence[OutputWarp | None],
         family: Family,
         leaves: Sequence[Leaf],
     ) -> Array:
@@ -396,11 +400,11 @@ def _renumbered(leaf: Leaf, used: Index) -> Leaf:
 
 def _rates(family: Family) -> Array:
     """Return the inverse length scales of a stationary family, the root mean square over outputs, (n_dims,)."""
-    by_output = [
-        vector[: len(kernel.columns)]
-        for vector, kernel in zip(family.kernel_parameters, family.leaf_kernels, strict=True)
-    ]
-    return np.asarray(np.sqrt(np.mean(np.square(1.0 / np.array(by_output)), axis=0)))
+    by_output = []
+    for vector, kernel in zip(family.kernel_parameters, family.leaf_kernels, strict=True):
+        assert isinstance(kernel, StationaryKernel)
+        by_output.append(1.0 / vector[: len(kernel.columns)])
+    return np.asarray(np.sqrt(np.mean(np.square(by_output), axis=0)))
 
 
 def _start_from(family: Family, learned: Family, data: TrainingData) -> None:

@@ -67,7 +67,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
     with span(*SHARES["coordinates"], "choosing coordinates"):
         choice = choose_coordinates(rows, context)
-    if choice.coordinates is not None or choice.output_warps is not None:
+    if choice.coordinates is not None or choice.output_warps:
         data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
         rows = rows.with_data(data)
     given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)

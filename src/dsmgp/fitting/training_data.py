@@ -80,7 +80,7 @@ class TrainingData:
     def rescaled(
         self,
         coordinates: Coordinates | None,
-        warps: Sequence[OutputWarp | None] | None,
+        warps: Sequence[OutputWarp | None],
         config: FitConfig,
     ) -> TrainingData:
         """Return the same rows in other coordinates, with other output warps."""

@@ -136,7 +136,9 @@ class SplineWarp:
         with np.errstate(over="ignore"):
             increasing = (np.diff(values) > 0).all() and (np.diff(self.knots) > 0).all()
         if not (increasing and (slopes > 0).all() and np.isfinite(self.knots).all()):
-            raise ValueError("expected increasing values and positive slopes at the knots of a warp")
+            raise ValueError(
+                "expected increasing values and positive slopes at the knots of a warp"
+            )
         if self.lower is not None and not self.lower < values[0]:
             raise ValueError(
                 f"expected a bound below the first value {values[0]:g} of a warp, got {self.lower:g}"
@@ -227,9 +229,7 @@ class SplineWarp:
         )
 
 
-def normal_scores(
-    y: Array, strength: float = 1.0, lower: float | None = None
-) -> SplineWarp | None:
+def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -> SplineWarp | None:
     """Return the warp under which outputs are about Gaussian: t is the normal score of the rank of y.
 
     Parameters

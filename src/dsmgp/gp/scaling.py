@@ -134,9 +134,7 @@ class OutputScaling:
         spread = np.sqrt(np.maximum(values, 0.0))
         spread = np.where(spread > 1e-9 * spread.max(), spread, 1.0) if standardize else 1.0
         shift = centre if not standardize else np.zeros_like(centre)
-        return cls(
-            plain.centre + plain.loading @ shift, plain.loading @ (vectors * spread), warps
-        )
+        return cls(plain.centre + plain.loading @ shift, plain.loading @ (vectors * spread), warps)
 
     @classmethod
     def chained(
@@ -261,9 +259,7 @@ class OutputScaling:
             )
         return np.asarray(noise / np.square(np.diag(self.loading)))
 
-    def _by_output(
-        self, values: Array, function: Callable[[OutputWarp, Array], Array]
-    ) -> Array:
+    def _by_output(self, values: Array, function: Callable[[OutputWarp, Array], Array]) -> Array:
         if not self.warps:
             return values
         mapped = np.array(values, dtype=np.float64)

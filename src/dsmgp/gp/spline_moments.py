@@ -77,14 +77,14 @@ def _by_knot(warp: SplineWarp, m: Array, s: Array) -> tuple[Array, Array, Array]
     second = linear**2 + 3.0 * bend**2 + s**2 * (
         (np.abs(rise) * T2) @ jump + s * (T3 @ (jump * warp.slopes)) + 0.25 * s**2 * ((side * T4) @ square_jump)
     )  # fmt: skip
-    if warp.lower is not None:  # an exponential instead of the line that continues below the first knot
+    if (
+        warp.lower is not None
+    ):  # an exponential instead of the line that continues below the first knot
         left = _TruncatedMoments(_in_deviations(away[:, :1], s)).left_tail(TAYLOR_TERMS)
         start, line = rise[:, 0], s * warp.slopes[0]
         tail = _tail_moments(warp, away[:, 0], s, start, left)
         first += tail[0] - (start * left[0] + line * left[1])
-        second += tail[1] - (
-            start * (start * left[0] + 2.0 * line * left[1]) + line**2 * left[2]
-        )
+        second += tail[1] - (start * (start * left[0] + 2.0 * line * left[1]) + line**2 * left[2])
     return value, first, second
 
 

@@ -95,7 +95,7 @@ INPUT_WARP = Record(
 
 def _is_valid(coordinates: Coordinates) -> bool:
     n_features = len(coordinates.columns)
-    return (
+    return bool(
         n_features == len(coordinates.warps) > 0
         and (coordinates.columns < coordinates.n_inputs).all()
         and (coordinates.metric is None or len(coordinates.metric) == n_features)
