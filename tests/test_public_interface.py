@@ -49,7 +49,7 @@ NAMES = {
 PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
-    memory_limit executor checkpoint random_state verbose
+    memory_limit executor checkpoint random_state verbose output_warp
     """
 ATTRIBUTES = """
     adapted_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
@@ -85,12 +85,14 @@ METHODS = {
     "to_gpytorch": "leaf output",
     "load": "path kernel mean",
 }
-MIXTURE = "cdf interval joint_logpdf logpdf mean pdf quantile sample std var component_means"
+MIXTURE = (
+    "cdf interval joint_logpdf logpdf marginal mean pdf quantile sample std var component_means"
+)
 COMMANDS = {
     "fit": """
         --categories --changes-along --checkpoint --debug --device --drop --effort --executor
         --feature --force --include-factors --json --kernel --leaf-size --max-iter --mean
-        --memory-limit --missing --on-interrupt --out --outliers --quiet --seed --target
+        --memory-limit --missing --on-interrupt --out --outliers --output-warp --quiet --seed --target
         --weights
         """,
     "predict": "--debug --function --interval --json --keep --out --quantiles",

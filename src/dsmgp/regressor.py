@@ -148,6 +148,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     verbose : bool, default=False
         Show progress on standard error: a bar with the estimated time left in terminals and notebooks (with
         ``dsmgp[cli]``, which installs rich), else lines of the log ``"dsmgp"``.
+    output_warp : {"auto", "rank", "log", "positive"} or None, default="auto"
+        A warped GP models ``y = h(t)``, with h increasing and t what the GPs see, for outputs that are skewed, heavy-tailed
+        or bounded. ``"rank"``: t is about the normal score of y among the training outputs. ``"log"``: t is the logarithm of y,
+        which must be above 0. ``"positive"``: as ``"rank"``, with outputs and predictions above 0. None: no warp. ``"auto"``: no
+        warp, for now. Predictions are in the units of y in any case; noise of the observations that is known (see
+        :meth:`fit`) cannot be combined with a warp.
 
     Attributes
     ----------
@@ -167,7 +173,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Noise variance of each leaf, in the order of ``dsmgp.tree.nodes.leaves(tree_)`` and in the experts' units,
         without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
-        ``y = centre + output_loading_ @ z``, with z the outputs in the experts' units.
+        ``y = centre + output_loading_ @ z``, with z the outputs in the experts' units. Where outputs are warped it is
+        the latent outputs that are composed like that.
     log_marginal_likelihood_ : float
         Log evidence of y, in the units of y, under the mixture.
     loo_score_, loo_score_new_inputs_ : float
@@ -237,6 +244,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         checkpoint: str | Path | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         verbose: bool = False,
+        output_warp: str | None = "auto",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -263,6 +271,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.checkpoint = checkpoint
         self.random_state = random_state
         self.verbose = verbose
+        self.output_warp = output_warp
 
     def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> Self:
         """Grow the tree, learn the hyperparameters and condition every leaf.

@@ -51,6 +51,17 @@ __all__ = [
     "score_table",
 ]
 
+# Quadrature of the CRPS of warped outputs: points in standard deviations of each component, how many points are used at most, and
+# Gauss-Legendre nodes and weights between two of them.
+DEVIATIONS = np.array([-8.0, -6.0, -4.5, -3.5, -2.5, -1.5, -0.75, 0, 0.75, 1.5, 2.5, 3.5, 4.5, 6.0, 8.0])  # fmt: skip
+MAX_POINTS = 96
+NODES, NODE_WEIGHTS = (
+    0.5 * table + shift
+    for table, shift in zip(np.polynomial.legendre.leggauss(3), (0.5, 0.0), strict=True)
+)
+# Entries of the weights of a batch of rows.
+WARPED_ENTRIES = 4096
+
 
 def mae(y: ArrayLike, mean: ArrayLike) -> float:
     """Return the mean absolute error of the predictive mean.
@@ -145,22 +156,19 @@ def gaussian_nlpd(y: ArrayLike, distribution: Mixture) -> float:
 def crps(y: ArrayLike, distribution: Mixture, batch: int = 4096) -> float:
     """Return the mean continuous ranked probability score, in the units of y.
 
-    It is ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the predictive distribution, in closed form (Grimit et al. 2006).
+    It is ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the predictive distribution, in closed form (Grimit et al. 2006);
+    of a warped output it is the integral of the squared error of the cdf, by quadrature.
     """
     observed = _columns(np.asarray(y, dtype=np.float64))
     total = 0.0
-    for start in range(0, len(observed), batch):
-        rows = slice(start, start + batch)
-        weights = distribution.weights[rows]
-        for output in range(observed.shape[1]):
-            mean = distribution.component_means[rows, :, output]
-            variance = distribution.component_variances[rows, :, output]
-            distance = _absolute(observed[rows, output, None] - mean, variance)
-            spread = np.zeros(len(mean))
-            for k in range(mean.shape[1]):  # one component against all, to save memory
-                pair = _absolute(mean[:, k, None] - mean, variance[:, k, None] + variance)
-                spread += weights[:, k] * (weights * pair).sum(axis=1)
-            total += float(np.sum((weights * distance).sum(axis=1) - 0.5 * spread))
+    for output in range(observed.shape[1]):
+        of_output = distribution.marginal(output)
+        score, at_once = _gaussian_crps, batch
+        if of_output.warps:  # with far larger arrays
+            score, at_once = _warped_crps, 1 + WARPED_ENTRIES // of_output.weights.shape[1]
+        for start in range(0, len(observed), at_once):
+            rows = slice(start, start + at_once)
+            total += float(np.sum(score(observed[rows, output], of_output[rows])))
     return total / observed.size
 
 
@@ -199,6 +207,59 @@ def _error(y: ArrayLike, mean: ArrayLike) -> Array:
             f"expected y and means of one shape, got {observed.shape} and {means.shape}"
         )
     return _columns(observed - means)
+
+
+def _gaussian_crps(y: Array, distribution: Mixture) -> Array:
+    """Return the CRPS of each row of a mixture of Gaussians."""
+    weights = distribution.weights
+    mean, variance = distribution.component_means[..., 0], distribution.component_variances[..., 0]
+    distance = _absolute(y[:, None] - mean, variance)
+    spread = np.zeros(len(mean))
+    for k in range(mean.shape[1]):  # one component against all, to save memory
+        pair = _absolute(mean[:, k, None] - mean, variance[:, k, None] + variance)
+        spread += weights[:, k] * (weights * pair).sum(axis=1)
+    return np.asarray((weights * distance).sum(axis=1) - 0.5 * spread)
+
+
+def _warped_crps(y: Array, distribution: Mixture) -> Array:
+    """Return the CRPS of each row of a warped mixture: the integral of (F(v) - [v >= y])^2 over v.
+
+    By Gauss-Legendre quadrature in latent units, with weights that add up to each interval's length in the units of y.
+    """
+    warp, latent = distribution.warps[0], distribution.latent
+    assert warp is not None
+    points = _quadrature_points(latent)
+    split = np.clip(warp.to_latent(y), points[:, 0], points[:, -1])
+    edges = np.sort(np.column_stack([points, split]), axis=1)
+    nodes = edges[:, :-1, None] + np.diff(edges, axis=1)[:, :, None] * NODES
+    flat = nodes.reshape(len(y), -1)
+    z = flat[:, :, None] - latent.component_means[:, None, :, 0]
+    z /= np.sqrt(latent.component_variances)[:, None, :, 0]
+    cdf = np.einsum("rk,rnk->rn", latent.weights, ndtr(z)).reshape(nodes.shape)
+    error = np.square(cdf - (nodes >= split[:, None, None]))
+    weights = NODE_WEIGHTS * np.exp(-warp.log_slope(warp.from_latent(nodes)))
+    mean_error = (weights * error).sum(axis=-1) / weights.sum(axis=-1)
+    ends = warp.from_latent(edges)
+    # Outside of all points the cdf is 0 or 1.
+    outside = np.maximum(ends[:, 0] - y, 0.0) + np.maximum(y - ends[:, -1], 0.0)
+    return np.asarray((mean_error * np.diff(ends, axis=1)).sum(axis=1) + outside)
+
+
+def _quadrature_points(mixture: Mixture) -> Array:
+    """Return increasing points for each row, (n, n_points), between which the cdf is smooth: closer where components are narrow or many."""
+    means, stds = mixture.component_means[..., 0], np.sqrt(mixture.component_variances[..., 0])
+    points = (means[:, :, None] + stds[:, :, None] * DEVIATIONS).reshape(len(means), -1)
+    order = np.argsort(points, axis=1)
+    points = np.take_along_axis(points, order, axis=1)
+    if points.shape[1] <= MAX_POINTS:
+        return points
+    # Components of small weight may be stepped over.
+    weight = np.take_along_axis(np.repeat(mixture.weights, len(DEVIATIONS), axis=1), order, axis=1)
+    share = np.cumsum(weight, axis=1)
+    levels = np.linspace(0.0, 1.0, MAX_POINTS)
+    kept = np.stack([np.searchsorted(row, levels * row[-1]) for row in share])
+    kept[:, 0] = 0
+    return np.take_along_axis(points, kept, axis=1)
 
 
 def _absolute(mean: Array, variance: Array) -> Array:

@@ -35,6 +35,7 @@ def summarise(state: FittedState) -> str:
         f"{_plural(n_outputs, 'output')}, {model.weights} weights",
         "",
         *description.facts,
+        *_warp_lines(model.outputs, outputs),
     ]
     if "loo_score_" not in model.unsupported.remedies:
         assert state.scores is not None, "rows have been added or removed"
@@ -47,7 +48,9 @@ def summarise(state: FittedState) -> str:
     lines += [*_coordinate_lines(state), *description.kernel_notes]
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {components[output]}"
-        lines += ["", f"kernel{title}", *_kernel_lines(state, process, output)]
+        warped = model.outputs.is_warped(output) and not rotated
+        note = ", of the output before its warp and standardised" if warped else ""
+        lines += ["", f"kernel{title}{note}", *_kernel_lines(state, process, output)]
     if rotated:
         lines += _component_lines(model.outputs, outputs)
     return "\n".join(lines)
@@ -57,13 +60,22 @@ def _plural(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' * (n > 1)}"
 
 
+def _warp_lines(scaling: OutputScaling, outputs: Sequence[str]) -> list[str]:
+    """Describe the warps of the outputs, if there are any."""
+    return [
+        f"output warp     {'' if len(outputs) == 1 else f'{name}: '}"
+        + ("none" if warp is None else warp.description)
+        for name, warp in zip(outputs[: len(scaling.warps)], scaling.warps, strict=True)
+    ]
+
+
 def _component_lines(scaling: OutputScaling, outputs: Sequence[str]) -> list[str]:
     """Describe how correlated outputs are composed of uncorrelated components."""
     return [
         "",
         "Outputs are correlated and were turned into uncorrelated components (rotated or regressed on one another):",
         *(
-            f"  {outputs[k]} = {scaling.centre[k]:.4g}"
+            f"  {outputs[k]}{' before its warp' * scaling.is_warped(k)} = {scaling.centre[k]:.4g}"
             + "".join(f" {w:+.4g} * component {j}" for j, w in enumerate(row))
             for k, row in enumerate(scaling.loading)
         ),
@@ -120,9 +132,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _kernel_lines(state: FittedState, process: Process, output: int) -> list[str]:
-    """List the hyperparameters of one GP; those of a rotated component are in its own units."""
+    """List the hyperparameters of one GP; those of a rotated component, or of a warped output, are in the experts' units."""
     model, names = state.model, state.schema.input_names
-    unit = model.outputs.loading[output, output] if model.outputs.diagonal else 1.0
+    unit = model.outputs.user_unit(output)
     noise = f"  noise           std {math.sqrt(process.noise) * abs(unit):.4g}"
     leaf_kernel = process.leaf_kernel
     if not isinstance(leaf_kernel, StationaryKernel):

@@ -39,6 +39,11 @@ def changepoint_config(
             "weights='uniform' cannot be used with structure='changepoint': segmentations are weighted by their "
             "posterior probability; leave weights out"
         )
+    if config.output_warp not in (None, "auto"):
+        raise ValueError(
+            f"output_warp={config.output_warp!r} cannot be used with structure='changepoint'; leave it out, and fit "
+            "transformed outputs such as log(y)"
+        )
     if rows.noise is not None:
         raise ValueError(
             "noise cannot be given with structure='changepoint'; leave it out, or allow for outliers with "

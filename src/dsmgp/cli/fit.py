@@ -56,6 +56,14 @@ class Effort(StrEnum):
     high = "high"
 
 
+class OutputWarp(StrEnum):
+    auto = "auto"
+    none = "none"
+    rank = "rank"
+    log = "log"
+    positive = "positive"
+
+
 class Executor(StrEnum):
     local = "local"
     ray = "ray"
@@ -84,6 +92,7 @@ def fit(
     changes_along: Annotated[str | None, typer.Option(help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
     max_iter: Annotated[int | None, typer.Option(help="Most iterations of the optimiser.")] = None,
+    output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(help="Most memory for matrices, such as 4GB.")] = None,
     executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,
@@ -128,6 +137,7 @@ def fit(
         weights=weights.value,
         leaf_size=list(leaf_size) or "auto",
         max_iter=max_iter,
+        output_warp=None if output_warp is OutputWarp.none else output_warp.value,
         device=device,
         memory_limit=memory_limit,
         executor=executor.value,

@@ -21,6 +21,7 @@ from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.optimize import OPTIMIZERS
 from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
 from dsmgp.gp.leaf_kernels import MEANS
+from dsmgp.gp.output_warp import NAMED_WARPS
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
@@ -41,7 +42,7 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto"."""
+    """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``."""
 
     kernel: Any = "auto"
     mean: Any = "zero"
@@ -125,6 +126,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         standardize=bool(estimator.standardize),
         input_warp=estimator.input_warp,
         metric=estimator.metric,
+        output_warp=estimator.output_warp,
         device=executor.leaf_device(_device(estimator.device)),
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
@@ -149,6 +151,8 @@ def _check_choices(estimator: Any) -> None:
         if value not in valid:
             raise ValueError(f"expected {name} to be {' or '.join(map(str, valid))}, got {value!r}")
     _check_coordinates(estimator)
+    if estimator.output_warp is not None:
+        check_choice("output_warp", estimator.output_warp, ("auto", *NAMED_WARPS), "or None")
     check_choice("dtype", estimator.dtype, DTYPES)
     if estimator.dtype == "float32":
         require_torch("dtype='float32'")

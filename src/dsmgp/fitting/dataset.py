@@ -145,6 +145,7 @@ class ParquetRows:
         if len(self.data.X) == self.n_rows:
             return self.data.with_outputs(outputs), list(leaves)
         X, Y, rows = self.stream.inside(leaves, self.data.inputs.to_coordinates)
+        outputs.check_support(Y)
         filled = [Leaf(leaf.region, inside) for leaf, inside in zip(leaves, rows, strict=True)]
         data = replace(self.data, X=X, Y=Y, labels=equal_rows(X), outputs=outputs)
         return data, [leaf for leaf in filled if leaf.n_rows]
@@ -159,11 +160,19 @@ class ParquetRows:
         firsts = first_leaves_of_shards(expected, n_inputs, n_outputs, room, pool.n_shards)
         router = Router(tree.tree)
         with RowWriter(self.folder, firsts, n_inputs, n_outputs) as spill:
+            n_read = 0
             for batch in self.stream.batches():
+                outputs.check_support(batch.Y, n_read)
                 leaf, row = router.route(self.data.inputs.to_coordinates(batch.X)).pairs
                 spill.add(leaf, row, batch.X, batch.Y)
+                n_read += len(batch.X)
         store = spill.store
         check_leaf_memory(int(store.sizes.max()), config)
         scaling = (self.data.inputs, outputs)
         kernels = kernels_by_leaf(tree.families, tree.family)
         return store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
+
+    def log_jacobian(self, outputs: OutputScaling) -> float:
+        if not outputs.warps or len(self.data.X) == self.n_rows:
+            return outputs.log_jacobian(self.data.Y)
+        return sum(outputs.log_jacobian(batch.Y) for batch in self.stream.batches())

@@ -99,6 +99,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
             outputs=learned.outputs,
             weights=config.weights,
             scales=np.ones((len(tree.family), rows.data.n_outputs)),
+            log_jacobian=rows.log_jacobian(learned.outputs),
         )
         model, scores = weigh(ungated, config.local_scale, loo_sample)
     search = SearchRecord(

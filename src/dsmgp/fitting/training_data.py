@@ -21,7 +21,7 @@ from dsmgp.experts.points import LeafPoints, equal_rows
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.leaf_kernels import LeafKernel
-from dsmgp.gp.output_warp import OutputWarp
+from dsmgp.gp.output_warp import LogWarp, OutputWarp, named_warp
 from dsmgp.gp.periods import dominant_periods
 from dsmgp.gp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
@@ -65,14 +65,26 @@ class TrainingData:
     dtype: str
 
     @classmethod
-    def of(cls, X: Array, Y: Array, config: FitConfig, noise: Array | None = None) -> TrainingData:
-        """Scale inputs and outputs column by column, or not at all."""
+    def of(
+        cls,
+        X: Array,
+        Y: Array,
+        config: FitConfig,
+        noise: Array | None = None,
+        warps: Sequence[OutputWarp | None] | None = None,
+    ) -> TrainingData:
+        """Scale inputs and outputs column by column, or not at all.
+
+        Outputs are warped first: by ``warps``, one per output, or if that is None as ``config.output_warp`` says.
+        """
+        if warps is None:
+            warps = _named_warps(Y, config, noise)
         return cls(
             X,
             Y,
             noise,
             InputScaling.of(X, config.standardize),
-            OutputScaling.of(Y, config.standardize),
+            OutputScaling.of(Y, config.standardize, warps),
             equal_rows(X),
             config.dtype,
         )
@@ -93,10 +105,6 @@ class TrainingData:
     def with_outputs(self, outputs: OutputScaling) -> TrainingData:
         """Return the same rows under another output scaling."""
         return self if outputs is self.outputs else replace(self, outputs=outputs)
-
-    def with_inputs(self, inputs: InputScaling) -> TrainingData:
-        """Return the same rows under another input scaling."""
-        return self if inputs is self.inputs else replace(self, inputs=inputs)
 
     @property
     def n_dims(self) -> int:
@@ -138,12 +146,29 @@ class TrainingData:
         return InputScaling.of(self.inputs.scaled(self.U), True).scale
 
 
+def _named_warps(Y: Array, config: FitConfig, noise: Array | None) -> Sequence[OutputWarp | None]:
+    """Return the output warps that a user has asked for by name."""
+    name = config.output_warp
+    if name is None or name == "auto":
+        return ()
+    if noise is not None:
+        raise ValueError(
+            f"noise cannot be given with output_warp={name!r}: known noise is Gaussian in the units of y, not after the "
+            "warp; leave out noise, or set output_warp=None"
+        )
+    n_outputs = Y.shape[1]
+    if name != "rank":  # both have the bound 0
+        positive = OutputScaling(np.zeros(n_outputs), np.eye(n_outputs), [LogWarp()] * n_outputs)
+        positive.check_support(Y)
+    return [named_warp(name, y) for y in Y.T]
+
+
 def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
     """Build the processes of a kernel, one per output, at the values from which learning starts."""
     single = config.dtype == "float32"
     variance = 1.0
     if not config.standardize:  # mean variance of the outputs as the leaf GPs see them
-        scale = OutputScaling.of(data.Y, True).loading
+        scale = OutputScaling.of(data.Y, True, data.outputs.warps).loading
         variance = check_variance(float(np.square(scale).sum() / data.n_outputs), single)
     periods = None
     if isinstance(kernel, str) and "periodic" in kernel:
@@ -230,6 +255,9 @@ class RowSource(Protocol):
     def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
         """Set up the GPs of all leaves of a tree on all rows."""
 
+    def log_jacobian(self, outputs: OutputScaling) -> float:
+        """Return the sum of the log slopes of the output warps over all rows."""
+
 
 @dataclass(frozen=True, eq=False)
 class InMemoryRows:
@@ -258,6 +286,9 @@ class InMemoryRows:
         kernels = kernels_by_leaf(tree.families, tree.family)
         data = self.data.with_outputs(outputs)
         return set_up_leaves(leaves(tree.tree), kernels, data, self.config)
+
+    def log_jacobian(self, outputs: OutputScaling) -> float:
+        return outputs.log_jacobian(self.data.Y)
 
 
 def check_leaf_memory(largest: int, config: FitConfig) -> None:

@@ -87,6 +87,7 @@ def update(
 def add_rows(state: FittedState, X: Array, Y: Array, noise: Array | None) -> FittedState:
     """Add training rows, with known noise variances if there are any."""
     model, known_noise = state.mixture, _noise_to_experts(state.mixture, noise)
+    model.outputs.check_support(Y)
     rows = state.rows.added(X, Y, noise)
     ids = rows.ids[len(state.rows) :]
     single = model.leaf_posterior.leaf_gps.dtype == "float32"
@@ -145,7 +146,9 @@ def _updated(
     if state.local_scale:
         scales = scales.copy()
         scales[routes.leaf] = online.scales(routes.leaf)
-    return replace(updated, model=replace(model, leaf_posterior=online, scales=scales))
+    log_jacobian = model.outputs.log_jacobian(rows.Y)
+    model = replace(model, leaf_posterior=online, scales=scales, log_jacobian=log_jacobian)
+    return replace(updated, model=model)
 
 
 def _noise_to_experts(model: Model, noise: Array | None) -> Array | None:
@@ -199,6 +202,7 @@ def _conditioned(
         leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, True, sample.rows),
         scales=model.scales[origin],
         thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
+        log_jacobian=model.outputs.log_jacobian(rows.Y),
     )
     weighed, scores = weigh(conditioned, state.local_scale, sample)
     sizes = state.partition_sizes[origin]

@@ -16,7 +16,10 @@ from scipy.special import ndtri
 from dsmgp._util.arrays import Array, Index
 from dsmgp.gp.spline_moments import spline_moments
 
-__all__ = ["LogWarp", "OutputWarp", "SplineWarp", "normal_scores"]
+__all__ = ["NAMED_WARPS", "LogWarp", "OutputWarp", "SplineWarp", "named_warp", "normal_scores"]
+
+#: What :func:`named_warp` takes.
+NAMED_WARPS = ("rank", "log", "positive")
 
 # Distinct outputs without which ranks say too little about a distribution.
 MIN_DISTINCT = 10
@@ -262,7 +265,7 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     scores = ndtri((np.cumsum(counts) - 0.5 * counts) / n)
     outermost = min(OUTERMOST, float(ndtri(1.0 - ROWS_BEYOND / n)))
     ends = np.clip([scores[0], scores[-1]], -outermost, outermost)
-    knots = np.linspace(*ends, int(np.clip(KNOTS_PER_ROW * n, 4, MAX_KNOTS)))
+    knots = np.linspace(ends[0], ends[1], int(np.clip(KNOTS_PER_ROW * n, 4, MAX_KNOTS)))
     values = np.interp(knots, scores, distinct)
     chords = np.diff(values) / np.diff(knots)
     # The usual slope; of outputs that nearly all lie at one value it would be that of their rounding errors.
@@ -275,8 +278,30 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     log_slopes = 0.5 * (log_chords[:-1] + log_chords[1:])
     slopes = middle * np.exp(strength * log_slopes.clip(-LOG_SLOPE_RANGE, LOG_SLOPE_RANGE))
     warp = SplineWarp(values, slopes, 0.0, lower, strength)
-    median = float(warp.to_latent(np.interp(0.0, scores, distinct)))
-    return replace(warp, start=-median)  # t = 0 at the median
+    median = warp.to_latent(np.asarray(np.interp(0.0, scores, distinct)))
+    return replace(warp, start=-float(median))  # t = 0 at the median
+
+
+def named_warp(name: str, y: Array) -> OutputWarp | None:
+    """Return the warp of an output by the name that the estimator takes.
+
+    Parameters
+    ----------
+    name : {"rank", "log", "positive"}
+        Normal scores; the logarithm; normal scores with the bound 0, or the logarithm where there are too few distinct values.
+    y : ndarray of shape (n,)
+        The training outputs; above 0 but for ``"rank"``.
+
+    Examples
+    --------
+    >>> named_warp("positive", np.array([1.0, 2.0]))
+    LogWarp()
+    """
+    if name == "log":
+        return LogWarp()
+    if name == "positive":
+        return normal_scores(y, lower=0.0) or LogWarp()
+    return normal_scores(y)
 
 
 def _spaced(values: Array, least: float) -> Index:

@@ -172,6 +172,15 @@ class OutputScaling:
         """Log determinant of the loading, to convert log densities of z to those of t."""
         return float(np.linalg.slogdet(self.loading)[1])
 
+    def is_warped(self, output: int) -> bool:
+        return bool(self.warps) and self.warps[output] is not None
+
+    def user_unit(self, output: int) -> float:
+        """Unit of z in that of its output; 1 where outputs are mixed or warped, and z has units of its own."""
+        if self.is_warped(output) or not self.diagonal:
+            return 1.0
+        return float(self.loading[output, output])
+
     def marginal(self, output: int) -> OutputScaling:
         """Return the conversion of one latent output to that output, without any scaling."""
         return OutputScaling(np.zeros(1), np.eye(1), self.warps[output : output + 1])
@@ -210,8 +219,8 @@ class OutputScaling:
         """Sum of the log slopes over all rows, to convert the log evidence of t to that of y."""
         return float(self.log_slopes(Y).sum()) if self.warps else 0.0
 
-    def check_support(self, Y: Array) -> None:
-        """Refuse training outputs at or below the bound of a warp.
+    def check_support(self, Y: Array, first_row: int = 0) -> None:
+        """Refuse training outputs at or below the bound of a warp; rows are numbered from ``first_row``.
 
         Raises
         ------
@@ -226,7 +235,7 @@ class OutputScaling:
                 value = float(Y[outside[0], output])
                 raise ValueError(
                     f"expected outputs above {warp.lower:g}, the bound of output_warp='log' and 'positive', got {value:g} "
-                    f"in row {outside[0]}; use output_warp='rank' or None"
+                    f"in row {first_row + outside[0]}; use output_warp='rank' or None"
                 )
 
     # Moments

@@ -22,6 +22,8 @@ __all__ = ["spline_moments"]
 AT_ONCE = 2048
 # Gaussian mass further out than this many standard deviations is below the smallest number.
 FAR = 39.0
+# And further out than this it is less than 1e-18.
+NO_MASS = 9.0
 # Pieces narrower than this many standard deviations: differences of their truncated moments would cancel.
 NARROW = 0.25
 # Gauss-Legendre nodes and weights on the unit interval.
@@ -31,7 +33,7 @@ NODES, NODE_WEIGHTS = (
 )
 # Exponential tails that bend less than this over a standard deviation: differences of exponentials would cancel.
 NEARLY_LINEAR, TAYLOR_TERMS = 0.03, 9
-SQRT_2PI = float(np.sqrt(2.0 * np.pi))
+SQRT_2, SQRT_2PI, SQRT_HALF_PI = (float(np.sqrt(x)) for x in (2.0, 2.0 * np.pi, 0.5 * np.pi))
 TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -65,8 +67,9 @@ def _by_knot(warp: SplineWarp, m: Array, s: Array) -> tuple[Array, Array, Array]
     rise = _rise(warp, home, slope[:, None], away)
     side = np.where(np.arange(len(warp.knots)) < home, -1.0, 1.0)
     x = _in_deviations(np.abs(away), s)
-    T0 = ndtr(-x)  # T_k is E[(Z - x)^k; Z > x]
-    T1 = np.exp(-0.5 * x * x) / SQRT_2PI - x * T0
+    density = np.exp(-0.5 * x * x) / SQRT_2PI
+    T0 = density * (SQRT_HALF_PI * erfcx(x / SQRT_2))  # T_k is E[(Z - x)^k; Z > x]
+    T1 = density - x * T0
     T2 = T0 - x * T1
     T3 = 2.0 * T1 - x * T2
     T4 = 3.0 * T2 - x * T3
@@ -77,14 +80,14 @@ def _by_knot(warp: SplineWarp, m: Array, s: Array) -> tuple[Array, Array, Array]
     second = linear**2 + 3.0 * bend**2 + s**2 * (
         (np.abs(rise) * T2) @ jump + s * (T3 @ (jump * warp.slopes)) + 0.25 * s**2 * ((side * T4) @ square_jump)
     )  # fmt: skip
-    if (
-        warp.lower is not None
-    ):  # an exponential instead of the line that continues below the first knot
-        left = _TruncatedMoments(_in_deviations(away[:, :1], s)).left_tail(TAYLOR_TERMS)
-        start, line = rise[:, 0], s * warp.slopes[0]
-        tail = _tail_moments(warp, away[:, 0], s, start, left)
-        first += tail[0] - (start * left[0] + line * left[1])
-        second += tail[1] - (start * (start * left[0] + 2.0 * line * left[1]) + line**2 * left[2])
+    if warp.lower is not None:
+        # An exponential instead of the line that continues below the first knot, where there is any mass.
+        k = np.flatnonzero(x[:, 0] < NO_MASS)
+        left = _TruncatedMoments(-x[k, :1]).left_tail(TAYLOR_TERMS)
+        start, line = rise[k, 0], s[k] * warp.slopes[0]
+        tail = _tail_moments(warp, away[k, 0], s[k], start, left)
+        first[k] += tail[0] - (start * left[0] + line * left[1])
+        second[k] += tail[1] - start * (start * left[0] + 2.0 * line * left[1]) - line**2 * left[2]
     return value, first, second
 
 
@@ -224,6 +227,6 @@ def _tilted(x: Array, bend: Array, drop: Array) -> Array:
     """E[exp(bend (Z - x)); Z < x] of a standard Gaussian Z without overflow; ``drop`` is bend times x."""
     u = x - bend
     with np.errstate(over="ignore", invalid="ignore"):
-        near = 0.5 * np.exp(-0.5 * x * x) * erfcx(np.maximum(-u, 0.0) / np.sqrt(2.0))
+        near = 0.5 * np.exp(-0.5 * x * x) * erfcx(np.maximum(-u, 0.0) / SQRT_2)
         far = np.exp(np.minimum(0.5 * bend * bend - drop, 0.0)) * ndtr(u)
     return np.where(u < 0, near, far)

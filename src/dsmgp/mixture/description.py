@@ -68,7 +68,7 @@ def _tuning_notes(model: Model, output_names: Sequence[str]) -> Iterator[str]:
         shared = np.stack([process.theta for process in processes])[model.family]
         moved = (theta != shared).any(axis=0)
         names = dict.fromkeys(np.array(processes[0].names)[moved].tolist())
-        unit = abs(model.outputs.loading[output, output]) if model.outputs.diagonal else 1.0
+        unit = abs(model.outputs.user_unit(output))
         std = np.sqrt(model.leaf_posterior.noise[:, output]) * unit
         title = "fine-tuned      " + (f"{output_names[output]}: " if len(output_names) > 1 else "")
         yield (

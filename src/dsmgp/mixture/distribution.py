@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, SupportsFloat
 
@@ -15,6 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
+from dsmgp.gp.output_warp import OutputWarp
 from dsmgp.gp.scaling import OutputScaling
 
 __all__ = ["Mixture"]
@@ -109,6 +111,18 @@ class Mixture:
             self._gaussian_variances[..., output : output + 1],
             self._units.marginal(output),
         )
+
+    @property
+    def latent(self) -> Mixture:
+        """The mixture of Gaussians of the latent outputs, which are the outputs themselves unless these are warped."""
+        return Mixture(
+            self.weights, self._gaussian_means, self._gaussian_variances, squeeze=self._squeeze
+        )
+
+    @property
+    def warps(self) -> Sequence[OutputWarp | None]:
+        """The functions from latent outputs to outputs, one per output; empty if none is warped."""
+        return self._units.warps
 
     @cached_property
     def _component_moments(self) -> tuple[Array, Array]:

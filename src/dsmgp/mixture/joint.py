@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp.mixture.warped_covariance import warped_moments
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum, leaves
 
 if TYPE_CHECKING:
@@ -155,12 +156,17 @@ class GatedLeaves:
         return mean, C * scale[:, None, None]
 
     def _moments_to_user(self, leaf: Leaf, points: Index) -> tuple[Array, Array]:
-        mean, covariance = self._moments(leaf, points)
-        squared = np.square(self.model.outputs.loading)
-        return (
-            self.model.outputs.mean_to_latent(mean),
-            np.einsum("pq,qij->pij", squared, covariance),
-        )
+        outputs, gate = self.model.outputs, self.model.effective_gate
+        z_mean, z_covariance = self._moments(leaf, points)
+        mean = outputs.mean_to_latent(z_mean)
+        covariance = np.einsum("pq,qij->pij", np.square(outputs.loading), z_covariance)
+        factors = gate.shape_variances / gate.mean_variance
+        for output, warp in enumerate(outputs.warps):
+            if warp is not None:
+                mean[:, output], covariance[output] = warped_moments(
+                    warp, mean[:, output], covariance[output], gate.shape_weights, factors
+                )
+        return mean, covariance
 
     def _draws(self, leaf: Leaf, points: Index, n_samples: int, rng: np.random.Generator) -> Array:
         mean, covariance = self._moments(leaf, points)

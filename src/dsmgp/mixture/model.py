@@ -78,6 +78,8 @@ class Model:
         By output, the hyperparameters of each leaf if leaves were fine-tuned; else those of their families hold.
     router : Router
         That of the tree; made if left out.
+    log_jacobian : float
+        Sum over the training rows of log dt/dy, the log slopes of the output warps.
     """
 
     tree: Node
@@ -91,6 +93,7 @@ class Model:
     gate: Gate | None = None
     thetas: list[Array] | None = None
     router: Router = None  # type: ignore[assignment]
+    log_jacobian: float = 0.0
 
     change_dimension: ClassVar[int | None] = None
     outlier_probability: ClassVar[Array | None] = None
@@ -119,7 +122,8 @@ class Model:
     @property
     def log_evidence(self) -> float:
         """Log density of the training outputs in the user's units."""
-        return self.posterior.log_evidence - self.n_rows * self.outputs.log_det
+        latent = self.posterior.log_evidence - self.n_rows * self.outputs.log_det
+        return latent + self.log_jacobian
 
     @property
     def n_induced_trees(self) -> int:
@@ -224,6 +228,9 @@ class Model:
 
     def noise_at(self, X: Array) -> Array:
         """Noise variance at each row, (n, n_outputs): what the variance of y has beyond that of f."""
+        if self.outputs.warps:
+            of_y, of_f = (self._moments(X, noisy)[1] for noisy in (True, False))
+            return np.maximum(of_y - of_f, 0.0)
         noise = np.empty((len(X), self.outputs.n_outputs))
         leaf_noise = self.leaf_posterior.noise * self.scales * self.effective_gate.mean_variance
         for rows in self._chunks(len(X)):
@@ -253,7 +260,7 @@ class Model:
         """Joint draws over the rows, (n, n_outputs, n_samples)."""
         joint = GatedLeaves(self, X, include_noise).joint()
         z = joint.draws(self.tree, np.arange(len(X)), n_samples, rng)
-        return np.moveaxis(self.outputs.mean_to_latent(np.moveaxis(z, 1, 2)), 2, 1)
+        return np.moveaxis(self.outputs.from_experts(np.moveaxis(z, 1, 2)), 2, 1)
 
     def loo_distribution(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
         """Predictive distribution at training rows given all others; ``grouped`` leaves out duplicate inputs, too."""
@@ -320,6 +327,12 @@ class Model:
         mean = np.empty((len(X), units.n_outputs))
         variance = np.empty_like(mean) if with_variance else mean[:0]
         for rows in self._chunks(len(X)):
+            if units.warps:  # the mean of y depends on the variance of its latent output, too
+                mixture = self.distribution(self._components(X[rows]), include_noise, False)
+                mean[rows] = mixture.mean
+                if with_variance:
+                    variance[rows] = mixture.var
+                continue
             components = self._components(X[rows], with_variance or self.gate is not None)
             weights = self._component_weights(components)[:, :, None]
             means = components.mean
@@ -379,5 +392,8 @@ class Model:
 
     def _chunks(self, n_rows: int) -> list[slice]:
         """Slices of rows whose leaf predictions fit in memory together."""
-        step = max(1, AT_ONCE // (self.router.max_reached * self.outputs.n_outputs))
+        width = self.router.max_reached * self.outputs.n_outputs
+        if self.outputs.warps:  # the moments of each shape are computed
+            width *= len(self.effective_gate.shape_weights)
+        step = max(1, AT_ONCE // width)
         return [slice(first, first + step) for first in range(0, n_rows, step)]

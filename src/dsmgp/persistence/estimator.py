@@ -36,6 +36,7 @@ from dsmgp.persistence import checks
 from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
 from dsmgp.persistence.mixture import read_mixture, write_mixture
 from dsmgp.persistence.model_path import model_file
+from dsmgp.persistence.output_warps import OUTPUT_WARPS
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import FAMILIES, OwnModules, read_families
 from dsmgp.persistence.record import (
@@ -130,6 +131,7 @@ OUTPUT_SCALING = Record(
     {
         "centre": ArrayField("outputs.centre", ("outputs",)),
         "loading": ArrayField("outputs.loading", ("outputs", "outputs")),
+        "warps": OUTPUT_WARPS,
     },
     check=lambda outputs: math.isfinite(outputs.log_det),
 )
@@ -231,6 +233,10 @@ STATE = Record(
 OUTPUT = Entry("output", checks.one_of(*OUTPUTS), optional=True)
 
 
+# Parameters that older files lack, where what they did then is not what their default does.
+FORMER_DEFAULTS = {"output_warp": None}
+
+
 # Writing and reading
 
 
@@ -290,7 +296,8 @@ def read_model(
     section = Section(archive.header, dict(archive.arrays), context=modules)
     with _named_in_errors(path.name):
         rows = ROWS.read(section)
-        made = estimator(**read_parameters(estimator().get_params(deep=False), section))
+        known = estimator().get_params(deep=False)
+        made = estimator(**(FORMER_DEFAULTS | read_parameters(known, section)))
         _use_available_device(made)
         with refused("parameters"):
             config = check_parameters(made)

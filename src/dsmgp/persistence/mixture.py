@@ -85,8 +85,9 @@ ROW_STORE = Record(
         and bool((np.diff(store.firsts) > 0).all())
     ),
 )
-# Computing it would read all rows.
+# Computing these would read all rows.
 LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
+LOG_JACOBIAN = Entry("store.log_jacobian", checks.number(), optional=True, encode=float)
 
 
 def write_mixture(
@@ -104,6 +105,8 @@ def write_mixture(
         _copy_rows(store, path)
         ROW_STORE.write(store, section)
         LOG_EVIDENCE.write(posterior.log_evidence, section)
+        if model.outputs.warps:
+            LOG_JACOBIAN.write(model.log_jacobian, section)
         return path / MODEL
     if include_factors:
         write_factors(posterior.to_memory(), section)
@@ -136,11 +139,14 @@ def read_mixture(
         pool = LocalWorkers(memory, config.device)
         sharded = store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
         posterior = sharded.condition_later(parameters, memory, LOG_EVIDENCE.read(section))
+        log_jacobian = LOG_JACOBIAN.read(section) or 0.0
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
         posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory)
+        log_jacobian = scaling[1].log_jacobian(rows.Y)
     model = Model(
-        tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas
+        tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas,
+        log_jacobian=log_jacobian,
     )  # fmt: skip
     _check_variances(model, posterior)
     return model

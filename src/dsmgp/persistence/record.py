@@ -225,7 +225,8 @@ class Part:
 class Items:
     """A list of records; the names of an item's arrays contain its number.
 
-    ``optional`` items may be None; ``size`` names the length of the list, if it is that of an axis of arrays.
+    ``optional`` items may be None; ``size`` names the length of the list, if it is that of an axis of arrays;
+    ``may_lack`` leaves an empty list out of the file, where older files have none either.
     """
 
     path: str
@@ -233,8 +234,11 @@ class Items:
     prefix: str = ""
     optional: bool = False
     size: str = ""
+    may_lack: bool = False
 
     def write(self, value: Sequence[Any], section: Section) -> None:
+        if self.may_lack and not value:
+            return
         headers: list[Any] = [None if item is None else {} for item in value]
         section.put(self.path, headers)
         for k, (item, header) in enumerate(zip(value, headers, strict=True)):
@@ -243,7 +247,9 @@ class Items:
 
     def read(self, section: Section) -> list[Any]:
         item = Check("an object", lambda v: OBJECT.holds(v) or (self.optional and v is None))
-        headers = section.entry(self.path, list_of(item))
+        headers = section.entry(self.path, list_of(item), optional=self.may_lack)
+        if headers is None:
+            return []
         if section.path.count(f".{self.path}.") > MAX_DEPTH:
             raise ModelFileError(f"its {self.path!r} are nested more than {MAX_DEPTH} deep")
         if self.size:

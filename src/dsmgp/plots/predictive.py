@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import input_number
+from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.plots.style import (
     BAND,
@@ -209,7 +210,8 @@ def _averaged(
     Returns
     -------
     distribution : Mixture
-        For each line of ``values`` the mixture of the rows' distributions, each shifted to their average mean.
+        For each line of ``values`` the mixture of the rows' distributions, each shifted to their average mean; where the
+        output is warped they are shifted before the warp, so that they keep its bound.
     means : ndarray of shape (n_values,)
         These average means.
     """
@@ -219,13 +221,18 @@ def _averaged(
     n_values, n_rows = len(values), len(rows)
     set_rows = np.repeat(rows[None], n_values, axis=0)  # (n_values, n_rows, n_inputs)
     set_rows[:, :, inputs] = values[:, None, :]
-    each = model.state_.model.mixture(set_rows.reshape(-1, rows.shape[1]))
-    row_means = (each.weights * each.component_means[:, :, output]).sum(axis=1)
-    row_means = row_means.reshape(n_values, n_rows)
-    shift = (row_means.mean(axis=1, keepdims=True) - row_means).reshape(-1, 1)
+    each = model.state_.model.mixture(set_rows.reshape(-1, rows.shape[1])).marginal(output)
+    latent = each.latent
+
+    def row_means(distribution: Mixture) -> Array:
+        means = (distribution.weights * distribution.component_means[:, :, 0]).sum(axis=1)
+        return np.asarray(means.reshape(n_values, n_rows))
+
+    latent_means = row_means(latent)
+    shift = (latent_means.mean(axis=1, keepdims=True) - latent_means).reshape(-1, 1)
     weights = each.weights.reshape(n_values, -1) / n_rows
-    means = (each.component_means[:, :, output] + shift).reshape(n_values, -1)
-    variances = each.component_variances[:, :, output].reshape(n_values, -1)
+    means = (latent.component_means[:, :, 0] + shift).reshape(n_values, -1)
+    variances = latent.component_variances[:, :, 0].reshape(n_values, -1)
     # Components of negligible weight cost as much as the others.
     n_kept = min(MAX_COMPONENTS, weights.shape[1])
     heaviest = np.argpartition(-weights, n_kept - 1, axis=1)[:, :n_kept]
@@ -233,4 +240,6 @@ def _averaged(
         np.take_along_axis(table, heaviest, axis=1) for table in (weights, means, variances)
     )
     weights /= weights.sum(axis=1, keepdims=True)
-    return Mixture(weights, means[:, :, None], variances[:, :, None]), row_means.mean(axis=1)
+    units = OutputScaling(np.zeros(1), np.eye(1), each.warps)
+    averaged = Mixture(weights, means[:, :, None], variances[:, :, None], units)
+    return averaged, row_means(each).mean(axis=1)
