@@ -107,7 +107,7 @@ def described(kernel="matern32+periodic", mean="constant", n_dims=2):
 
     process = build_process(kernel, mean, 0.05, n_dims, spread=np.arange(1.0, n_dims + 1))
     process = process.with_theta(process.theta + np.linspace(-0.5, 0.5, len(process.theta)))
-    section = Section(sizes={"inputs": n_dims})
+    section = Section(sizes={"coordinates": n_dims})
     write_process(GPyTorchProcess(gpytorch_modules(process), n_dims), section)
     return process, section
 

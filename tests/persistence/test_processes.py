@@ -29,7 +29,7 @@ def stored(*processes, n_dims=3):
     section = Section()
     FAMILIES.write([Family("given", list(processes))], section)
     section.header = json.loads(json.dumps(section.header))
-    section.sizes |= {"inputs": n_dims, "outputs": len(processes)}
+    section.sizes |= {"coordinates": n_dims, "outputs": len(processes)}
     return section
 
 

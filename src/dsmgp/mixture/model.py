@@ -365,6 +365,10 @@ class Model:
 
     # Predictions of the leaves
 
+    def to_experts(self, X: Array) -> Array:
+        """Return inputs as the leaf GPs see them."""
+        return self.scaled(self.inputs.to_coordinates(X))
+
     def scaled(self, U: Array) -> Array:
         """Scale coordinates as the leaf GPs see them."""
         single = self.leaf_posterior.leaf_gps.dtype == "float32"
