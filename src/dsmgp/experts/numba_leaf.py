@@ -89,25 +89,30 @@ def _prior_mean(mean_kind, at_scale, x, parameters):
     return mean
 
 
-@njit(nogil=True, cache=True, error_model="numpy")  # a length scale of zero gives NaN
-def _scale_row(row, columns, rank, parameters, Z, i):
-    """Write the scaled inputs of a row into column i of Z."""
-    if rank > 0:
-        for k in range(rank):
-            total = 0.0
-            for c in range(len(columns)):
-                total += row[c] * parameters[c * rank + k]
-            Z[k, i] = total
-    else:
-        for k in range(len(columns)):
-            Z[k, i] = row[columns[k]] / parameters[k]
-
-
 @njit(nogil=True, cache=True)
+def _map_row(X, i, metric, z):
+    """Write the image of row i under the linear map of the inputs into z."""
+    d = len(z)
+    for k in range(d):
+        total = 0.0
+        for c in range(X.shape[1]):
+            total += X[i, c] * metric[c * d + k]
+        z[k] = total
+
+
+@njit(nogil=True, cache=True, error_model="numpy")  # a length scale of zero gives NaN
 def scale_inputs(X, rows, columns, rank, parameters, Z):
     """Write the scaled inputs of a leaf into Z."""
-    for i in range(len(rows)):
-        _scale_row(X[rows[i]], columns, rank, parameters, Z, i)
+    if rank > 0:
+        z = np.empty(rank)
+        for i in range(len(rows)):
+            _map_row(X, rows[i], parameters, z)
+            for k in range(rank):
+                Z[k, i] = z[k]
+        return
+    for k in range(len(columns)):
+        for i in range(len(rows)):
+            Z[k, i] = X[rows[i], columns[k]] / parameters[k]
 
 
 @njit(nogil=True, cache=True)
@@ -301,7 +306,11 @@ def predict_leaf(
     for first in range(0, len(tests), tile):
         m = min(tile, len(tests) - first)
         for t in range(m):
-            _scale_row(tests[first + t], columns, rank, parameters, x.reshape(d, 1), 0)
+            if rank > 0:
+                _map_row(tests, first + t, parameters, x)
+            else:
+                for k in range(d):
+                    x[k] = tests[first + t, columns[k]] / parameters[k]
             distances(Z, x, n, spare)
             covariances(kind, scale, spare, n, cross[t], spare[n:])
             means[first + t] += _dot(cross[t], alpha, n)
