@@ -437,6 +437,7 @@ BAD_PARAMETERS = {
     "noise": ({"noise_variance": -1.0}, "noise_variance to be a positive number"),
     "noise_text": ({"noise_variance": "a"}, "noise_variance to be a positive number"),
     "standardize": ({"standardize": "no"}, "standardize to be True or False, got 'no'"),
+    "output_warp": ({"output_warp": "sqrt"}, "'auto', 'rank', 'log', 'positive' or None"),
     "local_scale": ({"local_scale": 3}, "local_scale to be None or True or False, got 3"),
     "effort": ({"effort": "extreme"}, "'low', 'medium', 'high'"),
     "device_meta": ({"device": "meta"}, BAD_DEVICE),

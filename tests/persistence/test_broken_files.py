@@ -37,6 +37,7 @@ KINDS = {
     "fine-tuned": {"kernel": "matern32"},
     "changes": {"kernel": "rbf", "structure": "changepoint", "leaf_size": "auto"},
     "outliers": {"kernel": "rbf", "structure": ChangePoints(1, outliers=True), "leaf_size": "auto"},
+    "warped": {"kernel": "rbf", "output_warp": "positive"},
 }
 
 
@@ -48,7 +49,7 @@ def files(tmp_path_factory):
         options = {"leaf_size": 10, "max_iter": 2, "random_state": 0, **options}
         model = DSMGPRegressor(**options)
         y = np.column_stack([HEIGHT, ROWS[:, 1]]) if kind == "two outputs" else HEIGHT
-        model.fit(ROWS, y)
+        model.fit(ROWS, np.exp(y) if kind == "warped" else y)
         if kind == "fine-tuned":
             model.finetune(max_iter=2)
         model.save(path, include_factors=kind == "with factors")
@@ -137,6 +138,11 @@ def one(value, place=0):
         (4, {"leaf__natural__0": np.negative}, "positive"),
         (4, {"family__0__0__theta": one(-1e308, 1)}, "positive"),
         (5, {"family__0__0__theta": one(1e308, 1)}, "not finite"),
+        (7, {"output_warps__0__slopes": np.negative}, "positive slopes"),
+        (7, {"output_warps__0__slopes": one(1e300)}, "output warps"),
+        (7, {"output_warps__0__slopes": one(1e-300)}, "scaling"),
+        (7, {"output_warps__0__values": one(-1.0)}, "bound below the first value"),
+        (7, {"output_warps__0__values": one(1e9)}, "increasing"),
     ],
 )
 def test_numbers_that_no_fit_could_have_found_are_refused(files, tmp_path, kind, arrays, message):

@@ -44,6 +44,9 @@ CASES = {
     "linear mean": {"kernel": "rbf", "mean": "linear", "leaf_size": 60},
     "two outputs": {"leaf_size": 60, "kernel": "matern52", "two": True},
     "tree by hand": {"structure": TREE, "kernel": "rbf", "standardize": False},
+    "warped": {"output_warp": "rank", "kernel": "rbf", "leaf_size": 60},
+    "warped outputs": {"output_warp": "positive", "kernel": "rbf", "leaf_size": 60, "two": True},
+    "logarithm": {"output_warp": "log", "kernel": "rbf", "leaf_size": 60},
     "nothing learned": {"optimizer": None, "kernel": "rbf", "noise_variance": 0.1},
 }
 
@@ -94,6 +97,8 @@ def fitted(wavy, case, **more):
         X = X[:, :1]
     if settings.pop("two", False):
         y = np.column_stack([y, y + np.cos(X[:, 0])])
+    if settings.get("output_warp") in ("log", "positive"):
+        y = np.exp(y)
     return DSMGPRegressor(**settings).fit(X, y), X
 
 
@@ -555,3 +560,16 @@ def test_factors_of_other_rows_are_refused(wavy, tmp_path):
 
 def test_load_is_a_public_name():
     assert dsmgp.load is load
+
+
+def test_a_file_from_before_warps_is_not_warped(wavy, tmp_path):
+    """It lacks the parameter, and would be fitted again without a warp."""
+    model, X = fitted(wavy, "defaults")
+    model.save(tmp_path / "m.dsmgp")
+    header, arrays = unpacked((tmp_path / "m.dsmgp").read_bytes())
+    assert "output_warps" not in header
+    del header["parameters"]["output_warp"]
+    (tmp_path / "old.dsmgp").write_bytes(packed(header, arrays))
+    old = load(tmp_path / "old.dsmgp")
+    assert old.output_warp is None
+    np.testing.assert_array_equal(old.predict(X), model.predict(X))

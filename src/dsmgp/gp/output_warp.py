@@ -27,10 +27,9 @@ MIN_DISTINCT = 10
 MAX_KNOTS, KNOTS_PER_ROW = 16, 0.125
 # Quantiles further out than these normal scores (0.4% of the rows), or with fewer rows beyond them, are too noisy to be knots.
 OUTERMOST, ROWS_BEYOND = 2.65, 2.5
-# Slopes lie within this factor of their median. At an atom the slope would be zero, and beyond an outlier it could be anything; the
-# bound keeps intervals of y within a factor of 1,000 of one another for the same interval of t.
-SLOPE_RANGE = 1000**0.5
-LOG_SLOPE_RANGE = float(np.log(SLOPE_RANGE))
+# Bounds of the slopes, relative to their median. Flat parts multiply densities: at ties the slope would be zero, and the density a model
+# could claim there without bound. Steep parts only spread outliers; their bound keeps the moments of heavy tails sane.
+FLATTEST, STEEPEST = 1e-2, 1e3
 # Knots closer than this share of the usual distance are left out: beside an atom values may differ in their last digits only.
 CLOSEST = 1e-3
 # Largest exponents, for numbers and for variances: results stay finite.
@@ -91,7 +90,8 @@ class LogWarp:
     def moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
         average = np.exp(np.minimum(mean + 0.5 * variance, LARGEST_EXPONENT))
         # log(exp(v) - 1), without overflow
-        log_excess = variance + np.log(-np.expm1(-variance))
+        with np.errstate(divide="ignore"):
+            log_excess = variance + np.log(-np.expm1(-variance))
         spread = np.exp(np.minimum(2.0 * mean + variance + log_excess, LARGEST_EXPONENT))
         return average, spread
 
@@ -269,14 +269,14 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     values = np.interp(knots, scores, distinct)
     chords = np.diff(values) / np.diff(knots)
     # The usual slope; of outputs that nearly all lie at one value it would be that of their rounding errors.
-    middle = max(np.median(chords), np.ptp(values) / np.ptp(knots) / SLOPE_RANGE**2)
+    middle = max(np.median(chords), np.ptp(values) / np.ptp(knots) / STEEPEST)
     kept = _spaced(values, CLOSEST * middle * (knots[1] - knots[0]))
     knots, values = knots[kept], values[kept]
     # The slope at a knot is the geometric mean of those of the chords beside it.
     log_chords = np.log(np.diff(values) / np.diff(knots) / middle)
     log_chords = np.concatenate([log_chords[:1], log_chords, log_chords[-1:]])
     log_slopes = 0.5 * (log_chords[:-1] + log_chords[1:])
-    slopes = middle * np.exp(strength * log_slopes.clip(-LOG_SLOPE_RANGE, LOG_SLOPE_RANGE))
+    slopes = middle * np.exp(strength * log_slopes.clip(*np.log([FLATTEST, STEEPEST])))
     warp = SplineWarp(values, slopes, 0.0, lower, strength)
     median = warp.to_latent(np.asarray(np.interp(0.0, scores, distinct)))
     return replace(warp, start=-float(median))  # t = 0 at the median
