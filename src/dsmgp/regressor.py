@@ -235,8 +235,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         max_iter: int | None = None,
         n_restarts: int = 0,
         standardize: bool = True,
-        input_warp: str | None = "auto",
-        metric: str = "auto",
         device: str = "auto",
         dtype: str = "float64",
         memory_limit: int | str | None = None,
@@ -244,7 +242,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         checkpoint: str | Path | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
         verbose: bool = False,
+        input_warp: str | None = "auto",
         output_warp: str | None = "auto",
+        metric: str = "auto",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -262,8 +262,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.max_iter = max_iter
         self.n_restarts = n_restarts
         self.standardize = standardize
-        self.input_warp = input_warp
-        self.metric = metric
         self.device = device
         self.dtype = dtype
         self.memory_limit = memory_limit
@@ -271,7 +269,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.checkpoint = checkpoint
         self.random_state = random_state
         self.verbose = verbose
+        self.input_warp = input_warp
         self.output_warp = output_warp
+        self.metric = metric
 
     def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> Self:
         """Grow the tree, learn the hyperparameters and condition every leaf.

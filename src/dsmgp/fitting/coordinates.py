@@ -200,7 +200,9 @@ class _Trial:
         self.Y = data.Y
         leaves = grow_leaves(
             data.columns,
-            leaf_size=effort.leaf_size,
+            leaf_size=min(
+                int(np.median(config.leaf_sizes or effort.leaf_size)), config.max_leaf_rows
+            ),
             most=2 * effort.n_trial_leaves,
             rng=context.rng,
             unit=data.inputs.scale,
