@@ -38,6 +38,8 @@ def often(few, many):
 
 def fitted_or_refused(table, chosen, noise=None):
     """A model, or None where the rows were refused by an error in words."""
+    if noise is not None:  # which does not go with a warp
+        chosen = {**chosen, "output_warp": None}
     try:
         return DSMGPRegressor(**chosen).fit(*table.given, noise)
     except ValueError as error:

@@ -140,7 +140,7 @@ def one(value, place=0):
         (5, {"family__0__0__theta": one(1e308, 1)}, "not finite"),
         (7, {"output_warps__0__slopes": np.negative}, "positive slopes"),
         (7, {"output_warps__0__slopes": one(1e300)}, "output warps"),
-        (7, {"output_warps__0__slopes": one(1e-300)}, "scaling"),
+        (7, {"output_warps__0__slopes": one(1e-300)}, "output warps"),
         (7, {"output_warps__0__values": one(-1.0)}, "bound below the first value"),
         (7, {"output_warps__0__values": one(1e9)}, "increasing"),
     ],

@@ -192,6 +192,7 @@ def options(draw):
         "weights": draw(st.sampled_from(["gated", "posterior", "uniform"])),
         "local_scale": draw(st.sampled_from([None, True, False])),
         "standardize": draw(st.sampled_from([True, True, False])),
+        "output_warp": draw(st.sampled_from(["auto", "auto", "rank"])),
         "optimizer": draw(st.sampled_from(["lbfgs", "lbfgs", "adam", "rmsprop", None])),
         "noise_variance": draw(st.sampled_from([None, None, 1e-8, 1.0])),
         "dtype": draw(st.sampled_from(["float64", "float64", "float32"]))

@@ -32,8 +32,8 @@ OUTERMOST, ROWS_BEYOND = 2.65, 2.5
 FLATTEST, STEEPEST = 1e-2, 1e3
 # Knots closer than this share of the usual distance are left out: beside an atom values may differ in their last digits only.
 CLOSEST = 1e-3
-# Largest exponents, for numbers and for variances: results stay finite.
-LARGEST_EXPONENT = 700.0
+# Larger exponents would give numbers whose squares overflow.
+LARGEST_EXPONENT = 340.0
 
 
 class OutputWarp(Protocol):
@@ -92,7 +92,7 @@ class LogWarp:
         # log(exp(v) - 1), without overflow
         with np.errstate(divide="ignore"):
             log_excess = variance + np.log(-np.expm1(-variance))
-        spread = np.exp(np.minimum(2.0 * mean + variance + log_excess, LARGEST_EXPONENT))
+        spread = np.exp(np.minimum(2.0 * mean + variance + log_excess, 2.0 * LARGEST_EXPONENT))
         return average, spread
 
 
@@ -136,7 +136,7 @@ class SplineWarp:
         numbers = [*values, *slopes, self.start, self.strength, self.lower or 0.0]
         if not (len(values) == len(slopes) > 1 and np.isfinite(numbers).all()):
             raise ValueError("expected finite values and slopes at two or more knots of a warp")
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             increasing = (np.diff(values) > 0).all() and (np.diff(self.knots) > 0).all()
         if not (increasing and (slopes > 0).all() and np.isfinite(self.knots).all()):
             raise ValueError(
@@ -181,19 +181,20 @@ class SplineWarp:
     def to_latent(self, y: Array) -> Array:
         left, relative = self._from_knot(y)
         # The root of a quadratic without cancellation; its discriminant is the squared slope there.
-        with np.errstate(invalid="ignore"):  # at infinity, where pieces are linear
+        with np.errstate(invalid="ignore", over="ignore"):  # at infinity, where pieces are linear
             root = np.sqrt(np.maximum(1.0 + 2.0 * self.bends[left + 1] * relative, 0.0))
         root = np.where(self.bends[left + 1] == 0.0, 1.0, root)
         t = self.knots[np.maximum(left, 0)] + 2.0 * relative / (1.0 + root)
         if self.lower is None:
             return t
         with np.errstate(divide="ignore"):
-            above = np.maximum((y - self.lower) / (self.values[0] - self.lower), 0.0)
-            return np.where(left < 0, self.knots[0] + np.log(above) / self.rate, t)
+            height = np.maximum(np.minimum(y, self.values[0]) - self.lower, 0.0)
+            share = height / (self.values[0] - self.lower)
+            return np.where(left < 0, self.knots[0] + np.log(share) / self.rate, t)
 
     def log_slope(self, y: Array) -> Array:
         left, relative = self._from_knot(y)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             square = 1.0 + 2.0 * self.bends[left + 1] * relative
             bend = np.where(self.bends[left + 1] == 0.0, 0.0, 0.5 * np.log(square))
             log_slope = -np.log(self.slopes[np.maximum(left, 0)]) - bend

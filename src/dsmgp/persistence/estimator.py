@@ -36,7 +36,7 @@ from dsmgp.persistence import checks
 from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
 from dsmgp.persistence.mixture import read_mixture, write_mixture
 from dsmgp.persistence.model_path import model_file
-from dsmgp.persistence.output_warps import OUTPUT_WARPS
+from dsmgp.persistence.output_warps import OUTPUT_WARPS, latents_in_range
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import FAMILIES, OwnModules, read_families
 from dsmgp.persistence.record import (
@@ -133,7 +133,7 @@ OUTPUT_SCALING = Record(
         "loading": ArrayField("outputs.loading", ("outputs", "outputs")),
         "warps": OUTPUT_WARPS,
     },
-    check=lambda outputs: math.isfinite(outputs.log_det),
+    check=lambda outputs: math.isfinite(outputs.log_det) and latents_in_range(outputs),
 )
 
 

@@ -195,7 +195,10 @@ def _check_variances(model: Model, posterior: LeafPosterior) -> None:
     with np.errstate(all="ignore"):
         factor = model.scales * model.effective_gate.mean_variance
         smallest, largest = (
-            model.outputs.variance_to_latent(variance * factor)
+            model.outputs.moments_from_latent(
+                np.broadcast_to(model.outputs.centre, prior.shape),
+                model.outputs.variance_to_latent(variance * factor),
+            )[1]
             for variance in (posterior.noise, posterior.noise + prior)
         )
     if not all((np.isfinite(each) & (each > 0)).all() for each in (smallest, largest)):
