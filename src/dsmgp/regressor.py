@@ -49,6 +49,7 @@ from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.splits import ChangePoint, Splits
+from dsmgp.mixture.weighting import LOOSample
 from dsmgp.persistence.estimator import read_model, write_model
 from dsmgp.summary import summarise
 from dsmgp.training_mode import progress_shown, training_mode
@@ -437,17 +438,21 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_supported(before.model, "finetune")
         with training_mode(self.verbose):
             state = recondition(before)
+            n_gate_rows = EFFORTS[check_parameters(self).effort].n_gate_rows
             tuned = finetune(
                 state.mixture,
-                state.rows.X,
                 similarity=similarity,
                 parameters=parameters,
                 weights="prior" if weights is None else weights,
                 rounds=check_count("rounds", rounds),
                 max_iter=check_count("max_iter", max_iter),
                 local_scale=state.local_scale,
-                n_gate_rows=EFFORTS[check_parameters(self).effort].n_gate_rows,
-                rng=random_generator(self.random_state),
+                loo_sample=LOOSample.draw(
+                    len(state.rows),
+                    n_gate_rows if state.model.weights == "gated" else 0,
+                    random_generator(self.random_state),
+                    state.metric_rows,
+                ),
             )
             n_evaluations = state.search.n_evaluations + tuned.n_evaluations
             search = replace(state.search, n_evaluations=n_evaluations)

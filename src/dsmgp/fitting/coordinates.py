@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,15 +45,21 @@ LEAST_ROWS = 500
 TRIAL_KERNELS = ("rbf", "matern32", "matern12")
 # A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
 CLEAR, LEAST_GAIN = 2.0, 0.02
+# Better densities are not bought with a mean squared error that is larger than this, relatively.
+WORSE_ERROR = 1.1
 # With no more leaves than this, both halves learn and judge in turn.
 FEW_LEAVES = 24
 # A feature whose column has another one with so much shorter a length scale is dropped.
 PRUNED = 0.1
 # Strengths of the output warps that are tried, 1 being normal scores.
-STRENGTHS = (1.0, 0.5)
+STRENGTHS = (0.5, 1.0)
+# Leaves that judge them: what a warp does to the mean shows in leaves as large as those of the model.
+LARGE_LEAF, N_LARGE = 1000, 6
 # Directions of a metric at most; those with so small a share of the largest scale are dropped. Inputs beyond which no metric is tried.
 MOST_DIRECTIONS, NEGLIGIBLE_DIRECTION, MOST_FEATURES = 20, 3e-3, 100
-METRIC_ITERATIONS, POLISH_ITERATIONS = 40, 15
+# Rows that an entry of a metric needs at least.
+ROWS_PER_ENTRY = 6
+METRIC_ITERATIONS = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +74,15 @@ class CoordinateChoice:
         By output; empty if no output is warped.
     gains : dict of str to float
         For each step that was taken, the gain in nats per row over the step before (log density and half the relative squared error).
+    learned_on : ndarray of int
+        Rows that a metric was learned on. It has many entries, and leave-one-out predictions of these rows are too good.
     n_evaluations : int
     """
 
     coordinates: Coordinates | None = None
     output_warps: Sequence[OutputWarp | None] = ()
     gains: dict[str, float] | None = None
+    learned_on: Index = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     n_evaluations: int = 0
 
 
@@ -126,9 +135,16 @@ class _RowScores:
         error = difference[worst].std() / np.sqrt(difference.shape[1])
         return float(means[worst]), float(error)
 
+    def error_ratio(self, other: _RowScores) -> float:
+        """Return the largest ratio of the mean squared errors of the two, over outputs."""
+        tiny = np.finfo(np.float64).tiny
+        means = [np.maximum(scores.error.mean(axis=1), tiny) for scores in (self, other)]
+        return float(np.max(means[0] / means[1]))
+
     def is_clear(self, other: _RowScores) -> bool:
+        """Return whether the gain is clear, and the predictive mean hardly worse."""
         gain, error = self.gain_over(other)
-        return gain > max(CLEAR * error, LEAST_GAIN)
+        return gain > max(CLEAR * error, LEAST_GAIN) and self.error_ratio(other) < WORSE_ERROR
 
 
 def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice:
@@ -198,27 +214,33 @@ class _Trial:
         self.kernels: Sequence[Any] = TRIAL_KERNELS if automatic else [config.kernel]
         self.X = data.X  # of all rows, from which warps are made
         self.Y = data.Y
-        leaves = grow_leaves(
-            data.columns,
-            leaf_size=min(
-                int(np.median(config.leaf_sizes or effort.leaf_size)), config.max_leaf_rows
-            ),
-            most=2 * effort.n_trial_leaves,
-            rng=context.rng,
-            unit=data.inputs.scale,
-        )
+        sizes = config.leaf_sizes
+
+        def grown(size: int, most: int) -> list[Leaf]:
+            return grow_leaves(
+                data.columns,
+                leaf_size=min(size, config.max_leaf_rows),
+                most=most,
+                rng=context.rng,
+                unit=data.inputs.scale,
+            )
+
+        small = int(np.median(sizes)) if sizes else effort.leaf_size
+        leaves = grown(small, 2 * effort.n_trial_leaves)
+        large = grown(min(LARGE_LEAF, max(sizes)) if sizes else LARGE_LEAF, N_LARGE)
         chosen = [leaves[k] for k in context.rng.permutation(len(leaves))]
         n_each = max(1, min(len(chosen) // 2, effort.n_trial_leaves))
         chosen = chosen[: 2 * n_each] if len(chosen) > 1 else chosen * 2
-        used = np.unique(np.concatenate([leaf.rows for leaf in chosen]))
-        self.leaves = [_renumbered(leaf, used) for leaf in chosen]
+        used = np.unique(np.concatenate([leaf.rows for leaf in (*chosen, *large)]))
+        small_leaves = [_renumbered(leaf, used) for leaf in chosen]
+        self.large = [_renumbered(leaf, used) for leaf in large]
+        self.used = used
         self.rows = replace(data, X=data.X[used], Y=data.Y[used], labels=data.labels[used],
                             noise=None if data.noise is None else data.noise[used])  # fmt: skip
-        halves = self.leaves[:n_each], self.leaves[n_each:]
+        halves = small_leaves[:n_each], small_leaves[n_each:]
         #: Pairs of leaves to learn on and leaves to judge by.
         self.folds = [halves, halves[::-1]] if len(chosen) <= FEW_LEAVES else [halves]
-        #: Coordinates with a metric that was learned on all leaves.
-        self.final: Coordinates | None = None
+        self.learned_on: Index = np.empty(0, dtype=np.int64)
         self.gains: dict[str, float] = {}
         self.n_evaluations = 0
 
@@ -241,11 +263,12 @@ class _Trial:
 
     def choice(self) -> CoordinateChoice:
         """Return the best so far."""
-        coordinates = self.final or self.best.coordinates[0]
+        coordinates = self.best.coordinates[0]
         return CoordinateChoice(
             None if coordinates.is_identity else coordinates,
             self.best.output_warps,
             self.gains,
+            self.learned_on,
             self.n_evaluations,
         )
 
@@ -270,7 +293,7 @@ class _Trial:
             if all(warp is None for warp in warps):
                 return
             candidates.append(self._learned(replace(self.best, output_warps=warps)))
-        self._take_best("output warp", candidates)
+        self._take_best("output warp", candidates, self.large)
 
     def try_metric(self, forced: bool, also_raw: bool) -> None:
         """Try a linear map of the features so far and, if these are warped, of the columns as they are."""
@@ -279,33 +302,36 @@ class _Trial:
             plain = Coordinates.identity(self.X.shape[1])
             starts.append(self._learned(self._in(plain)))
         candidates = [self._with_metric(start) for start in starts]
-        taken = self._take_best("metric", candidates, forced)
-        if taken is not None:
-            # Learned on half of the leaves, for judging by the others; now on all.
-            start = starts[taken]
-            coordinates = start.coordinates[0]
-            metric = self._metric(coordinates, start.output_warps, start.families[0], self.leaves)
-            self.final = replace(coordinates, metric=metric)
+        if self._take_best("metric", candidates, forced=forced):
+            leaves = self.folds[0][0]
+            self.learned_on = self.used[np.unique(np.concatenate([leaf.rows for leaf in leaves]))]
 
     def _take_best(
-        self, what: str, candidates: Sequence[_Candidate], forced: bool = False
-    ) -> int | None:
+        self,
+        what: str,
+        candidates: Sequence[_Candidate],
+        judges: Sequence[Leaf] | None = None,
+        forced: bool = False,
+    ) -> bool:
         """Replace the best so far by a candidate with a clear gain; of several the first, unless another's gain over it is clear.
 
-        Returns the number of the candidate that was taken.
+        Returns whether any was taken.
         """
-        taken = None
-        before, scores = self.scores, self.scores
+        taken: _Candidate | None = None
+        before = scores = self.scores if judges is None else self._judged(self.best, judges)
         for k, candidate in enumerate(candidates):
-            of_candidate = self._judged(candidate)
+            of_candidate = self._judged(candidate, judges)
             gain, error = of_candidate.gain_over(before)
-            logger.info("%s %d: gain %.4f +- %.4f per row", what, k, gain, error)
+            logger.info(
+                "%s %d: gain %.4f +- %.4f per row, squared error times %.3f",
+                what, k, gain, error, of_candidate.error_ratio(before),
+            )  # fmt: skip
             if of_candidate.is_clear(scores) or (forced and taken is None):
-                taken, scores = k, of_candidate
+                taken, scores = candidate, of_candidate
         if taken is not None:
-            self.best, self.scores = candidates[taken], scores
+            self.best, self.scores = taken, scores
             self.gains[what] = scores.gain_over(before)[0]
-        return taken
+        return taken is not None
 
     # Learning and judging
 
@@ -329,13 +355,14 @@ class _Trial:
             families.append(family)
         return replace(candidate, families=tuple(families))
 
-    def _judged(self, candidate: _Candidate) -> _RowScores:
-        """Leave out the rows of the leaves that were not learned on."""
+    def _judged(self, candidate: _Candidate, judges: Sequence[Leaf] | None = None) -> _RowScores:
+        """Leave out the rows of the leaves that were not learned on, or those of given leaves."""
         losses, errors = [], []
-        of_folds = zip(candidate.coordinates, candidate.families, self.folds, strict=True)
-        for coordinates, family, (_, judges) in of_folds:
+        by_fold = [fold[1] for fold in self.folds] if judges is None else [judges]
+        of_folds = zip(candidate.coordinates, candidate.families, by_fold, strict=judges is None)
+        for coordinates, family, judging in of_folds:
             data = self.rows.rescaled(coordinates, candidate.output_warps, self.config)
-            gps = set_up_leaves(judges, family.leaf_kernels, data, self.config)
+            gps = set_up_leaves(judging, family.leaf_kernels, data, self.config)
             predictions, z, _ = loo_predictions(loo_posterior(gps, family), data.outputs)
             y = data.outputs.from_experts(z)
             losses.append(
@@ -379,7 +406,11 @@ class _Trial:
         """Learn a linear map of the features on some leaves, (n_features, n_directions)."""
         data = self.rows.rescaled(coordinates, warps, self.config)
         gps = set_up_leaves(leaves, family.leaf_kernels, data, self.config)
-        rank = min(len(coordinates.columns), MOST_DIRECTIONS)
+        n_features, n_rows = len(coordinates.columns), sum(leaf.n_rows for leaf in leaves)
+        # As many directions as rows can tell: a matrix learned on too few of them does not hold elsewhere.
+        rank = int(
+            np.clip(n_rows / (ROWS_PER_ENTRY * n_features), 1, min(n_features, MOST_DIRECTIONS))
+        )
         directions, n_evaluations = learn_metric(
             gps,
             family,

@@ -96,7 +96,6 @@ class TiedObjective:
 
 def finetune(
     model: Model,
-    X: Array,
     *,
     similarity: Any,
     parameters: str | Sequence[str],
@@ -104,8 +103,7 @@ def finetune(
     rounds: int,
     max_iter: int,
     local_scale: bool,
-    n_gate_rows: int,
-    rng: np.random.Generator,
+    loo_sample: LOOSample,
 ) -> FinetuneResult:
     """Return a model like the given one in which each leaf has hyperparameters of its own.
 
@@ -113,16 +111,12 @@ def finetune(
     ----------
     model : Model
         Its hyperparameters are the start.
-    X : ndarray of shape (n_rows, n_dims)
-        The training inputs in the user's units.
     similarity, parameters, weights, rounds, max_iter
         See :meth:`DSMGPRegressor.finetune`.
     local_scale : bool
         Whether leaves scale their variance by their LOO residuals.
-    n_gate_rows : int
-        Rows on which the gate is fitted again.
-    rng : numpy.random.Generator
-        Draws the rows on which the gate is fitted and the model is scored.
+    loo_sample : LOOSample
+        Rows on which the gate is fitted again and the model is scored.
     """
     check_choice("weights", weights, RESPONSIBILITIES, "or None")
     posterior = model.leaf_posterior.settled()
@@ -145,7 +139,6 @@ def finetune(
                 model, thetas, output, ties, tables[output], columns[output], max_iter
             )
             n_evaluations += n_output
-    loo_sample = LOOSample.draw(len(X), n_gate_rows if model.weights == "gated" else 0, rng)
     parameters_by_output = _kernel_parameters(by_output, tables, leaf_gps)
     posterior = leaf_gps.condition(parameters_by_output, posterior.memory, True, loo_sample.rows)
     tuned = replace(model, leaf_posterior=posterior, thetas=tables, gate=None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsmgp._util.arrays import Index
 from dsmgp.fitting.coordinates import choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import FitContext, learn_family
@@ -54,11 +55,22 @@ SHARES = {
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """A fitted model, how its hyperparameters were found, and its LOO scores (:func:`dsmgp.mixture.weighting.weigh`)."""
+    """A fitted model and how it was found.
+
+    Attributes
+    ----------
+    model : FittedModel
+    search : SearchRecord
+    scores : tuple of float
+        LOO scores, see :func:`dsmgp.mixture.weighting.weigh`.
+    learned_on : ndarray of int, or None
+        Rows that LOO scores leave out, as a metric was learned on them.
+    """
 
     model: FittedModel
     search: SearchRecord
     scores: tuple[float, float]
+    learned_on: Index | None = None
 
 
 def fit(rows: RowSource, context: FitContext) -> FitResult:
@@ -84,7 +96,9 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
             searches = learn_family(gps, tree.families[0], context, tree=tree.tree)
         n_evaluations += sum(each.n_evaluations for each in searches)
     n_gate_rows = EFFORTS[config.effort].n_gate_rows if config.weights == "gated" else 0
-    loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng)
+    # A sample that stands for more rows has other numbers, and is few of them.
+    learned_on = choice.learned_on if len(rows.data.X) == rows.n_rows else None
+    loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng, learned_on)
     with span(*SHARES["conditioning"], "conditioning leaves"):
         gps = rows.set_up(tree, learned.outputs) if gps is None else gps
         parameters = parameters_by_leaf(tree.families, tree.family)
@@ -105,7 +119,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     search = SearchRecord(
         tuple(searches), learned.kernel_scores or None, n_evaluations, choice.gains or None
     )
-    return FitResult(model, search, scores)
+    return FitResult(model, search, scores, learned_on)
 
 
 def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedFamilies:

@@ -121,6 +121,8 @@ class FittedState:
         Rows added or removed since the last fit.
     n_reviewed : int
         What ``n_changed`` was at the last review.
+    metric_ids : ndarray of int, or None
+        Numbers of the rows that a metric was learned on; LOO scores leave them out.
     maintenance : tuple of str
         Maintenance steps performed by the last call.
     """
@@ -135,6 +137,7 @@ class FittedState:
     scores: tuple[float, float] | None = None
     n_changed: int = 0
     n_reviewed: int = 0
+    metric_ids: Index | None = None
     maintenance: tuple[str, ...] = ()
 
     @classmethod
@@ -154,7 +157,17 @@ class FittedState:
             partition_sizes=np.repeat([max(part) for part in sizes], [len(part) for part in sizes]),
             n_fitted=len(rows),
             scores=fitted.scores,
+            metric_ids=rows.ids[fitted.learned_on]
+            if fitted.learned_on is not None and len(fitted.learned_on)
+            else None,
         )
+
+    @property
+    def metric_rows(self) -> Index | None:
+        """Positions of the present rows that a metric was learned on."""
+        if self.metric_ids is None:
+            return None
+        return np.flatnonzero(np.isin(self.rows.ids, self.metric_ids))
 
     @property
     def mixture(self) -> Model:

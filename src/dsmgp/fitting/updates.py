@@ -194,7 +194,7 @@ def _conditioned(
     kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
     fits_gate = config is not None and model.weights == "gated"
     n_gate_rows = EFFORTS[config.effort].n_gate_rows if config and fits_gate else 0
-    sample = LOOSample.draw(len(rows), n_gate_rows, rng)
+    sample = LOOSample.draw(len(rows), n_gate_rows, rng, state.metric_rows)
     conditioned = replace(
         model,
         tree=tree,

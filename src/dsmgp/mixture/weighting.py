@@ -14,6 +14,8 @@ __all__ = ["LOOSample", "weigh"]
 
 # Rows on which leave-one-out scores are computed.
 MAX_SCORED_ROWS = 20_000
+# Rows that must remain if others are left out.
+LEAST_SCORED_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,23 @@ class LOOSample:
     scored: Index
 
     @classmethod
-    def draw(cls, n_rows: int, n_gate_rows: int, rng: np.random.Generator) -> LOOSample:
-        """Draw rows without replacement; no gate rows if ``n_gate_rows`` is 0."""
-        gate = _sample(n_rows, n_gate_rows, rng) if n_gate_rows else np.empty(0, dtype=np.int64)
-        return cls(gate, _sample(n_rows, MAX_SCORED_ROWS, rng))
+    def draw(
+        cls,
+        n_rows: int,
+        n_gate_rows: int,
+        rng: np.random.Generator,
+        learned_on: Index | None = None,
+    ) -> LOOSample:
+        """Draw rows without replacement; no gate rows if ``n_gate_rows`` is 0.
+
+        Rows that a metric was ``learned_on`` are left out, if others remain: it has many entries, and predictions of these rows
+        are too good.
+        """
+        rows = np.arange(n_rows)
+        if learned_on is not None and n_rows - len(learned_on) >= LEAST_SCORED_ROWS:
+            rows = np.delete(rows, learned_on)
+        gate = _sample(rows, n_gate_rows, rng) if n_gate_rows else np.empty(0, dtype=np.int64)
+        return cls(gate, _sample(rows, MAX_SCORED_ROWS, rng))
 
     @property
     def rows(self) -> Index:
@@ -83,7 +98,7 @@ def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tu
     return model, (alone, at_new_inputs)
 
 
-def _sample(n_rows: int, most: int, rng: np.random.Generator) -> Index:
-    if n_rows <= most:
-        return np.arange(n_rows)
-    return np.sort(rng.choice(n_rows, most, replace=False))
+def _sample(rows: Index, most: int, rng: np.random.Generator) -> Index:
+    if len(rows) <= most:
+        return rows
+    return np.sort(rng.choice(rows, most, replace=False))

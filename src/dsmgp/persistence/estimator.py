@@ -224,6 +224,7 @@ STATE = Record(
         "n_fitted": Entry("changes.n_fitted", checks.count(1), encode=int),
         "n_changed": Entry("changes.n_changed", checks.count(), encode=int),
         "n_reviewed": Entry("changes.n_reviewed", checks.count(), encode=int),
+        "metric_ids": ArrayField("metric_ids", (None,), optional=True, dtype=np.int64),
         "partition_sizes": ArrayField("leaf.most_rows", ("leaves",), dtype=np.int64),
     },
 )
