@@ -235,3 +235,18 @@ def test_leaves_out_of_range_are_refused(fitted):
         fitted.to_gpytorch(leaf="first")
     with pytest.raises(ValueError, match="expected an output from 0 to 0"):
         fitted.to_gpytorch(output=1)
+
+
+def test_a_warped_model_has_its_moments_and_draws_above_its_bound():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(80, 2))
+    y = np.exp(np.sin(6 * X[:, 0]) + 0.2 * rng.normal(size=80))
+    warped = DSMGPRegressor("rbf", leaf_size=50, max_iter=5, output_warp="log", random_state=0)
+    model, new = DSMGPModel(warped.fit(X, y)), torch.rand(3, 2, dtype=torch.float64)
+    mean, covariance = warped.predict(new.numpy(), return_cov=True, include_noise=False)
+    posterior = model.posterior(new)
+    np.testing.assert_allclose(posterior.mean[:, 0], mean)
+    np.testing.assert_allclose(posterior.distribution.covariance_matrix, covariance, atol=1e-12)
+    draws = DSMGPModel(warped, "mixture").posterior(new).rsample(torch.Size([50]))
+    assert (draws > 0).all()
+    assert (model.condition_on_observations(new, torch.ones(3, 1)).posterior(new).mean > 0).all()

@@ -67,6 +67,7 @@ OPTIONS = {
     "paper": {"structure": "paper", "leaf_size": 60, "weights": "posterior"},
     "uniform": {"kernel": "rbf", "leaf_size": [40, 100], "weights": "uniform"},
     "whole tree": {"kernel": "matern32", "leaf_size": 80, "objective": "full", "max_iter": 5},
+    "warped": {"kernel": "rbf", "leaf_size": 80, "output_warp": "rank", "max_iter": 5},
 }
 
 

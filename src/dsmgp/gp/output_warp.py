@@ -248,7 +248,7 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     Returns
     -------
     SplineWarp or None
-        None if outputs have fewer than ten distinct values.
+        None if outputs have fewer than ten distinct values, or hardly differ at all.
 
     Examples
     --------
@@ -268,6 +268,8 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     ends = np.clip([scores[0], scores[-1]], -outermost, outermost)
     knots = np.linspace(ends[0], ends[1], int(np.clip(KNOTS_PER_ROW * n, 4, MAX_KNOTS)))
     values = np.interp(knots, scores, distinct)
+    if not values[-1] > values[0]:  # distinct in their last digits only
+        return None
     chords = np.diff(values) / np.diff(knots)
     # The usual slope; of outputs that nearly all lie at one value it would be that of their rounding errors.
     middle = max(np.median(chords), np.ptp(values) / np.ptp(knots) / STEEPEST)
