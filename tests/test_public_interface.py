@@ -49,10 +49,11 @@ NAMES = {
 PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
-    memory_limit executor checkpoint random_state verbose output_warp
+    memory_limit executor checkpoint random_state verbose input_warp output_warp
+    metric
     """
 ATTRIBUTES = """
-    adapted_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
+    adapted_ coordinates_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
     loo_score_ loo_score_new_inputs_ n_evaluations_ n_features_in_ n_induced_trees_ n_iter_
     noise_ output_loading_ posterior_weights_ row_ids_ tree_
     """

@@ -22,6 +22,7 @@ from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_parameters import Thetas
 from dsmgp.gp.process import build_process
 from dsmgp.mixture.inference import infer, prior_log_path_weights
+from dsmgp.mixture.weighting import LOOSample
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 from tests.support.sklearn_kernels import covariance
 
@@ -640,8 +641,8 @@ def test_the_other_model_is_not_changed(rows):
     model = fitted(rows).state_.model
     noise = model.leaf_posterior.noise.copy()
     tuned = finetune(
-        model, X, similarity="jaccard", parameters="noise", weights="prior", rounds=1,
-        max_iter=20, local_scale=False, n_gate_rows=100, rng=np.random.default_rng(0),
+        model, similarity="jaccard", parameters="noise", weights="prior", rounds=1, max_iter=20, local_scale=False,
+        loo_sample=LOOSample.draw(len(X), 100, np.random.default_rng(0)),
     )  # fmt: skip
     assert model.thetas is None
     np.testing.assert_array_equal(model.leaf_posterior.noise, noise)

@@ -45,8 +45,6 @@ LEAST_ROWS = 500
 TRIAL_KERNELS = ("rbf", "matern32", "matern12")
 # A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
 CLEAR, LEAST_GAIN = 2.0, 0.02
-# Better densities are not bought with a mean squared error that is larger than this, relatively.
-WORSE_ERROR = 1.1
 # With no more leaves than this, both halves learn and judge in turn.
 FEW_LEAVES = 24
 # A feature whose column has another one with so much shorter a length scale is dropped.
@@ -135,16 +133,10 @@ class _RowScores:
         error = difference[worst].std() / np.sqrt(difference.shape[1])
         return float(means[worst]), float(error)
 
-    def error_ratio(self, other: _RowScores) -> float:
-        """Return the largest ratio of the mean squared errors of the two, over outputs."""
-        tiny = np.finfo(np.float64).tiny
-        means = [np.maximum(scores.error.mean(axis=1), tiny) for scores in (self, other)]
-        return float(np.max(means[0] / means[1]))
-
     def is_clear(self, other: _RowScores) -> bool:
-        """Return whether the gain is clear, and the predictive mean hardly worse."""
+        """Return whether the gain over another candidate is clear."""
         gain, error = self.gain_over(other)
-        return gain > max(CLEAR * error, LEAST_GAIN) and self.error_ratio(other) < WORSE_ERROR
+        return gain > max(CLEAR * error, LEAST_GAIN)
 
 
 def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice:
@@ -322,10 +314,7 @@ class _Trial:
         for k, candidate in enumerate(candidates):
             of_candidate = self._judged(candidate, judges)
             gain, error = of_candidate.gain_over(before)
-            logger.info(
-                "%s %d: gain %.4f +- %.4f per row, squared error times %.3f",
-                what, k, gain, error, of_candidate.error_ratio(before),
-            )  # fmt: skip
+            logger.info("%s %d: gain %.4f +- %.4f per row", what, k, gain, error)
             if of_candidate.is_clear(scores) or (forced and taken is None):
                 taken, scores = candidate, of_candidate
         if taken is not None:
