@@ -63,6 +63,13 @@ def made(name: str) -> str:
     """A table between its marks: that of a file of results, or the summary."""
     if name == "summary":
         text = summary(results("accuracy"), results("accuracy-gpu"))
+    elif name == "coordinates":
+        found = [
+            row
+            for row in results("accuracy")
+            if row["method"] in accuracy.STEPS and row["seed"] == 0
+        ]
+        text = f"{accuracy.coordinate_steps(found)}\n\n*{origin('accuracy', found)}*"
     elif name == "timings":
         text = timings()
     elif name == "unseen-brief":

@@ -92,8 +92,8 @@ MIXTURE = (
 COMMANDS = {
     "fit": """
         --categories --changes-along --checkpoint --debug --device --drop --effort --executor
-        --feature --force --include-factors --json --kernel --leaf-size --max-iter --mean
-        --memory-limit --missing --on-interrupt --out --outliers --output-warp --quiet --seed --target
+        --feature --force --include-factors --input-warp --json --kernel --leaf-size --max-iter --mean
+        --memory-limit --metric --missing --on-interrupt --out --outliers --output-warp --quiet --seed --target
         --weights
         """,
     "predict": "--debug --function --interval --json --keep --out --quantiles",

@@ -121,16 +121,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Further searches from random starts; the best is kept.
     standardize : bool, default=True
         Whether inputs and outputs are standardised internally.
-    input_warp : {"auto", "rank", "both"} or None, default="auto"
-        Increasing transformations of the inputs, column by column, in which trees cut and kernels measure distances. ``"rank"``: normal
-        scores of the ranks, by a smooth spline that is linear beyond the training data. ``"both"``: every column as it is and
-        warped, side by side. ``"auto"`` tries both, drops what does not matter, and keeps a warp if its leave-one-out gain is
-        clear; with fewer than 500 rows, weights that are not gated, a kernel or mean of your own, or a structure other than
-        ``"balanced"`` it is None.
-    metric : {"auto", "diagonal", "full"}, default="auto"
-        ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the evidence; trees then
-        cut along its directions. ``"auto"`` learns one and keeps it if its leave-one-out gain is clear, under the same
-        conditions as ``input_warp``.
     device : str, default="auto"
         ``"cpu"``, or a GPU by torch's name for it (``dsmgp[torch]``); ``"auto"`` is the GPU if there is one.
     dtype : {"float64", "float32"}, default="float64"
@@ -149,12 +139,23 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     verbose : bool, default=False
         Show progress on standard error: a bar with the estimated time left in terminals and notebooks (with
         ``dsmgp[cli]``, which installs rich), else lines of the log ``"dsmgp"``.
+    input_warp : {"auto", "rank", "both"} or None, default="auto"
+        Increasing transformations of the inputs, column by column, in which trees cut and kernels measure distances. ``"rank"``: normal
+        scores of the ranks, by a smooth spline that is linear beyond the training data. ``"both"``: every column as it is and
+        warped, side by side. ``"auto"`` tries both, drops what does not matter, and keeps a warp if its leave-one-out gain is
+        clear; with fewer than 500 rows, weights that are not gated, a kernel or mean of your own, or a structure other than
+        ``"balanced"`` it is None.
     output_warp : {"auto", "rank", "log", "positive"} or None, default="auto"
         A warped GP models ``y = h(t)``, with h increasing and t what the GPs see, for outputs that are skewed, heavy-tailed
         or bounded. ``"rank"``: t is about the normal score of y among the training outputs. ``"log"``: t is the logarithm of y,
-        which must be above 0. ``"positive"``: as ``"rank"``, with outputs and predictions above 0. None: no warp. ``"auto"``: no
-        warp, for now. Predictions are in the units of y in any case; noise of the observations that is known (see
-        :meth:`fit`) cannot be combined with a warp.
+        which must be above 0. ``"positive"``: as ``"rank"``, with outputs and predictions above 0. None: no warp. ``"auto"``
+        tries normal scores at two strengths and keeps one if its leave-one-out gain is clear, under the same conditions as
+        ``input_warp``. Predictions are in the units of y in any case; known noise of the observations (see :meth:`fit`)
+        cannot be combined with a warp.
+    metric : {"auto", "diagonal", "full"}, default="auto"
+        ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the evidence; trees then
+        cut along its directions. ``"auto"`` learns one and keeps it if its leave-one-out gain is clear, under the same
+        conditions as ``input_warp``.
 
     Attributes
     ----------

@@ -56,6 +56,19 @@ class Effort(StrEnum):
     high = "high"
 
 
+class InputWarp(StrEnum):
+    auto = "auto"
+    none = "none"
+    rank = "rank"
+    both = "both"
+
+
+class Metric(StrEnum):
+    auto = "auto"
+    diagonal = "diagonal"
+    full = "full"
+
+
 class OutputWarp(StrEnum):
     auto = "auto"
     none = "none"
@@ -92,6 +105,8 @@ def fit(
     changes_along: Annotated[str | None, typer.Option(help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
     max_iter: Annotated[int | None, typer.Option(help="Most iterations of the optimiser.")] = None,
+    input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = InputWarp.auto,
+    metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = Metric.auto,
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(help="Most memory for matrices, such as 4GB.")] = None,
@@ -137,6 +152,8 @@ def fit(
         weights=weights.value,
         leaf_size=list(leaf_size) or "auto",
         max_iter=max_iter,
+        input_warp=None if input_warp is InputWarp.none else input_warp.value,
+        metric=metric.value,
         output_warp=None if output_warp is OutputWarp.none else output_warp.value,
         device=device,
         memory_limit=memory_limit,
