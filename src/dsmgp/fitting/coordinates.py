@@ -45,14 +45,16 @@ LEAST_ROWS = 500
 TRIAL_KERNELS = ("rbf", "matern32", "matern12")
 # A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
 CLEAR, LEAST_GAIN = 2.0, 0.02
-# With no more leaves than this, both halves learn and judge in turn.
+# Rows of the large leaves that judge, and how many of these.
+LARGE_LEAF, N_LARGE = 1000, 6
+# With no more leaves to learn on than this, both halves of them learn in turn.
 FEW_LEAVES = 24
+# Negative log density per output, in units of its standard deviation, below which a function counts as known.
+EXACT = -5.0
 # A feature whose column has another one with so much shorter a length scale is dropped.
 PRUNED = 0.1
 # Strengths of the output warps that are tried, 1 being normal scores.
 STRENGTHS = (0.5, 1.0)
-# Leaves that judge them: what a warp does to the mean shows in leaves as large as those of the model.
-LARGE_LEAF, N_LARGE = 1000, 6
 # Directions of a metric at most; those with so small a share of the largest scale are dropped. Inputs beyond which no metric is tried.
 MOST_DIRECTIONS, NEGLIGIBLE_DIRECTION, MOST_FEATURES = 20, 3e-3, 100
 # Rows that an entry of a metric needs at least.
@@ -107,7 +109,7 @@ class _Candidate:
 
 @dataclass(frozen=True, eq=False)
 class _RowScores:
-    """Leave-one-out results of a candidate at the judging rows.
+    """Leave-one-out results of a candidate at rows that nothing was learned on.
 
     Attributes
     ----------
@@ -133,7 +135,23 @@ class _RowScores:
         error = difference[worst].std() / np.sqrt(difference.shape[1])
         return float(means[worst]), float(error)
 
-    def is_clear(self, other: _RowScores) -> bool:
+
+@dataclass(frozen=True, eq=False)
+class _Verdict:
+    """Scores of a candidate in leaves like those that were learned on, and in larger ones, as the model has both."""
+
+    small: _RowScores
+    large: _RowScores
+
+    def gain_over(self, other: _Verdict) -> tuple[float, float]:
+        """Return the gain, averaged over small and large leaves, and its standard error."""
+        (a, error_a), (b, error_b) = (
+            self.small.gain_over(other.small),
+            self.large.gain_over(other.large),
+        )
+        return 0.5 * (a + b), 0.5 * float(np.hypot(error_a, error_b))
+
+    def is_clear(self, other: _Verdict) -> bool:
         """Return whether the gain over another candidate is clear."""
         gain, error = self.gain_over(other)
         return gain > max(CLEAR * error, LEAST_GAIN)
@@ -158,6 +176,8 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
         return first
     trial = _Trial(rows.data, context)
     trial.start(first)
+    if trial.is_exact and config.metric != "full":
+        return first
     if open_inputs:
         trial.try_input_warps()
     if open_metric and trial.n_features <= MOST_FEATURES:
@@ -200,7 +220,9 @@ class _Trial:
         if not isinstance(config.executor, LocalExecutor):
             # A few leaves are computed here sooner than sent to workers.
             config = replace(config, executor=LocalExecutor(), device="cpu")
-        self.context = replace(context, config=config)
+        # A generator of its own: where nothing is chosen, the fit is that of a configuration without a choice.
+        rng = np.random.default_rng(0)
+        self.context = replace(context, config=config, rng=rng)
         self.config = config
         automatic = isinstance(config.kernel, str) and config.kernel == "auto"
         self.kernels: Sequence[Any] = TRIAL_KERNELS if automatic else [config.kernel]
@@ -213,25 +235,30 @@ class _Trial:
                 data.columns,
                 leaf_size=min(size, config.max_leaf_rows),
                 most=most,
-                rng=context.rng,
+                rng=rng,
                 unit=data.inputs.scale,
             )
 
         small = int(np.median(sizes)) if sizes else effort.leaf_size
         leaves = grown(small, 2 * effort.n_trial_leaves)
         large = grown(min(LARGE_LEAF, max(sizes)) if sizes else LARGE_LEAF, N_LARGE)
-        chosen = [leaves[k] for k in context.rng.permutation(len(leaves))]
-        n_each = max(1, min(len(chosen) // 2, effort.n_trial_leaves))
-        chosen = chosen[: 2 * n_each] if len(chosen) > 1 else chosen * 2
-        used = np.unique(np.concatenate([leaf.rows for leaf in (*chosen, *large)]))
-        small_leaves = [_renumbered(leaf, used) for leaf in chosen]
-        self.large = [_renumbered(leaf, used) for leaf in large]
+        leaves = [leaves[k] for k in rng.permutation(len(leaves))]
+        used = np.unique(np.concatenate([leaf.rows for leaf in (*leaves, *large)]))
         self.used = used
-        self.rows = replace(data, X=data.X[used], Y=data.Y[used], labels=data.labels[used],
-                            noise=None if data.noise is None else data.noise[used])  # fmt: skip
-        halves = small_leaves[:n_each], small_leaves[n_each:]
-        #: Pairs of leaves to learn on and leaves to judge by.
-        self.folds = [halves, halves[::-1]] if len(chosen) <= FEW_LEAVES else [halves]
+        self.rows = replace(
+            data,
+            X=data.X[used],
+            Y=data.Y[used],
+            labels=data.labels[used],
+            noise=None if data.noise is None else data.noise[used],
+        )
+        self.large = [_renumbered(leaf, used) for leaf in large]
+        self.leaves = leaves = [_renumbered(leaf, used) for leaf in leaves]
+        half = (len(leaves) + 1) // 2
+        #: Leaves to learn on. Rows that are not in them judge.
+        self.folds = [leaves[:half]]
+        if 1 < len(leaves) <= FEW_LEAVES:
+            self.folds.append(leaves[half:])
         self.learned_on: Index = np.empty(0, dtype=np.int64)
         self.gains: dict[str, float] = {}
         self.n_evaluations = 0
@@ -248,6 +275,12 @@ class _Trial:
         gains = [scores.gain_over(judged[0])[0] for scores in judged]
         best = int(np.argmax(gains))
         self.best, self.scores = candidates[best], judged[best]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether outputs follow from the inputs nearly without error, so that there is nothing to gain."""
+        spread = np.log(np.maximum(self.Y.std(axis=0), np.finfo(np.float64).tiny)).sum()
+        return float(self.scores.small.loss.mean() + spread) < EXACT * self.Y.shape[1]
 
     @property
     def n_features(self) -> int:
@@ -285,7 +318,7 @@ class _Trial:
             if all(warp is None for warp in warps):
                 return
             candidates.append(self._learned(replace(self.best, output_warps=warps)))
-        self._take_best("output warp", candidates, self.large)
+        self._take_best("output warp", candidates)
 
     def try_metric(self, forced: bool, also_raw: bool) -> None:
         """Try a linear map of the features so far and, if these are warped, of the columns as they are."""
@@ -295,14 +328,12 @@ class _Trial:
             starts.append(self._learned(self._in(plain)))
         candidates = [self._with_metric(start) for start in starts]
         if self._take_best("metric", candidates, forced=forced):
-            leaves = self.folds[0][0]
-            self.learned_on = self.used[np.unique(np.concatenate([leaf.rows for leaf in leaves]))]
+            self.learned_on = self.used[_rows(self.folds[0])]
 
     def _take_best(
         self,
         what: str,
         candidates: Sequence[_Candidate],
-        judges: Sequence[Leaf] | None = None,
         forced: bool = False,
     ) -> bool:
         """Replace the best so far by a candidate with a clear gain; of several the first, unless another's gain over it is clear.
@@ -310,9 +341,9 @@ class _Trial:
         Returns whether any was taken.
         """
         taken: _Candidate | None = None
-        before = scores = self.scores if judges is None else self._judged(self.best, judges)
+        before = scores = self.scores
         for k, candidate in enumerate(candidates):
-            of_candidate = self._judged(candidate, judges)
+            of_candidate = self._judged(candidate)
             gain, error = of_candidate.gain_over(before)
             logger.info("%s %d: gain %.4f +- %.4f per row", what, k, gain, error)
             if of_candidate.is_clear(scores) or (forced and taken is None):
@@ -331,7 +362,7 @@ class _Trial:
     def _learned(self, candidate: _Candidate) -> _Candidate:
         """Learn hyperparameters on each fold, from those of the candidate if it has any."""
         families = []
-        for k, (learned_on, _) in enumerate(self.folds):
+        for k, learned_on in enumerate(self.folds):
             data = self.rows.rescaled(candidate.coordinates[k], candidate.output_warps, self.config)
             family = build_family(candidate.kernel, data, self.config)
             if candidate.families:
@@ -344,21 +375,35 @@ class _Trial:
             families.append(family)
         return replace(candidate, families=tuple(families))
 
-    def _judged(self, candidate: _Candidate, judges: Sequence[Leaf] | None = None) -> _RowScores:
-        """Leave out the rows of the leaves that were not learned on, or those of given leaves."""
-        losses, errors = [], []
-        by_fold = [fold[1] for fold in self.folds] if judges is None else [judges]
-        of_folds = zip(candidate.coordinates, candidate.families, by_fold, strict=judges is None)
-        for coordinates, family, judging in of_folds:
-            data = self.rows.rescaled(coordinates, candidate.output_warps, self.config)
-            gps = set_up_leaves(judging, family.leaf_kernels, data, self.config)
-            predictions, z, _ = loo_predictions(loo_posterior(gps, family), data.outputs)
-            y = data.outputs.from_experts(z)
-            losses.append(
-                [-0.5 * (each.joint_logpdf(y) + each.logpdf(y).sum(axis=1)) for each in predictions]
+    def _judged(self, candidate: _Candidate) -> _Verdict:
+        """Leave out rows, one by one, that nothing was learned on: those of other small leaves, and of large leaves."""
+        by_size = []
+        for judges in (self.leaves, self.large):
+            losses, errors = [], []
+            of_folds = zip(candidate.coordinates, candidate.families, self.folds, strict=True)
+            for coordinates, family, learned_on in of_folds:
+                seen = _rows(learned_on)
+                judging = [
+                    leaf for leaf in judges if not np.isin(_rows([leaf]), seen).all()
+                ] or judges
+                data = self.rows.rescaled(coordinates, candidate.output_warps, self.config)
+                gps = set_up_leaves(judging, family.leaf_kernels, data, self.config)
+                predictions, z, _ = loo_predictions(loo_posterior(gps, family), data.outputs)
+                unseen = ~np.isin(np.unique(gps.leaf_rows.flat), seen)
+                unseen |= not unseen.any()  # a single leaf has to do both
+                y = data.outputs.from_experts(z)[unseen]
+                left_out = [each[unseen] for each in predictions]
+                losses.append(
+                    [
+                        -0.5 * (each.joint_logpdf(y) + each.logpdf(y).sum(axis=1))
+                        for each in left_out
+                    ]
+                )
+                errors.append([np.square(each.mean - y) for each in left_out])
+            by_size.append(
+                _RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
             )
-            errors.append([np.square(each.mean - y) for each in predictions])
-        return _RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
+        return _Verdict(*by_size)
 
     def _pruned(self, candidate: _Candidate) -> _Candidate:
         """Drop features that matter little beside another one of the same column, and learn on."""
@@ -381,7 +426,7 @@ class _Trial:
         of_folds = zip(start.coordinates, start.families, self.folds, strict=True)
         coordinates = tuple(
             replace(each, metric=self._metric(each, start.output_warps, family, learned_on))
-            for each, family, (learned_on, _) in of_folds
+            for each, family, learned_on in of_folds
         )
         return self._learned(replace(start, coordinates=coordinates))
 
@@ -418,6 +463,11 @@ def _renumbered(leaf: Leaf, used: Index) -> Leaf:
     """Return a leaf whose rows are positions among those used."""
     assert leaf.rows is not None
     return replace(leaf, rows=np.searchsorted(used, leaf.rows))
+
+
+def _rows(leaves: Sequence[Leaf]) -> Index:
+    """Return the rows of disjoint leaves, in order."""
+    return np.sort(np.concatenate([leaf.rows for leaf in leaves if leaf.rows is not None]))
 
 
 def _rates(family: Family) -> Array:

@@ -235,7 +235,7 @@ OUTPUT = Entry("output", checks.one_of(*OUTPUTS), optional=True)
 
 
 # Parameters that older files lack, where what they did then is not what their default does.
-FORMER_DEFAULTS = {"output_warp": None}
+FORMER_DEFAULTS = {"input_warp": None, "output_warp": None, "metric": "diagonal"}
 
 
 # Writing and reading
