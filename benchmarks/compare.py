@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import dsmgp
@@ -30,6 +31,7 @@ from harness import (
     peak_memory,
     results_path,
     setting,
+    standardised,
     synchronise,
     table,
     write_report,
@@ -49,6 +51,17 @@ def predict(n_rows: int, n_test: int, return_std: bool = True) -> Callable[[], o
     X, Y, X_test, _ = generated(n_rows, n_test)
     model = DSMGPRegressor(random_state=0).fit(X, Y[:, 0])
     return lambda: model.predict(X_test, return_std=return_std)
+
+
+def fit_data(name: str) -> Callable[[], object]:
+    X, Y, _, _ = standardised(name, 0)
+    return lambda: DSMGPRegressor(random_state=0).fit(X, Y)
+
+
+def predict_data(name: str) -> Callable[[], object]:
+    X, Y, X_test, _ = standardised(name, 0)
+    model = DSMGPRegressor(random_state=0).fit(X, Y)
+    return lambda: model.predict(X_test, return_std=True)
 
 
 def update(n_rows: int, n_new: int) -> Callable[[], object]:
@@ -104,9 +117,13 @@ JOBS: dict[str, Callable[[], Callable[[], object]]] = {
     "finetune-1000": lambda: finetune(1000),
     "changepoint-300": lambda: changepoints(300),
 }
+# Benchmark data, where DSMGP_DATA is set.
+for _name in ("airfoil", "house", "kin40k", "parkinsons", "protein"):
+    JOBS[f"fit-{_name}"] = partial(fit_data, _name)
+    JOBS[f"predict-{_name}"] = partial(predict_data, _name)
 QUICK = ("fit-300", "predict-1")
 # Run only where they are named.
-LONG = ("fit-1000000", "predict-1000000")
+LONG = tuple(name for name in JOBS if not name.rpartition("-")[2].isdigit() or "1000000" in name)
 
 
 def serve() -> None:

@@ -63,6 +63,9 @@ def made(name: str) -> str:
     """A table between its marks: that of a file of results, or the summary."""
     if name == "summary":
         text = summary(results("accuracy"), results("accuracy-gpu"))
+    elif name == "side-by-side-gpu":
+        found = results(name)
+        text = f"*{origin(name, found)}*\n\n{side_by_side(found)}"
     elif name == "coordinates":
         found = [
             row
@@ -77,7 +80,7 @@ def made(name: str) -> str:
         text = f"{unseen.brief(found)}\n\n*{origin('unseen', found)}*"
     else:
         found = results(name)
-        text = f"*{origin(name, found)}*\n\n{PAGES[name.removesuffix('-gpu')](found)}"
+        text = f"*{origin(name, found)}*\n\n{PAGES[name.partition('-')[0]](found)}"
     return f"<!-- table: {name} -->\n{text}\n<!-- end -->"
 
 
@@ -138,6 +141,22 @@ def timings() -> str:
         "peak_gb": "peak of resident memory (GB)", "commit": "commit",
     }  # fmt: skip
     return table(titles, lines)
+
+
+def side_by_side(rows: list[dict]) -> str:
+    """Seconds of two commits in turn, runs of ``speed.py`` and ``scaling.py`` (``--job``) on one machine."""
+    lines = []
+    for script, data in dict.fromkeys((row["script"], row["data"]) for row in rows):
+        line = {"what": f"{script}, {data}"}
+        for commit in dict.fromkeys(row["commit"] for row in rows):
+            own = [
+                r for r in rows if (r["script"], r["data"], r["commit"]) == (script, data, commit)
+            ]
+            for key in ("fit", "predict"):
+                seconds = (f"{row[f'{key}_seconds']:.2f}" for row in own)
+                line[f"{key} {commit}"] = ", ".join(seconds)
+        lines.append(line)
+    return table({key: key.replace("what", "") for key in lines[0]}, lines)
 
 
 def _means(rows: Collection[dict], keys: tuple[str, ...]) -> str:
