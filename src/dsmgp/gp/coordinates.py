@@ -30,7 +30,7 @@ CLOSEST = 1e-9
 NEWTON_STEPS = 60
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class InputWarp:
     """A smooth increasing function of one input: a cubic spline through its knots, linear beyond them.
 
@@ -55,6 +55,11 @@ class InputWarp:
     values: Array
     slopes: Array
     tails: Array
+
+    def __repr__(self) -> str:
+        return (
+            f"InputWarp({len(self.knots)} knots from {self.knots[0]:.4g} to {self.knots[-1]:.4g})"
+        )
 
     @classmethod
     def normal_scores(cls, x: Array) -> InputWarp | None:
@@ -141,7 +146,7 @@ class InputWarp:
         return np.asarray(self.knots[0] + self._width * r + below + above)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Coordinates:
     """Columns, warped or as they are, and a linear map of them.
 
@@ -168,6 +173,11 @@ class Coordinates:
     columns: Index
     warps: tuple[InputWarp | None, ...]
     metric: Array | None = None
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.names([f"x{k}" for k in range(self.n_inputs)]))
+        directions = "" if self.metric is None else f" in {self.n_coordinates} directions"
+        return f"Coordinates({names}{directions})"
 
     @classmethod
     def identity(cls, n_inputs: int) -> Coordinates:

@@ -96,7 +96,7 @@ class LogWarp:
         return average, spread
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SplineWarp:
     """A piecewise quadratic function whose slope is continuous: linear between knots, and constant beyond the outer ones.
 
@@ -169,6 +169,9 @@ class SplineWarp:
     def rate(self) -> float:
         """Relative slope of the exponential tail, of y minus the bound; zero without one."""
         return 0.0 if self.lower is None else float(self.slopes[0] / (self.values[0] - self.lower))
+
+    def __repr__(self) -> str:
+        return f"SplineWarp({self.description})"
 
     @property
     def description(self) -> str:
