@@ -44,7 +44,7 @@ LEAST_ROWS = 500
 # kernel may be one that a rough kernel has anyway.
 TRIAL_KERNELS = ("rbf", "matern32", "matern12")
 # A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
-CLEAR, LEAST_GAIN = 2.0, 0.02
+CLEAR, LEAST_GAIN = 2.0, 0.03
 # Rows of the large leaves that judge, and how many of these.
 LARGE_LEAF, N_LARGE = 1000, 6
 # With no more leaves to learn on than this, both halves of them learn in turn.
