@@ -149,9 +149,40 @@ def test_joint_draws_have_the_predicted_moments():
         ({"metric": "oblique"}, "expected metric to be"),
         ({"metric": "full", "structure": "changepoint"}, "needs structure='balanced' or 'paper'"),
         ({"metric": "full", "optimizer": None}, "it needs an optimizer"),
+        ({"metric": "full", "kernel": "rbf+matern12"}, "needs kernel='auto' or one of"),
+        ({"metric": "full", "mean": "linear"}, "needs mean='zero' or 'constant'"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):
     X, y = smooth(50)
     with pytest.raises(ValueError, match=message):
         DSMGPRegressor(**settings).fit(X, y)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_the_choice_does_not_depend_on_units(unit):
+    X, y = skewed(600)
+    gains = [DSMGPRegressor(effort="low", random_state=0).fit(X, u * y).state_.search.gains for u in (1.0, unit)]  # fmt: skip
+    assert gains[0].keys() == gains[1].keys()
+    assert np.allclose(list(gains[0].values()), list(gains[1].values()), rtol=1e-3)
+
+
+def test_a_constant_output_beside_another_changes_no_choice():
+    X, y = skewed(600)
+    Y = np.column_stack([y, np.ones(len(y))])
+    model = DSMGPRegressor(effort="low", random_state=0).fit(X, Y)
+    assert "input warp" in model.state_.search.gains
+
+
+def test_kernels_without_a_metric_are_fitted_without():
+    X, y = skewed(500)
+    model = DSMGPRegressor("rq", effort="low", max_iter=3, random_state=0).fit(X, y)
+    assert model.coordinates_ is None or model.coordinates_.metric is None
+
+
+def test_what_follows_exactly_is_left_alone():
+    rng = np.random.default_rng(0)
+    X = rng.lognormal(size=(600, 2))
+    model = DSMGPRegressor(effort="low", random_state=0).fit(X, 3.0 * X[:, 0] - X[:, 1])
+    assert model.coordinates_ is None
+    assert model.state_.search.gains is None

@@ -127,3 +127,11 @@ def test_rates_by_input_are_gradients_by_input():
             expected = np.sqrt(np.square(jacobian * rates).sum(axis=1))
             found = coordinates.input_rates(rates, coordinates.slopes(x))
             assert np.allclose(found[single], expected[single], rtol=1e-4)
+
+
+def test_coordinates_of_a_row_do_not_depend_on_other_rows():
+    X = RNG.integers(0, 2, size=(1003, 8)).astype(float)
+    mapped = Coordinates(8, np.arange(8), (None,) * 8, RNG.normal(size=(8, 5)))
+    U = mapped(X)
+    assert all(np.array_equal(mapped(X[k : k + 1])[0], U[k]) for k in range(0, 1003, 50))
+    assert len(np.unique(U, axis=0)) == len(np.unique(X, axis=0))

@@ -21,6 +21,7 @@ from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.optimize import OPTIMIZERS
 from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
 from dsmgp.gp.leaf_kernels import MEANS
+from dsmgp.gp.named_process import METRIC_KINDS
 from dsmgp.gp.output_warp import NAMED_WARPS
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints
@@ -180,8 +181,17 @@ def _check_coordinates(estimator: Any) -> None:
         raise ValueError(
             f"{asked[0]} needs structure='balanced' or 'paper': other structures cut the inputs as they are"
         )
-    if estimator.metric == "full" and estimator.optimizer is None:
+    if estimator.metric != "full":
+        return
+    if estimator.optimizer is None:
         raise ValueError("metric='full' is learned: it needs an optimizer, got None")
+    kernel, mean = estimator.kernel, estimator.mean
+    if not (isinstance(kernel, str) and kernel in ("auto", *METRIC_KINDS)):
+        raise ValueError(
+            f"metric='full' needs kernel='auto' or one of {', '.join(map(repr, METRIC_KINDS))}, got {kernel!r}"
+        )
+    if not (isinstance(mean, str) and mean in ("zero", "constant")):
+        raise ValueError(f"metric='full' needs mean='zero' or 'constant', got {mean!r}")
 
 
 def _leaf_sizes(estimator: Any) -> list[int] | None:

@@ -29,8 +29,10 @@ from dsmgp.fitting.training_data import RowSource, TrainingData, build_family, s
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import STATIONARY
 from dsmgp.gp.leaf_kernels import StationaryKernel
+from dsmgp.gp.named_process import METRIC_KINDS
 from dsmgp.gp.output_warp import OutputWarp, normal_scores
 from dsmgp.gp.process import Family
+from dsmgp.gp.scaling import OutputScaling
 from dsmgp.tree.growing import grow_leaves
 from dsmgp.tree.nodes import Leaf
 
@@ -49,8 +51,10 @@ CLEAR, LEAST_GAIN = 2.0, 0.03
 LARGE_LEAF, N_LARGE = 1000, 6
 # With no more leaves to learn on than this, both halves of them learn in turn.
 FEW_LEAVES = 24
-# Negative log density per output, in units of its standard deviation, below which a function counts as known.
-EXACT = -5.0
+# A function counts as known if half of the squared errors are below this share of the output's variance.
+EXACT = 1.5e-6
+# Errors below this share of the output's variance are rounding.
+ROUNDING = 1e-12
 # A feature whose column has another one with so much shorter a length scale is dropped.
 PRUNED = 0.1
 # Strengths of the output warps that are tried, 1 being normal scores.
@@ -116,7 +120,7 @@ class _RowScores:
     loss : ndarray of shape (2, n_rows)
         Negative log densities in the user's units, each row left out alone and with its duplicates.
     error : ndarray of shape (2, n_rows, n_outputs)
-        Squared errors of the predictive mean.
+        Squared errors of the predictive mean, over the variance of the output.
     """
 
     loss: Array
@@ -128,7 +132,7 @@ class _RowScores:
         Densities alone would trade a worse mean for sharp peaks, so half the squared error, relative to the other's, counts as well. The
         smaller gain of two: rows left out alone, and with their duplicates.
         """
-        usual = np.maximum(other.error.mean(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        usual = np.maximum(other.error.mean(axis=1, keepdims=True), ROUNDING)
         difference = other.loss - self.loss + 0.5 * ((other.error - self.error) / usual).sum(-1)
         means = difference.mean(axis=1)
         worst = int(np.argmin(means))
@@ -171,16 +175,19 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     open_outputs = (
         config.output_warp == "auto" and _may_choose(rows, config) and rows.data.noise is None
     )
-    open_metric = config.metric == "full" or (config.metric == "auto" and _may_choose(rows, config))
+    has_metric = config.kernel == "auto" or config.kernel in METRIC_KINDS
+    open_metric = config.metric == "full" or (
+        config.metric == "auto" and has_metric and _may_choose(rows, config)
+    )
     if not (open_inputs or open_outputs or open_metric):
         return first
     trial = _Trial(rows.data, context)
     trial.start(first)
     if trial.is_exact and config.metric != "full":
-        return first
+        return replace(first, n_evaluations=trial.n_evaluations)
     if open_inputs:
         trial.try_input_warps()
-    if open_metric and trial.n_features <= MOST_FEATURES:
+    if open_metric and (trial.n_features <= MOST_FEATURES or config.metric == "full"):
         trial.try_metric(forced=config.metric == "full", also_raw=open_inputs)
     # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
     if open_outputs:
@@ -259,6 +266,7 @@ class _Trial:
         self.folds = [leaves[:half]]
         if 1 < len(leaves) <= FEW_LEAVES:
             self.folds.append(leaves[half:])
+        self.spread = np.diag(OutputScaling.of(data.Y, True).loading)  # one for a constant output
         self.learned_on: Index = np.empty(0, dtype=np.int64)
         self.gains: dict[str, float] = {}
         self.n_evaluations = 0
@@ -279,8 +287,7 @@ class _Trial:
     @property
     def is_exact(self) -> bool:
         """Whether outputs follow from the inputs nearly without error, so that there is nothing to gain."""
-        spread = np.log(np.maximum(self.Y.std(axis=0), np.finfo(np.float64).tiny)).sum()
-        return float(self.scores.small.loss.mean() + spread) < EXACT * self.Y.shape[1]
+        return bool((np.median(self.scores.small.error[0], axis=0) < EXACT).all())
 
     @property
     def n_features(self) -> int:
@@ -329,6 +336,8 @@ class _Trial:
         candidates = [self._with_metric(start) for start in starts]
         if self._take_best("metric", candidates, forced=forced):
             self.learned_on = self.used[_rows(self.folds[0])]
+            if all(warp is None for warp in self.best.coordinates[0].warps):
+                self.gains.pop("input warp", None)
 
     def _take_best(
         self,
@@ -399,14 +408,14 @@ class _Trial:
                         for each in left_out
                     ]
                 )
-                errors.append([np.square(each.mean - y) for each in left_out])
+                errors.append([np.square((each.mean - y) / self.spread) for each in left_out])
             by_size.append(
                 _RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
             )
         return _Verdict(*by_size)
 
     def _pruned(self, candidate: _Candidate) -> _Candidate:
-        """Drop features that matter little beside another one of the same column, and learn on."""
+        """Drop features that matter little beside another one of the same column, and learn again."""
         rates = np.mean([_rates(family) for family in candidate.families], axis=0)
         coordinates = candidate.coordinates[0]
         largest = np.zeros(coordinates.n_inputs)

@@ -224,7 +224,13 @@ class Coordinates:
     def __call__(self, X: Array) -> Array:
         """Return the coordinates of rows of X, (n_rows, n_coordinates)."""
         features = self.features(X)
-        return features if self.metric is None else features @ self.metric
+        if self.metric is None:
+            return features
+        # Feature by feature: a matrix product rounds differently for other numbers of rows, and equal rows must stay equal.
+        U = np.zeros((len(X), self.n_coordinates))
+        for k, loadings in enumerate(self.metric):
+            U += features[:, k : k + 1] * loadings
+        return U
 
     def to_input(self, coordinate: int, u: Array) -> Array:
         """Return the values of its column at which a coordinate is u; only without a metric."""

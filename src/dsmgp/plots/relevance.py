@@ -90,7 +90,7 @@ def relevance(model: DSMGPRegressor) -> Array:
     if inputs.coordinates is not None:
         spread = inputs.coordinates.features(rows).std(axis=0)
         rates = inputs.coordinates.input_rates(rates / inputs.scale, spread)
-    return np.asarray(rates / rates.max())
+    return np.asarray(rates / (rates.max() or 1.0))
 
 
 def _leaf_rates(model: Model, n_dims: int) -> Array:
