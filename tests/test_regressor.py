@@ -264,7 +264,7 @@ def test_summary_says_what_was_learned(wavy):
     X, y = wavy
     text = DSMGPRegressor(leaf_size=40, random_state=0).fit(X, 10 * y).summary()
     for part in ("120 rows, 2 inputs", "leaves of", "induced trees", "carry the posterior",
-                 "log evidence", "length-scale", "noise           std"):  # fmt: skip
+                 "log evidence", "length scale", "noise           std"):  # fmt: skip
         assert part in text
     noise = float(re.search(r"noise +std ([\d.e+-]+)", text)[1])
     assert noise == pytest.approx(1.0, rel=0.4)  # in the units of 10 y

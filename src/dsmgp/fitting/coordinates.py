@@ -33,6 +33,7 @@ from dsmgp.gp.named_process import METRIC_KINDS
 from dsmgp.gp.output_warp import OutputWarp, normal_scores
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling
+from dsmgp.progress import stopping
 from dsmgp.tree.growing import grow_leaves
 from dsmgp.tree.nodes import Leaf
 
@@ -185,12 +186,17 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     trial.start(first)
     if trial.is_exact and config.metric != "full":
         return replace(first, n_evaluations=trial.n_evaluations)
-    if open_inputs:
+    # A fit that is to stop keeps what it has.
+    if open_inputs and not stopping():
         trial.try_input_warps()
-    if open_metric and (trial.n_features <= MOST_FEATURES or config.metric == "full"):
+    if (
+        open_metric
+        and not stopping()
+        and (trial.n_features <= MOST_FEATURES or config.metric == "full")
+    ):
         trial.try_metric(forced=config.metric == "full", also_raw=open_inputs)
     # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
-    if open_outputs:
+    if open_outputs and not stopping():
         trial.try_output_warps()
     return trial.choice()
 
