@@ -63,7 +63,7 @@ def made(name: str) -> str:
     """A table between its marks: that of a file of results, or the summary."""
     if name == "summary":
         text = summary(results("accuracy"), results("accuracy-gpu"))
-    elif name == "side-by-side-gpu":
+    elif name.startswith("side-by-side"):
         found = results(name)
         text = f"*{origin(name, found)}*\n\n{side_by_side(found)}"
     elif name == "coordinates":
