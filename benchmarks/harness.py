@@ -160,6 +160,17 @@ def brief_score(law: Mixture, Y: Array) -> dict[str, float]:
     return {key: round(value, 5) for key, value in found.items()}
 
 
+def timed_scores(
+    fit: Callable, X: Array, Y: Array, X_test: Array, Y_test: Array
+) -> dict[str, float]:
+    """Fit a method of ``peers`` and predict; seconds of both, scores, and leave-one-out scores where the method has some."""
+    start = time.perf_counter()
+    law, note = fit(X, Y, X_test, 0)
+    seconds = {"seconds": round(time.perf_counter() - start, 2)}
+    kept = {key: round(note[key], 5) for key in ("loo", "loo_new_inputs") if key in note}
+    return seconds | score(law, Y_test) | kept
+
+
 def score(law: Mixture, Y: Array) -> dict[str, float]:
     """All scores; of a point prediction, which has no density, those of the mean only."""
     point = {"mae": scores.mae(Y, law.mean), "rmse": scores.rmse(Y, law.mean)}

@@ -32,6 +32,7 @@ TESTS = {
         "mixture/test_gating.py",
         "experts/test_loo.py",
         "fitting/test_known_noise.py",
+        "fitting/test_sample_weight.py",
     ],
     "mixture.distribution": ["mixture/test_distribution.py"],
 }

@@ -4,7 +4,7 @@
 
 A page says ``<!-- table: accuracy -->`` where it wants the table of benchmarks/results/accuracy.json, and ``<!-- end -->``
 where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``summary``,
-``unseen-brief`` and ``timings`` are the README's. ``--check`` only says whether pages are up to date.
+``unseen-brief``, ``unseen-1-brief`` and ``timings`` are the README's. ``--check`` only says whether pages are up to date.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ import scales
 import scaling
 import sharing
 import sizes
+import small
 import soak
 import sparse
 import speed
 import structures
+import tables
 import unseen
 import updates
 import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, duplicates, engine, finetune, footprint, memory, outofcore, scales, scaling, sharing, sizes, soak, sparse, speed,
-    structures, unseen, updates, walk,
+    accuracy, changepoints, cluster, compare, duplicates, engine, finetune, footprint, memory, outofcore, scales, scaling, sharing, sizes, small, soak, sparse, speed,
+    structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
 # The README's peers.
@@ -75,9 +77,10 @@ def made(name: str) -> str:
         text = f"{accuracy.coordinate_steps(found)}\n\n*{origin('accuracy', found)}*"
     elif name == "timings":
         text = timings()
-    elif name == "unseen-brief":
-        found = results("unseen")
-        text = f"{unseen.brief(found)}\n\n*{origin('unseen', found)}*"
+    elif name.startswith("unseen") and name.endswith("-brief"):
+        file = name.removesuffix("-brief")
+        found = results(file)
+        text = f"{unseen.brief(found)}\n\n*{origin(file, found)}*"
     else:
         found = results(name)
         text = f"*{origin(name, found)}*\n\n{PAGES[name.partition('-')[0]](found)}"

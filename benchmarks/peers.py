@@ -125,7 +125,7 @@ def lightgbm(seed: int, quantile: float | None):
 
 def catboost(X, y, seed) -> Predict:
     """The default loss, RMSE, which gives a mean only: its standard deviations are NaN."""
-    model = _catboost(seed).fit(X, y)
+    model = catboost_model(seed).fit(X, y)
 
     def predict(X_test):
         mean = model.predict(X_test)
@@ -136,7 +136,7 @@ def catboost(X, y, seed) -> Predict:
 
 def catboost_uncertainty(X, y, seed) -> Predict:
     """Mean and variance by maximum likelihood, the loss that CatBoost has for uncertainty; its mean is not the default's."""
-    model = _catboost(seed, loss_function="RMSEWithUncertainty").fit(X, y)
+    model = catboost_model(seed, loss_function="RMSEWithUncertainty").fit(X, y)
 
     def predict(X_test):
         mean, variance = model.predict(X_test, prediction_type="RMSEWithUncertainty").T
@@ -145,7 +145,7 @@ def catboost_uncertainty(X, y, seed) -> Predict:
     return predict
 
 
-def _catboost(seed: int, **options):
+def catboost_model(seed: int, **options):
     from catboost import CatBoostRegressor
 
     # Its own default counts the cores of the machine, not those that the process may use.

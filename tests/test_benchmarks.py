@@ -76,3 +76,11 @@ def test_duplicates_are_measured_at_every_share(tmp_path):
     rows = run("duplicates", tmp_path)["rows"]
     assert [row["share"] for row in rows] == [0.0, 0.5, 0.9, 0.97, 0.99, 0.5, 0.9, 0.97, 0.99]
     assert rows[0]["fit_ratio"] == 1.0
+
+
+@pytest.mark.slow
+def test_raw_tables_are_scored_beside_peers(tmp_path):
+    rows = run("tables", tmp_path)
+    assert [row["method"] for row in rows] == ["dsmgp", "hist-boosting", "constant"]
+    assert rows[0]["rmse"] < rows[-1]["rmse"]
+    assert all(row["commit"] and row["machine"] for row in rows)

@@ -24,6 +24,7 @@ from dsmgp import (
     changepoints,
     datasets,
     distributed,
+    explain,
     plots,
     progress,
     report,
@@ -42,7 +43,7 @@ PAGES = sorted(p for p in DOCS.glob("*.md") if "```python" in p.read_text())
 STORED = {"million"}  # needs a GPU: shown with the output it had there
 #: What users import from, and dsmgp.botorch.
 PUBLIC = (
-    dsmgp, baselines, datasets, distributed, plots, progress, dsmgp.ray, report, reproduce, scores, changepoints, tree,
+    dsmgp, baselines, datasets, distributed, explain, plots, progress, dsmgp.ray, report, reproduce, scores, changepoints, tree,
 )  # fmt: skip
 # A name for three types; the version; every experiment of the paper, which takes minutes.
 WITHOUT_EXAMPLE = ("Node", "__version__", "reproduce_all")

@@ -27,6 +27,7 @@ ORDER = [
     "experts",
     "mixture",
     "scores",
+    "explain",
     "distributed",
     "ray",
     "fitting",

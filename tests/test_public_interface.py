@@ -26,6 +26,7 @@ NAMES = {
     "dsmgp.datasets": "DATASETS Dataset load",
     "dsmgp.distributed": "Executor LocalExecutor",
     "dsmgp.executor": "Executor LocalExecutor",
+    "dsmgp.explain": "Explanation PermutationImportance",
     "dsmgp.mixture": "Mixture",
     "dsmgp.notices": "FactorisationWarning",
     "dsmgp.plots": """
@@ -50,21 +51,23 @@ PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
     memory_limit executor checkpoint random_state verbose input_warp output_warp
-    metric
+    metric missing categorical_features hypotheses
     """
 ATTRIBUTES = """
-    adapted_ coordinates_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
+    adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
     loo_score_ loo_score_new_inputs_ n_evaluations_ n_features_in_ n_induced_trees_ n_iter_
     noise_ output_loading_ posterior_weights_ row_ids_ tree_
     """
 METHODS = {
     "changepoints": "level dimension",
+    "explain": "X background n_samples random_state include_noise",
     "finetune": "max_iter similarity parameters rounds weights",
     "fit": "X y noise",
     "fit_dataset": "data target features drop categories missing store",
     "forget": "row_ids adapt",
     "noise_at": "X",
     "partial_fit": "X y noise adapt",
+    "permutation_importance": "X y n_repeats scores random_state",
     "plot_calibration": "X y ax",
     "plot_changepoints": "level dimension ax",
     "plot_dependence": "X feature output level n_points ax",
@@ -75,7 +78,7 @@ METHODS = {
     "plot_residuals": "X y output ax",
     "plot_splits": "dimension n_bins ax",
     "plot_tree": "ax",
-    "predict": "X return_std return_cov include_noise",
+    "predict": "X return_std return_cov include_noise quantiles",
     "predict_dataset": "data out interval quantiles keep include_noise",
     "predict_dist": "X include_noise",
     "sample_y": "X n_samples random_state include_noise",
@@ -86,19 +89,20 @@ METHODS = {
     "to_gpytorch": "leaf output",
     "load": "path kernel mean",
 }
-MIXTURE = (
-    "cdf interval joint_logpdf logpdf marginal mean pdf quantile sample std var component_means"
-)
+MIXTURE = """
+    cdf component_means interval joined joint_logpdf logcdf logpdf logsf marginal mean median pdf ppf quantile
+    sample sf std var
+    """
 COMMANDS = {
     "fit": """
-        --categories --changes-along --checkpoint --debug --device --drop --effort --executor
-        --feature --force --include-factors --input-warp --json --kernel --leaf-size --max-iter --mean
-        --memory-limit --metric --missing --on-interrupt --out --outliers --output-warp --quiet --seed --target
+        --categories --changes-along --checkpoint --dayfirst --debug --decimal --device --drop --effort --encoding --executor
+        --feature --force --hypotheses --include-factors --input-warp --json --kernel --leaf-size --max-iter --mean
+        --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --quiet --seed --target --text
         --weights
         """,
-    "predict": "--debug --function --interval --json --keep --out --quantiles",
-    "evaluate": "--debug --json",
-    "report": "--debug --json --out --title",
+    "predict": "--dayfirst --debug --decimal --encoding --function --interval --json --keep --na --out --quantiles",
+    "evaluate": "--dayfirst --debug --decimal --encoding --json --na",
+    "report": "--dayfirst --debug --decimal --encoding --json --na --out --title",
     "info": "--debug --json",
     "demo": "--debug --json",
     "reproduce": "--debug --json --out --quick --seeds",

@@ -27,12 +27,20 @@ from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum, leaves
 
 
+def not_expected_of(estimator):
+    """Repeated rows are cut where weighted ones are not: trees are grown by the number of rows, whatever their weights."""
+    if estimator.leaf_size == "auto":
+        return {}
+    return {"check_sample_weight_equivalence_on_dense_data": "rows are in several leaves"}
+
+
 @parametrize_with_checks(
     [
         DSMGPRegressor(),
         DSMGPRegressor(leaf_size=10, sum_children=2, max_iter=5),
         DSMGPRegressor(structure="paper", leaf_size=10, depth=1, weights="uniform", max_iter=5),
-    ]
+    ],
+    expected_failed_checks=not_expected_of,
 )
 def test_scikit_learns_estimator_checks(estimator, check):
     check(estimator)
@@ -353,21 +361,12 @@ def test_global_settings_of_torch_are_left_alone(wavy, options):
 
 def bad_rows():
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0)
-    nan, inf = X.copy(), X.copy()
-    nan[3, 1], inf[4, 0] = np.nan, np.inf
-    y_nan = y.copy()
-    y_nan[7] = np.nan
-    text = X.astype(object)
-    text[5, 1] = "red"
-    frame = pd.DataFrame({"a": X[:, 0], "colour": ["red"] * 20})
-    frame_nan = pd.DataFrame({"a": X[:, 0], "b": nan[:, 1]})
+    inf, y_inf = X.copy(), y.copy()
+    inf[4, 0] = y_inf[7] = np.inf
     cases = {
-        "nan": (nan, y, "X contains NaN in row 3, column 1"),
-        "nan_frame": (frame_nan, y, "row 3, column 1 ('b')"),
         "inf": (inf, y, "infinity (inf) in row 4, column 0"),
-        "y_nan": (X, y_nan, "y contains NaN in row 7"),
-        "text": (text, y, "'red' in column 1 of X, row 5"),
-        "text_frame": (frame, y, "'red' in column 'colour' of X, row 0"),
+        "y_inf": (X, y_inf, "y contains infinity (inf) in row 7"),
+        "y_gone": (X, y + np.nan, "0 of 20 rows have a target"),
         "y_text": (X, ["a"] * 20, "'a' in y, row 0"),
         "y_short": (X, y[:-1], "got 19 and 20"),
         "no_rows": (X[:0], y[:0], "0 sample"),
@@ -375,18 +374,17 @@ def bad_rows():
         "one_dimension": (X[:, 0], y, "2D array"),
         "y_missing": (X, None, "requires y to be passed"),
         "y_dates": (X, pd.Series(pd.date_range("2020", periods=20)), "y holds dates"),
-        "y_series": (X, pd.Series(["q"] * 20), "'q' in y, row 0"),
+        "y_series": (X, pd.Series(["q"] * 20), "y holds text ('q' in row 0); expected numbers"),
         "lazy": (pl.DataFrame({"a": y}).lazy(), y, "call .collect()"),
         "arrow": (pa.table({"a": y}), y, "call .to_pandas()"),
         "huge": (X * 1e160, y, "rescale the data"),
         "masked": (np.ma.masked_less(X, X[7, 1]), y, "X is masked in row"),
         "y_masked": (X, np.ma.array(y, mask=y == y[7]), "y is masked in row 7; drop"),
-        "na": (
-            pd.DataFrame({"a": [*y[:19], pd.NA]}, dtype=object),
+        "moment": (
+            np.array([[np.datetime64("2020"), 1.0], [3.0, 1.0]] * 10, dtype=object),
             y,
-            "missing value in column 'a' of X, row 19",
+            "a datetime64 in column 0 of X, row 0",
         ),
-        "moment": ([[np.datetime64("2020"), 1.0]] * 20, y, "a datetime64 in column 0 of X, row 0"),
         "lapse": ([[np.timedelta64(5, "D"), 1.0]] * 20, y, "a timedelta64 in column 0 of X, row 0"),
         "y_moment": (X, [np.datetime64("2020"), *y[1:]], "a datetime64 in y, row 0"),
         "cell": (
@@ -492,8 +490,11 @@ def test_bad_test_rows_are_refused(wavy):
     model = DSMGPRegressor(max_iter=3).fit(X, y)
     with pytest.raises(ValueError, match="2 features"):
         model.predict(X[:, :1])
-    with pytest.raises(ValueError, match="X contains NaN in row 1, column 0"):
-        model.predict([[0.0, 0.0], [np.nan, 0.0]])
+    with pytest.raises(ValueError, match="infinity \\(inf\\) in row 1, column 0"):
+        model.predict([[0.0, 0.0], [np.inf, 0.0]])
+    strict = DSMGPRegressor(max_iter=3, missing="error").fit(X, y)
+    with pytest.raises(ValueError, match="column 'x0' has no value in row 1; remove such rows"):
+        strict.predict([[0.0, 0.0], [np.nan, 0.0]])
     with pytest.raises(ValueError, match="at most one of return_std and return_cov"):
         model.predict(X, return_std=True, return_cov=True)
     with pytest.raises(ValueError, match="n_samples"):

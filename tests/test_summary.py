@@ -1,5 +1,6 @@
 """The text summary: exponents with their sign, outputs by their names."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -42,3 +43,33 @@ def test_outputs_of_fine_tuned_and_changepoint_models_are_called_by_their_names(
     assert "fine-tuned      price: " in fitted(X, Y, leaf_size=60).finetune(max_iter=1).summary()
     changing = fitted(X[:40], Y[:40], structure="changepoint")
     assert "kernel of rent" in changing.summary()
+
+
+def column_line(frame, **options):
+    rng = np.random.default_rng(1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*left out")
+        lines = fitted(frame, rng.normal(size=len(frame)), **options).summary().splitlines()
+    found = [line for line in lines if line.startswith("columns")]
+    return found[0].removeprefix("columns").strip() if found else None
+
+
+def test_what_became_of_columns_is_counted(rng):
+    n = 200
+    numbers = pd.DataFrame({"x": rng.normal(size=n), "z": rng.normal(size=n)})
+    assert column_line(numbers) is None
+    many = [f"s{k}" for k in rng.integers(0, 70, n)]
+    frame = numbers.assign(shop=many, flag=rng.random(n) < 0.5)
+    assert column_line(frame) == f"1 category ({len(set(many))} levels by their effects)"
+    frame = frame.assign(
+        colour=rng.choice(np.array(["red", "blue", None], dtype=object), n),
+        when=pd.date_range("2020-01-01", periods=n),
+        same="yes",
+    )
+    frame.loc[::7, "x"] = np.nan
+    levels = f"{len(set(many))} levels by their effects"
+    expected = f"2 categories (1 with {levels}), 1 date, 2 with missing values, 1 left out"
+    assert column_line(frame) == expected
+    frame["town"] = [f"t{k}" for k in rng.integers(0, 9, n)]
+    most = f"2 with up to {levels}"
+    assert column_line(frame) == expected.replace("2 categories", "3 categories").replace(f"1 with {levels}", most)  # fmt: skip

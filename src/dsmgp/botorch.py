@@ -225,7 +225,9 @@ class MixturePosterior(Posterior):  # type: ignore[misc]
         rng = np.random.default_rng(int(torch.randint(2**62, (1,))))
         batches = self.X.reshape(-1, *self.X.shape[-2:])
         drawn = [
-            self.regressor.state_.model.draws(_numpy(batch), shape.numel(), rng, self.include_noise)
+            self.regressor.state_.predictive.draws(
+                _numpy(batch), shape.numel(), rng, self.include_noise
+            )
             for batch in batches
         ]  # each (q, n_outputs, n_samples)
         table = np.moveaxis(np.stack(drawn)[:, :, self.outputs], -1, 0)
@@ -288,7 +290,7 @@ def _slope(ahead: Array, behind: Array) -> Array:
 
 def _moments(regressor: DSMGPRegressor, X: Array, include_noise: bool) -> tuple[Array, Array]:
     *batch, q, d = X.shape
-    model, n_outputs = regressor.state_.model, regressor.state_.schema.n_outputs
+    model, n_outputs = regressor.state_.predictive, regressor.state_.schema.n_outputs
     flat = X.reshape(-1, d)
     if q == 1:
         mean, std = model.moments(flat, include_noise)

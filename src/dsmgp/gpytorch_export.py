@@ -49,8 +49,13 @@ def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
     own = kernel_parameters[leaf] if kernel_parameters.ndim == 2 else kernel_parameters
     _set_kernel_parameters(modules, process.leaf_kernel, own)
     likelihood = modules.likelihood
-    if leaf_gps.known_noise is not None:  # adds to the noise that was learned
-        noise = torch.from_numpy(leaf_gps.known_noise[rows, output]) + likelihood.noise.detach()
+    known_noise, weights = leaf_gps.known_noise, leaf_gps.row_weights
+    if known_noise is not None or weights is not None:
+        noise = likelihood.noise.detach().expand(len(rows))
+        if known_noise is not None:  # adds to the noise that was learned
+            noise = torch.from_numpy(known_noise[rows, output]) + noise
+        if weights is not None:  # divide it
+            noise = noise / torch.from_numpy(weights[rows])
         likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise)
     X, y = torch.from_numpy(leaf_gps.X[rows]), torch.from_numpy(leaf_gps.Y[rows, output])
     return ExactLeaf(X, y, modules, likelihood).eval()

@@ -141,9 +141,10 @@ class RayExecutor:
         labels: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
+        row_weights: Array | None = None,
     ) -> LeafGPs:
         return ShardedLeafGPs.send(
-            leaves, X, Y, kernels, self.workers, memory, known_noise, labels, dtype
+            leaves, X, Y, kernels, self.workers, memory, known_noise, labels, dtype, row_weights
         )
 
 

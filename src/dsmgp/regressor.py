@@ -26,23 +26,28 @@ from dsmgp._util.validation import (
     check_count,
     check_noise,
     check_row_ids,
+    check_weights,
     input_number,
     random_generator,
 )
+from dsmgp._util.warnings import warn_user
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
-from dsmgp.data.frames import OUTPUTS
-from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.schema import ColumnSchema
+from dsmgp.data.column_learning import EncodedTable
+from dsmgp.data.frames import OUTPUTS, framed, kind_of
+from dsmgp.data.input_schema import InputSchema, TableRows
+from dsmgp.data.unknown_inputs import mean_at, mixture_at, moments_at
 from dsmgp.distributed.executor import Executor
+from dsmgp.explain.explanation import Explanation
+from dsmgp.explain.permutation import PermutationImportance, permutation_importance
+from dsmgp.explain.shapley import shapley_values
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.finetune import finetune
-from dsmgp.fitting.fit import fit
-from dsmgp.fitting.learning import FitContext
+from dsmgp.fitting.hypotheses import fit_hypotheses, hypotheses_pay
+from dsmgp.fitting.in_memory import fit_rows
 from dsmgp.fitting.state import FittedState, TrainingRows
-from dsmgp.fitting.training_data import InMemoryRows, TrainingData
 from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
@@ -79,8 +84,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``"matern32+periodic"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
         kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
         tries the first four and keeps the one with the best leave-one-out score.
-    mean : str or gpytorch.means.Mean, default="zero"
-        ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``).
+    mean : str or gpytorch.means.Mean, default="auto"
+        ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
+        these are not used it is zero.
     noise_variance : float, optional
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
@@ -156,6 +162,22 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the evidence; trees then
         cut along its directions. ``"auto"`` learns one and keeps it if its leave-one-out gain is clear, under the same
         conditions as ``input_warp``.
+    missing : {"model", "drop", "error"}, default="model"
+        What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing level of a category is a level of its own; a
+        missing number is replaced by the median, and where training rows have some, a further input says so. ``"drop"``:
+        training rows with missing values are left out. ``"error"``: they are refused. Rows without a target are left out in
+        any case.
+    categorical_features : "from_dtype", array-like of bool, int or str, or None, default="from_dtype"
+        Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and of
+        categories in frames, are categories in any case.
+    hypotheses : "auto" or None, default=None
+        ``"auto"``: a table of 60 to 499 rows, up to 100 inputs and one output, on which leave-one-out cannot choose, is fitted under up to six
+        hypotheses: inputs as they are, warped, or both, each with a zero and a linear mean. The model is their mixture, with
+        weights by stacking: those that maximise its log density in five-fold cross-validation, with everything learned anew in
+        each fold. That takes some 36 times as long as one fit, a few seconds. It is not done if one of ``kernel``, ``mean``,
+        ``input_warp``, ``metric``, ``output_warp``, ``structure``, ``weights`` or ``objective`` is not the default
+        (``output_warp`` may be None), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False``, a ``checkpoint``, an
+        executor, or files on disk. None: never.
 
     Attributes
     ----------
@@ -181,7 +203,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Log evidence of y, in the units of y, under the mixture.
     loo_score_, loo_score_new_inputs_ : float
         Mean negative log predictive density of training rows, each given all others, and each given all rows
-        with other inputs. They estimate the score on new rows like these, and at new inputs.
+        with other inputs. They estimate the score on new rows like these, and at new inputs. Where several hypotheses are
+        mixed (see ``hypotheses``), they are those of five-fold cross-validation at the last fit, and the second has all rows
+        with equal inputs in one fold.
     kernel_scores_ : dict of str to float, or None
         Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better.
     n_induced_trees_ : int
@@ -194,8 +218,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Numbers of the training rows, in order of arrival; ``Leaf.rows`` are positions in this array.
     adapted_ : list of str
         Maintenance steps performed by the last :meth:`partial_fit` or :meth:`forget`.
+    remarks_ : list of str
+        What became of columns that are not numbers, of missing values, and of rows and columns that were left out; what looks
+        like an identifier, a copy of the target or the like; and whether predictive intervals reach below 0 (above 1) where
+        targets never do. The last is computed when it is first asked for, at 500 training rows.
+    feature_importances_ : ndarray of shape (n_columns,)
+        Importance of each column of the training table, of sum one: its share in the variation of the predictive mean, by half
+        the mean square change when only that column is exchanged with another training row's. Computed when it is first asked
+        for, on a sample of 500 training rows.
     n_features_in_, feature_names_in_
-        As in scikit-learn.
+        As in scikit-learn. A column may become several inputs: ``state_.schema.groups`` lists them.
     state_ : FittedState
         All of this as one immutable object, for code that builds on the estimator: the fitted model, the training rows,
         the input schema and the record of the search.
@@ -217,12 +249,26 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     (['matern12', 'matern32', 'matern52', 'rbf'], True)
     >>> model.n_features_in_, model.state_.schema.input_names, model.adapted_
     (1, ['x0'], [])
+
+    Frames are taken as they are. Codes of categories that are numbers are declared as such:
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"size": X[:, 0], "colour": "red", "shop": rng.integers(1, 4, 300)})
+    >>> frame.loc[100:, "colour"], frame.loc[::50, "size"] = "blue", None
+    >>> model = DSMGPRegressor(
+    ...     "rbf", missing="model", categorical_features=["shop"], random_state=0
+    ... )
+    >>> for remark in model.fit(frame, y).remarks_:
+    ...     print(remark)
+    column 'colour': 2 levels, an input for each
+    column 'shop': 3 levels, an input for each
+    column 'size': 6 missing, filled in with the median of the training rows, 0.370898, and an input that says so
     """
 
     def __init__(
         self,
         kernel: str | Kernel | gpytorch.kernels.Kernel = "auto",
-        mean: str | gpytorch.means.Mean = "zero",
+        mean: str | gpytorch.means.Mean = "auto",
         noise_variance: float | None = None,
         structure: str | ChangePoints | Node = "balanced",
         leaf_size: int | Sequence[int] | str = "auto",
@@ -247,6 +293,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         input_warp: str | None = "auto",
         output_warp: str | None = "auto",
         metric: str = "auto",
+        missing: str = "model",
+        categorical_features: Any = "from_dtype",
+        hypotheses: str | None = None,
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -274,18 +323,32 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.input_warp = input_warp
         self.output_warp = output_warp
         self.metric = metric
+        self.missing = missing
+        self.categorical_features = categorical_features
+        self.hypotheses = hypotheses
 
-    def fit(self, X: ArrayLike, y: ArrayLike, noise: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Grow the tree, learn the hyperparameters and condition every leaf.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            Columns of dates (pandas, polars, NumPy) become days since the first of them.
+            As it is: numbers, flags, texts, categories, dates, missing values. ``remarks_`` says what became of them.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
+            Rows whose target is missing are left out.
         noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
             Known noise variances of the observations, in the units of y squared. They add to the noise that is
             learned; predictions are of observations without them.
+        sample_weight : array-like of shape (n_rows,), optional
+            Weights of the rows. A row of weight w counts as w copies of itself, whole or not: its noise variance is divided by w,
+            and averages over rows are weighted. Rows of weight zero are left out, and keep their numbers. Trees are grown by the
+            number of rows, whatever their weights.
 
         Returns
         -------
@@ -293,10 +356,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         with training_mode(self.verbose):
             config = check_parameters(self)
-            schema, X, Y = InputSchema.learn(X, y)
-            # Copies: online updates need these rows again, whatever the caller does to theirs.
-            rows = TrainingRows.first(X.copy(), Y.copy(), check_noise(noise, Y.shape))
+            schema, given = InputSchema.learn(X, y, self.missing, self.categorical_features)
+            rows = _training_rows(given, noise, sample_weight, least=2)
             self._state = self._fitted_state(rows, schema, config)
+        _warn_of(schema.remarks)
         return self
 
     def partial_fit(
@@ -305,6 +368,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         y: ArrayLike,
         noise: ArrayLike | None = None,
         adapt: bool = True,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Add training rows without fitting again (an online update); before ``fit`` it is ``fit``.
 
@@ -321,6 +385,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many rows
             have been added and removed as there were, fit everything again. When this happens depends on the
             rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as they are.
+        sample_weight : array-like of shape (n_rows,), optional
+            As in :meth:`fit`.
 
         Returns
         -------
@@ -335,19 +401,17 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         array([-0.3])
         """
         if not self.__sklearn_is_fitted__():
-            return self.fit(X, y, noise)
+            return self.fit(X, y, noise, sample_weight)
         before = self.state_
         check_supported(before.model, "partial_fit")
         with training_mode(self.verbose):
-            X, Y = before.schema.training_rows(X, y)
-            known_noise = check_noise(noise, Y.shape)
+            given = before.schema.training_rows(X, y, self.missing)
+            rows = _training_rows(given, noise, sample_weight, before.rows.next_id)
 
             def add(state: FittedState, part: slice) -> FittedState:
-                return add_rows(
-                    state, X[part], Y[part], None if known_noise is None else known_noise[part]
-                )
+                return add_rows(state, rows.take(part))
 
-            self._state = self._updated(before, len(X), add, adapt)
+            self._state = self._updated(before, len(rows), add, adapt)
         return self
 
     def forget(self, row_ids: ArrayLike, adapt: bool = True) -> Self:
@@ -436,7 +500,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         before = self.state_
-        check_supported(before.model, "finetune")
+        check_supported(before.predictive, "finetune")
         with training_mode(self.verbose):
             state = recondition(before)
             n_gate_rows = EFFORTS[check_parameters(self).effort].n_gate_rows
@@ -453,11 +517,15 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     n_gate_rows if state.model.weights == "gated" else 0,
                     random_generator(self.random_state),
                     state.metric_rows,
+                    state.missing,
                 ),
             )
             n_evaluations = state.search.n_evaluations + tuned.n_evaluations
             search = replace(state.search, n_evaluations=n_evaluations)
-            self._state = replace(state, model=tuned.model, scores=tuned.scores, search=search)
+            # The scores of cross-validation are those of other hyperparameters.
+            self._state = replace(
+                state, model=tuned.model, scores=tuned.scores, search=search, stacking=None
+            )
         return self
 
     def fit_dataset(
@@ -467,8 +535,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         features: Sequence[str] = (),
         drop: Sequence[str] = (),
-        categories: str = "onehot",
-        missing: str = "refuse",
+        categories: str = "auto",
+        missing: str | None = None,
         store: str | Path | None = None,
     ) -> Self:
         """Fit to Parquet files, which may hold far more rows than memory does.
@@ -485,10 +553,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The columns to predict.
         features, drop : sequence of str
             Columns to predict from (all others if left out), and columns to leave out.
-        categories : {"onehot", "refuse"}
-            What to do with columns of text.
-        missing : {"refuse", "impute"}
-            What to do with missing values of inputs.
+        categories : {"auto", "onehot", "refuse"}
+            What to do with columns of text: an input for each level of those with few levels and the effect of its level for
+            others, an input for each level of all, or an error.
+        missing : {"model", "drop", "error"}, optional
+            What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
             A folder for the model and its rows, which :func:`dsmgp.load` reads. A temporary one if left out.
 
@@ -520,7 +589,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     "features": features,
                     "drop": drop,
                     "categories": categories,
-                    "missing": missing,
+                    "missing": self.missing if missing is None else missing,
                 },
                 check_parameters(self),
                 random_generator(self.random_state),
@@ -539,8 +608,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return_std: bool = False,
         return_cov: bool = False,
         include_noise: bool = True,
+        quantiles: Sequence[float] | None = None,
     ) -> Array | tuple[Array, Array]:
-        """Predict the mean, and the standard deviation or the joint covariance.
+        """Predict the mean, and the standard deviation or the joint covariance; or quantiles.
 
         Parameters
         ----------
@@ -549,12 +619,17 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             At most one of them.
         include_noise : bool
             Whether the spread is that of a new observation y, or of the function f.
+        quantiles : sequence of float, optional
+            Levels in (0, 1), such as ``[0.05, 0.5, 0.95]``. Quantiles are then returned instead of the mean. A number is a
+            list of one level.
 
         Returns
         -------
         mean : ndarray of shape (n,) or (n, n_outputs); a series or frame after :meth:`set_output`
         std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
+        quantiles : ndarray of shape (n, n_quantiles) or (n, n_outputs, n_quantiles), with ``quantiles``
+            After :meth:`set_output` a frame, with columns such as ``price_q5`` and ``price_q95`` for each output.
 
         Examples
         --------
@@ -564,19 +639,28 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> mean, std = model.predict([[0.5], [2.0]], return_std=True)
         >>> bool(std[0] < std[1])  # uncertainty grows away from the training rows
         True
+        >>> model.predict([[0.5], [2.0]], quantiles=[0.05, 0.5, 0.95]).shape
+        (2, 3)
         """
         if return_std and return_cov:
             raise ValueError("expected at most one of return_std and return_cov, got both")
+        if quantiles is not None:
+            if return_std or return_cov:
+                raise ValueError(
+                    "quantiles cannot be combined with return_std or return_cov; call predict twice, "
+                    "or take both from predict_dist"
+                )
+            return self._predict_quantiles(X, quantiles, include_noise)
         state, output = self.state_, self._output
-        model, schema = state.model, state.schema
-        rows = schema.to_numbers(X)
+        model, schema = state.predictive, state.schema
+        rows = schema.to_rows(X)
         if return_cov:
-            mean, covariance = model.covariance(rows, include_noise)
+            mean, covariance = model.covariance(rows.X, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
-            mean, std = model.moments(rows, include_noise)
+            mean, std = moments_at(model, rows, include_noise)
             return schema.framed(mean, X, output), schema.framed(std, X, output)
-        return schema.framed(model.mean(rows), X, output)
+        return schema.framed(mean_at(model, rows), X, output)
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
         """Return the predictive distribution: at each row a mixture of Gaussians.
@@ -596,8 +680,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         array([0.25])
         """
         state = self.state_
-        rows = state.schema.to_numbers(X)
-        return state.model.mixture(rows, include_noise, state.schema.single_output)
+        rows = state.schema.to_rows(X)
+        return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
 
     def sample_y(
         self,
@@ -618,8 +702,128 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_count("n_samples", n_samples)
         state, rng = self.state_, random_generator(random_state)
-        draws = state.model.draws(state.schema.to_numbers(X), n_samples, rng, include_noise)
+        draws = state.predictive.draws(state.schema.to_numbers(X), n_samples, rng, include_noise)
         return draws[:, 0, :] if state.schema.single_output else draws
+
+    def explain(
+        self,
+        X: ArrayLike,
+        background: int | ArrayLike = 64,
+        n_samples: int = 8,
+        random_state: int | np.random.RandomState | np.random.Generator | None = 0,
+        include_noise: bool = True,
+    ) -> Explanation:
+        """Explain predictions by Shapley values: what each column of the table adds to mean and standard deviation.
+
+        A prediction is compared with the average prediction of background rows. Columns that are not yet added come from these
+        rows, whatever the others are (marginal, or interventional, expectations). Values sum to the prediction less that
+        average. The inputs that one column became, such as those of a category's levels, are added together.
+
+        Up to 8 columns, values are exact; that takes ``2 ** n_columns * background`` predictions for each row. With more, they are
+        averages over random orders of the columns, which take about ``n_samples * n_columns * background`` predictions,
+        and standard errors are returned, too.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n, n_features)
+            The rows to explain.
+        background : int, or array-like or frame of shape (n_background, n_features)
+            How many training rows to draw for the background, or its rows.
+        n_samples : int
+            Orders drawn for each background row if there are more than 8 columns; at least 4.
+        random_state : int, RandomState, Generator or None
+            Seeds the choice of background rows and orders.
+        include_noise : bool
+            Whether the standard deviation is that of a new observation y, or of the function f.
+
+        Returns
+        -------
+        Explanation
+            ``columns``, ``mean_values``, ``mean_base``, ``std_values``, ``std_base``, ``to_frame()``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).uniform(size=(100, 2))
+        >>> y = 10 * X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=100)
+        >>> explanation = DSMGPRegressor("rbf", random_state=0).fit(X, y).explain([[1.0, 0.5]])
+        >>> round(explanation.mean_base, 1), explanation.mean_values.round(1) + 0.0
+        (5.5, array([[4.5, 0. ]]))
+        """
+        check_count("n_samples", n_samples, least=4)
+        state, rng = self.state_, random_generator(random_state)
+        schema, rows = state.schema, state.schema.to_numbers(X)
+        if np.ndim(background) == 0 and not hasattr(background, "columns"):
+            n_background = min(check_count("background", background), len(state.rows.X))
+            chosen = rng.choice(len(state.rows.X), n_background, replace=False)
+            background_rows = state.rows.X[np.sort(chosen)]
+        else:
+            background_rows = schema.to_numbers(background)
+        return shapley_values(
+            state.predictive,
+            rows,
+            background_rows,
+            schema.groups,
+            n_samples,
+            rng,
+            include_noise,
+            schema.output_names,
+            schema.single_output,
+        )
+
+    def permutation_importance(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        n_repeats: int = 5,
+        scores: str | Sequence[str] = ("nlpd", "rmse"),
+        random_state: int | np.random.RandomState | np.random.Generator | None = 0,
+    ) -> PermutationImportance:
+        """Measure by how much predictions of given rows become worse when a column is shuffled among them.
+
+        Rows that the model was not fitted to say what a column is worth for new rows. All scores come from the same
+        predictions. The inputs that one column of the table became are shuffled together.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n, n_features)
+        y : array-like of shape (n,) or (n, n_outputs)
+        n_repeats : int
+            How often each column is shuffled.
+        scores : str or sequence of str
+            ``"nlpd"`` (negative log predictive density, which takes uncertainty into account), ``"rmse"``, ``"mae"``, ``"crps"``.
+        random_state : int, RandomState, Generator or None
+            Seeds the shuffling.
+
+        Returns
+        -------
+        PermutationImportance
+            ``columns``, ``baseline``, ``importances``, ``importances_mean``, ``importances_std``, ``to_frame()``; by score.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).uniform(size=(200, 2))
+        >>> y = 10 * X[:, 0] + 0.1 * np.random.default_rng(1).normal(size=200)
+        >>> model = DSMGPRegressor("rbf", random_state=0).fit(X[:100], y[:100])
+        >>> result = model.permutation_importance(X[100:], y[100:])
+        >>> result.columns, result.importances_mean["rmse"].round() + 0.0
+        (('x0', 'x1'), array([4., 0.]))
+        >>> model.feature_importances_.round(2)
+        array([1., 0.])
+        """
+        check_count("n_repeats", n_repeats)
+        state = self.state_
+        given = state.schema.training_rows(X, y)
+        return permutation_importance(
+            state.predictive,
+            given.X,
+            given.Y,
+            state.schema.groups,
+            n_repeats,
+            [scores] if isinstance(scores, str) else list(dict.fromkeys(scores)),
+            random_generator(random_state),
+        )
 
     def noise_at(self, X: ArrayLike) -> Array:
         """Predict the noise variance at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
@@ -639,7 +843,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         state = self.state_
-        return state.schema.shaped(state.model.noise_at(state.schema.to_numbers(X)))
+        return state.schema.shaped(state.predictive.noise_at(state.schema.to_numbers(X)))
 
     def predict_dataset(
         self,
@@ -679,7 +883,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         intervals = [interval] if isinstance(interval, (int, float)) else list(interval)
         with progress_shown(self.verbose):
             n_rows, remarks = predict_files(
-                state.model, state.schema, data, out, intervals, quantiles, keep, include_noise
+                state.predictive, state.schema, data, out, intervals, quantiles, keep, include_noise
             )
         for remark in remarks:
             logger.info("%s", remark)
@@ -746,7 +950,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         state = self.state_
         schema = state.schema
-        number = input_number(dimension, schema.n_features, schema.feature_names)
+        number = input_number(dimension, schema.n_features, schema.input_names)
         splits = state.model.split_posterior(number, state.rows.X[:, number])
         return replace(splits, dates=schema.displayed_dates.get(number))
 
@@ -888,7 +1092,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def n_features_in_(self) -> int:
-        return self.state_.schema.n_features
+        return self.state_.schema.n_columns
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
@@ -896,6 +1100,19 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if names is None:
             raise AttributeError("feature_names_in_ is not available: X had no column names")
         return np.array(names, dtype=object)
+
+    @property
+    def remarks_(self) -> list[str]:
+        state = self.state_
+        return [*state.schema.remarks, *state.prediction_remarks]
+
+    @property
+    def feature_importances_(self) -> Array:
+        state = self.state_
+        names = [name for name, _ in state.schema.groups]
+        by_name = dict(zip(names, state.feature_importances.tolist(), strict=True))
+        # Columns that were left out have none.
+        return np.array([by_name.get(name, 0.0) for name in state.schema.column_names])
 
     @property
     def tree_(self) -> Node:
@@ -975,6 +1192,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
+        tags.input_tags.allow_nan = self.missing != "error"
+        tags.input_tags.categorical = tags.input_tags.string = True
         return tags
 
     def _repr_html_inner(self) -> str:
@@ -997,9 +1216,30 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """What :meth:`set_output` was given."""
         return str(getattr(self, "_sklearn_output_config", {}).get("predict", "default"))
 
+    def _predict_quantiles(
+        self, X: ArrayLike, quantiles: Sequence[float], include_noise: bool
+    ) -> Array:
+        """Return quantiles as :meth:`predict` does: those of each output side by side."""
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if levels.ndim > 1:
+            raise ValueError(f"expected quantiles to be a list of levels, got {quantiles!r}")
+        distribution = self.predict_dist(X, include_noise)
+        values = np.moveaxis(distribution.quantile(levels), 0, -1)
+        kind = kind_of(X) if self._output == "input" else self._output
+        if kind == "default":
+            return values
+        names = [
+            f"{name}_q{100 * level:g}"
+            for name in self.state_.schema.output_names
+            for level in levels.tolist()
+        ]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected distinct levels of quantiles, got {quantiles!r}")
+        return framed(values.reshape(len(values), -1), kind, X, names)
+
     def _loo_scores(self, name: str) -> tuple[float, float]:
         check_supported(self.state_.model, name)
-        scores = self._conditioned().scores
+        scores = self._conditioned().reported_scores
         assert scores is not None
         return scores
 
@@ -1016,11 +1256,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if has_changepoints(config.structure):
             config = changepoint_config(config, rows, schema, self.checkpoint)
             fitted = fit_changepoints(rows.X, rows.Y, config, rng)
-        else:
-            with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
-                data = TrainingData.of(rows.X, rows.Y, config, rows.noise)
-                fitted = fit(InMemoryRows(data, config), FitContext(config, rng, recorded))
-        return FittedState.from_fit(fitted, rows, schema, config.local_scale)
+            return FittedState.from_fit(fitted, rows, schema, config.local_scale)
+        if hypotheses_pay(rows, config):
+            return fit_hypotheses(rows, schema, config, rng)
+        with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
+            return fit_rows(rows, schema, config, rng, recorded)
 
     def _updated(
         self,
@@ -1081,13 +1321,47 @@ def load(
 
 def fit_table(
     model: DSMGPRegressor,
-    X: ArrayLike,
-    y: ArrayLike,
-    table: ColumnSchema,
-    remarks: Sequence[str] = (),
+    table: EncodedTable,
 ) -> DSMGPRegressor:
-    """Fit to the columns of a file, and keep how they became inputs, with remarks for the user."""
-    model.fit(X, y)
-    schema = replace(model.state_.schema, table=table, remarks=tuple(remarks))
-    model._state = replace(model.state_, schema=schema)
+    """Fit to the encoded columns of a file, and keep how they became inputs, with remarks for the user."""
+    names = tuple(column.name for column in table.schema.columns)
+    targets = table.schema.targets
+    schema = InputSchema(
+        table.schema, names, targets, len(targets), len(targets) == 1, table.remarks
+    )
+    with training_mode(model.verbose):
+        rows = TrainingRows.first(table.X, table.Y)
+        model._state = model._fitted_state(rows, schema, check_parameters(model))
     return model
+
+
+def _training_rows(
+    given: TableRows,
+    noise: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    first_id: int = 0,
+    least: int = 1,
+) -> TrainingRows:
+    """Check known noise and weights of training rows, and number the rows."""
+    kept = slice(None) if given.rows is None else given.rows
+    known_noise = check_noise(noise, (given.n_given, given.Y.shape[1]))
+    weights = check_weights(sample_weight, given.n_given, least)
+    # Copies: online updates need these rows again, whatever the caller does to theirs.
+    return TrainingRows.first(
+        given.X.copy(),
+        given.Y.copy(),
+        None if known_noise is None else known_noise[kept],
+        None if weights is None else weights[kept],
+        first_id,
+        given.rows,
+        given.n_given,
+    )
+
+
+def _warn_of(remarks: Sequence[str]) -> None:
+    """Warn of what was left out of the training data; other remarks are logged."""
+    for remark in remarks:
+        if remark.endswith("left out"):
+            warn_user(remark, topic=remark)
+        else:
+            logger.info("%s", remark)

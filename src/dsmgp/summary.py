@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.fitting.hypotheses import N_FOLDS
+from dsmgp.fitting.stacking import Stacking
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import StationaryKernel
@@ -34,13 +37,17 @@ def summarise(state: FittedState) -> str:
         f"{description.title}: {model.n_rows} rows, {_plural(schema.n_features, 'input')}, "
         f"{_plural(n_outputs, 'output')}, {model.weights} weights",
         "",
+        *_column_lines(schema),
         *description.facts,
         *_warp_lines(model.outputs, outputs),
     ]
     if "loo_score_" not in model.unsupported.remedies:
         assert state.scores is not None, "rows have been added or removed"
         alone, at_new_inputs = state.scores
-        lines.append(f"leave-one-out   NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g}")
+        if state.stacking is None:
+            lines.append(f"leave-one-out   NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g}")
+        else:
+            lines += _hypothesis_lines(state.stacking, len(state.alternatives) > 0)
     if state.search.kernel_scores:
         ranked = sorted(state.search.kernel_scores.items(), key=lambda item: item[1])
         scores = ", ".join(f"{name} {score:.4g}" for name, score in ranked)
@@ -56,8 +63,45 @@ def summarise(state: FittedState) -> str:
     return "\n".join(lines)
 
 
+def _hypothesis_lines(stacking: Stacking, are_several: bool) -> list[str]:
+    """List the hypotheses with their weights, and the scores of their mixture."""
+    alone, at_new_inputs = stacking.scores
+    described = zip(stacking.weights.tolist(), stacking.names, strict=True)
+    return [
+        f"cross-validated NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (everything learned anew in each of {N_FOLDS} folds)",
+        "hypotheses      weighed by stacking on these folds"
+        + ("; the first is described here:" * are_several),
+        *(f"  {weight:<13.2f} {name}" for weight, name in described),
+    ]
+
+
 def _plural(n: int, noun: str) -> str:
     return f"{n} {noun}{'s' * (n > 1)}"
+
+
+def _column_lines(schema: InputSchema) -> list[str]:
+    """Count what became of the columns of the training table, if they are not all complete numbers; ``remarks_`` has each of them."""
+    columns = schema.columns.columns
+    categories = [column for column in columns if column.kind == "category"]
+    n_levels = [len(column.levels) for column in categories if column.effects]
+    n_missing = sum(column.had_missing or None in column.levels for column in columns)
+    counts = []
+    if categories:
+        most = (
+            f"{n_levels[0] if len(n_levels) == 1 else f'up to {max(n_levels)}'} levels"
+            if n_levels
+            else ""
+        )
+        which = "" if len(categories) == len(n_levels) == 1 else f"{len(n_levels)} with "
+        effects = f" ({which}{most} by their effects)" if n_levels else ""
+        counts.append(f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}{effects}")
+    if n_dates := sum(column.kind == "date" for column in columns):
+        counts.append(_plural(n_dates, "date"))
+    if n_missing:
+        counts.append(f"{n_missing} with missing values")
+    if n_left_out := schema.n_columns - len(columns):
+        counts.append(f"{n_left_out} left out")
+    return [f"columns         {', '.join(counts)}"] if counts else []
 
 
 def _warp_lines(scaling: OutputScaling, outputs: Sequence[str]) -> list[str]:
@@ -150,10 +194,20 @@ def _kernel_lines(state: FittedState, process: Process, output: int) -> list[str
     if leaf_kernel.kind == "rq":
         lines.insert(1, f"  shape           alpha {kernel_parameters[n + 1]:.4g}")
     columns, scales, relevance = _length_scales(state, leaf_kernel, kernel_parameters[:n])
-    for k in np.argsort(-relevance):
-        with np.errstate(over="ignore", invalid="ignore"):  # inputs of any range have a summary
-            share = relevance[k] / relevance.max()
-        lines.append(f"  {names[columns[k]]!s:<24.24} {scales[k]:>14.4g} {share:>10.3f}")
+    # A column may have several inputs, and a kernel may use only some of the inputs.
+    place = {column: k for k, column in enumerate(columns)}
+    groups = [
+        (name, [place[k] for k in inputs.tolist() if k in place])
+        for name, inputs in state.schema.groups
+    ]
+    used = [(name, inputs) for name, inputs in groups if inputs]
+    with np.errstate(over="ignore", invalid="ignore"):  # inputs of any range have a summary
+        totals = np.array([np.linalg.norm(relevance[inputs]) for _, inputs in used])
+        shares = totals / totals.max()
+    for k in np.argsort(-totals).tolist():
+        name, inputs = used[k]
+        scale = f"{scales[inputs[0]]:.4g}" if len(inputs) == 1 else f"{len(inputs)} inputs"
+        lines.append(f"  {name:<24.24} {scale:>14} {shares[k]:>10.3f}")
     return lines
 
 

@@ -166,7 +166,7 @@ def test_bad_change_points_are_refused(options, message):
 
 
 def test_unknown_inputs_and_levels_are_refused(learned):
-    with pytest.raises(ValueError, match="inputs have no names"):
+    with pytest.raises(ValueError, match="unknown input 't': expected one of 'x0'"):
         learned.split_posterior("t")
     with pytest.raises(ValueError, match=r"0\.\.0"):
         learned.split_posterior(1)

@@ -17,6 +17,7 @@ import dsmgp
 from dsmgp.cli.app import app
 from dsmgp.cli.fit import interruptible, print_summary
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.schema import ColumnSchema
 
 
 def run(*arguments, code=0, **more):
@@ -54,16 +55,9 @@ def folder(rows, tmp_path_factory):
 
 def test_fit_writes_a_model_that_python_reads(folder, rows):
     model = dsmgp.load(folder / "price.dsmgp")
-    assert list(model.feature_names_in_) == ["size", "colour=blue", "colour=red", "sold"]
-    X = pd.DataFrame(
-        {
-            "size": rows["size"],
-            "colour=blue": rows["colour"] == "blue",
-            "colour=red": rows["colour"] == "red",
-            "sold": (rows["sold"] - pd.Timestamp("1970-01-01")).dt.days,
-        }
-    ).astype(float)
-    assert model.score(X[120:], rows["price"][120:]) > 0.9
+    assert list(model.feature_names_in_) == ["size", "colour", "sold"]
+    assert model.state_.schema.input_names == ["size", "colour=blue", "colour=red", "sold"]
+    assert model.score(rows[["size", "colour", "sold"]][120:], rows["price"][120:]) > 0.9
 
 
 def test_predictions_are_those_of_python(folder, rows):
@@ -251,7 +245,8 @@ def test_an_interrupted_experiment_keeps_its_results(monkeypatch, tmp_path):
 def test_fit_names_kernels_that_take_turns(capsys):
     families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
     inner = SimpleNamespace(families=families, n_rows=3, change_dimension=None)
-    state = SimpleNamespace(model=inner, schema=InputSchema(n_features=1))
+    schema = InputSchema(ColumnSchema.of_numbers(["x0"], ["y"]))
+    state = SimpleNamespace(model=inner, schema=schema, stacking=None)
     model = SimpleNamespace(state_=state, loo_score_=1.0)
     print_summary(model, Path("m.dsmgp"), 1.0, False, False)
     assert "rbf, matern52" in capsys.readouterr().out
@@ -360,7 +355,7 @@ def _from_a_library(*_, **__):
 
 @pytest.mark.parametrize("fault", [_from_numpy, _from_a_library])
 def test_a_value_error_of_another_library_is_not_the_users(folder, monkeypatch, fault):
-    monkeypatch.setattr("dsmgp.DSMGPRegressor.predict_dist", fault)
+    monkeypatch.setattr("dsmgp.data.unknown_inputs.mixture_at", fault)
     done = run("evaluate", folder / "price.dsmgp", folder / "test.parquet", code=1)
     assert done.stderr.startswith("error: internal error, ")
     assert "please report it" in done.stderr
@@ -372,7 +367,7 @@ def test_a_value_error_of_another_library_is_not_the_users(folder, monkeypatch, 
 
 def test_a_value_error_inside_our_own_code_is_the_users_only_if_we_raise_it(folder, monkeypatch):
     """Arrays of different shapes that meet in a module of ours are a fault of ours."""
-    monkeypatch.setattr("dsmgp.data.encoding._floats", lambda values: np.zeros(7))
+    monkeypatch.setattr("dsmgp.data.encoding.level_codes", lambda *_: np.zeros(7, dtype=int))
     done = run("evaluate", folder / "price.dsmgp", folder / "test.parquet", code=1)
     assert done.stderr.startswith("error: internal error, ValueError")
 
@@ -534,7 +529,7 @@ def gappy(tmp_path_factory):
 
 
 IMPUTE = ("--missing", "impute", "--effort", "low", "--kernel", "rbf", "--max-iter", "2")
-FILLED = "column 'x': 3 missing, filled in with the median of the training rows, 0.525424"
+FILLED = "column 'x': 3 missing, filled in with the median of the training rows, 0.525424, and an input that says so"
 
 
 def test_imputed_values_are_reported_by_predict_evaluate_and_report(gappy):
@@ -553,7 +548,7 @@ def test_the_encoding_of_a_folder_of_files_is_reported(gappy):
     done = run("fit", gappy / "rows", "-t", "y", "-o", gappy / "model", *IMPUTE, "--json")
     remarks = json.loads(done.stdout)["remarks"]
     assert "column 'kind': 2 levels, an input for each" in remarks
-    assert "column 'when': dates, counted in days since 1970" in remarks
+    assert "column 'when': dates, counted in days since 2020-01-01" in remarks
     assert any(remark.startswith("column 'x': 3 missing") for remark in remarks)
     assert all(remark in done.stderr for remark in remarks)
     done = run("predict", gappy / "model", gappy / "rows", "-o", gappy / "out.parquet")

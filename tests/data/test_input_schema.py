@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.schema import Column, ColumnSchema
 
 FRAME = pd.DataFrame({"a": [0.0, 1.0, 2.0], "b": [3.0, 1.0, 0.5]}, index=list("xyz"))
 DAYS = pd.DataFrame({"day": pd.to_datetime(["2020-01-03", "2020-01-01", "2020-01-02"]), "b": 1.0})
@@ -14,21 +15,23 @@ SERIES = pd.Series([1.0, 2.0, 4.0], name="price")
 
 
 def test_arrays_have_numbered_names():
-    schema, X, Y = InputSchema.learn([[0, 1], [2, 3], [4, 5]], [[1, 2], [3, 4], [5, 7]])
-    assert (X.dtype, X.shape, Y.shape) == (np.float64, (3, 2), (3, 2))
+    schema, rows = InputSchema.learn([[0, 1], [2, 3], [4, 5]], [[1, 2], [3, 4], [5, 7]])
+    assert (rows.X.dtype, rows.X.shape, rows.Y.shape) == (np.float64, (3, 2), (3, 2))
+    assert (rows.rows, rows.n_given) == (None, 3)
     assert (schema.feature_names, schema.target_names, schema.single_output) == (None, None, False)
     assert (schema.input_names, schema.output_names) == (["x0", "x1"], ["y0", "y1"])
 
 
 def test_frames_keep_their_names():
-    schema, _, Y = InputSchema.learn(FRAME, SERIES)
+    schema, rows = InputSchema.learn(FRAME, SERIES)
     assert schema.feature_names == ("a", "b")
-    assert (schema.output_names, schema.single_output, Y.shape) == (["price"], True, (3, 1))
+    assert (schema.output_names, schema.single_output, rows.Y.shape) == (["price"], True, (3, 1))
 
 
 @pytest.mark.parametrize("copied", [False, True])
 def test_later_rows_must_be_like_the_training_rows(copied):
-    schema, X, _ = InputSchema.learn(FRAME, SERIES)
+    schema, rows = InputSchema.learn(FRAME, SERIES)
+    X = rows.X
     schema.to_numbers(FRAME)  # what it caches can be pickled, too
     schema = pickle.loads(pickle.dumps(schema)) if copied else schema
     np.testing.assert_array_equal(schema.to_numbers(FRAME), X)
@@ -46,26 +49,37 @@ def test_later_rows_must_be_like_the_training_rows(copied):
 
 
 def test_dates_become_days_since_the_first():
-    schema, X, _ = InputSchema.learn(DAYS, SERIES)
-    np.testing.assert_array_equal(X[:, 0], [2.0, 0.0, 1.0])
+    schema, rows = InputSchema.learn(DAYS, SERIES)
+    np.testing.assert_array_equal(rows.X[:, 0], [2.0, 0.0, 1.0])
     later = DAYS.assign(day=pd.Timestamp("2020-01-11"))
     np.testing.assert_array_equal(schema.to_numbers(later)[:, 0], [10.0] * 3)
     assert list(schema.displayed_dates) == [0]
-    with pytest.raises(ValueError, match="column 'day' of X held dates"):
+    with pytest.raises(
+        ValueError, match=r"column 'day' holds numbers \('1.0' in row 0\), and held dates"
+    ):
         schema.to_numbers(DAYS.assign(day=1.0))
 
 
 def test_predictions_are_shaped_like_the_targets():
     values = np.arange(3.0)[:, None]
-    schema, _, _ = InputSchema.learn(FRAME, SERIES)
+    schema, _ = InputSchema.learn(FRAME, SERIES)
     np.testing.assert_array_equal(schema.framed(values, FRAME, "default"), values[:, 0])
     framed = schema.framed(values, FRAME, "input")
     pd.testing.assert_series_equal(framed, pd.Series(values[:, 0], index=FRAME.index, name="price"))
-    several, _, _ = InputSchema.learn(FRAME, FRAME)
+    several, _ = InputSchema.learn(FRAME, FRAME)
     assert several.framed(np.ones((3, 2)), FRAME, "pandas").columns.tolist() == ["a", "b"]
 
 
 def test_a_schema_is_learned_without_an_estimator_being_changed():
-    schema, _, _ = InputSchema.learn(FRAME, SERIES)
+    schema, _ = InputSchema.learn(FRAME, SERIES)
     with pytest.raises(AttributeError):
         schema.n_features = 3
+
+
+def test_groups_are_the_columns_of_the_table():
+    schema, _ = InputSchema.learn(FRAME, SERIES)
+    assert [(name, inputs.tolist()) for name, inputs in schema.groups] == [("a", [0]), ("b", [1])]
+    columns = (Column("c", "category", ("r", "s")), Column("d", "number"))
+    table = ColumnSchema(columns, ("price",))
+    groups = InputSchema(table, feature_names=("c", "d")).groups
+    assert [(name, inputs.tolist()) for name, inputs in groups] == [("c", [0, 1]), ("d", [2])]

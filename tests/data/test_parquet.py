@@ -213,7 +213,8 @@ def test_columns_of_all_kinds(tmp_path):
     table.to_parquet(tmp_path / "rows.parquet")
     model = DSMGPRegressor("rbf", leaf_size=100, random_state=0)
     model.fit_dataset(tmp_path / "rows.parquet", target=["first", "second"])
-    assert list(model.feature_names_in_) == ["day", "kind=a", "kind=b", "flag"]
+    assert list(model.feature_names_in_) == ["day", "kind", "flag"]
+    assert model.state_.schema.input_names == ["day", "kind=a", "kind=b", "flag"]
     n_rows = model.predict_dataset(tmp_path / "rows.parquet", tmp_path / "out.parquet")
     assert n_rows == n
     names = parquet.read_table(tmp_path / "out.parquet").column_names
@@ -229,7 +230,7 @@ def test_errors_name_the_file_and_the_row(folder, tmp_path):
     bad.to_parquet(tmp_path / "2.parquet")
     model = DSMGPRegressor(**OPTIONS)
     with pytest.raises(TableError, match=r"in 2\.parquet: column 'a' .*row 2"):
-        model.fit_dataset(tmp_path, target="y")
+        model.fit_dataset(tmp_path, target="y", missing="error")
     assert not hasattr(model, "tree_")
     pd.DataFrame({"a": [0.0, 1.0], "b": [0.0, 1.0]}).to_parquet(tmp_path / "2.parquet")
     with pytest.raises(TableError, match=r"no column 'y'; 2\.parquet has 'a', 'b'"):
@@ -360,3 +361,153 @@ def test_out_must_be_a_file(folder, tmp_path):
     model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
     with pytest.raises(TableError, match="is a folder"):
         model.predict_dataset(folder, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def raw():
+    """Text, dates and numbers with gaps, a category of 40 levels, and rows without a target, which have levels of their own."""
+    rng, n = np.random.default_rng(2), 900
+    shop = rng.integers(0, 40, n)
+    frame = pd.DataFrame(
+        {
+            "x": np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n)),
+            "z": rng.normal(size=n),
+            "shop": [f"s{k}" for k in shop],
+            "kind": rng.choice(np.array(["u", "v", None], dtype=object), n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, n), "D"),
+        }
+    )
+    frame["y"] = np.nan_to_num(frame["x"]) + rng.normal(size=40)[shop] + (frame["kind"] == "u")
+    frame.loc[::50, "y"] = np.nan
+    frame.loc[0, ["shop", "kind"]] = "without target"
+    frame.loc[50, "z"] = np.nan
+    return frame
+
+
+def in_parts(frame, folder):
+    folder.mkdir()
+    for k, part in enumerate((frame[:400], frame[400:410], frame[410:])):
+        table = pa.Table.from_pandas(part, preserve_index=False)
+        parquet.write_table(table, folder / f"{k}.parquet", row_group_size=150)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:.*left out")
+@pytest.mark.parametrize("missing", ["model", "drop"])
+def test_raw_tables_are_fitted_as_in_memory(raw, tmp_path, missing):
+    options = {**OPTIONS, "max_iter": 5, "missing": missing}
+    X = raw.drop(columns="y")
+    held = DSMGPRegressor(**options).fit(X, raw["y"])
+    folder = in_parts(raw, tmp_path / "rows")
+    streamed = DSMGPRegressor(**options).fit_dataset(folder, target="y")
+    one, other = streamed.state_.schema.columns, held.state_.schema.columns
+    assert one.input_names == other.input_names
+    assert "kind=without target" not in one.input_names
+    assert "z missing" not in one.input_names
+    np.testing.assert_allclose(streamed.state_.rows.X, held.state_.rows.X, **EXACT)
+    np.testing.assert_allclose(streamed.state_.rows.Y, held.state_.rows.Y)
+    test = X[1:].dropna()[:40]
+    np.testing.assert_allclose(
+        streamed.predict(test, return_std=True), held.predict(test, return_std=True), rtol=1e-6
+    )
+    assert any("without a target" in remark for remark in streamed.remarks_)
+
+
+def test_columns_that_are_left_out_are_named(raw, tmp_path):
+    frame = raw.assign(same="yes", key=[f"id-{k}" for k in range(len(raw))])
+    model = DSMGPRegressor(**{**OPTIONS, "max_iter": 2})
+    model.fit_dataset(in_parts(frame, tmp_path / "rows"), target="y")
+    assert "column 'same' is constant and left out" in model.remarks_
+    assert any(r.startswith("column 'key'") and r.endswith("left out") for r in model.remarks_)
+
+
+@pytest.mark.parametrize("kind_rows", [20_000, 300])
+def test_training_rows_in_files_are_remarked_on(raw, tmp_path, monkeypatch, kind_rows):
+    monkeypatch.setattr("dsmgp.data.parquet.KIND_ROWS", kind_rows)
+    frame = raw.dropna().assign(
+        number=np.arange(len(raw.dropna())), copy=lambda frame: 2 * frame["y"]
+    )
+    frame.loc[frame.index[5], "kind"] = "once"
+    model = DSMGPRegressor(**{**OPTIONS, "max_iter": 2})
+    model.fit_dataset(in_parts(frame, tmp_path / "rows"), target="y", drop=["shop"])
+    numbers = (
+        "column 'number' numbers the rows; if it is an identifier rather than a time or a place, "
+    )
+    assert (
+        numbers + "leave it out with --drop 'number', in Python drop=['number']" in model.remarks_
+    )
+    assert any("'copy' is nearly a copy of the target 'y'" in r for r in model.remarks_)
+    # Other rows might contradict a sample.
+    assert any("occur in one row only" in r for r in model.remarks_) == (kind_rows > len(frame))
+
+
+def test_new_levels_in_files_are_remarked_on(raw, tmp_path, monkeypatch):
+    monkeypatch.setattr("dsmgp.data.parquet.BATCH_ROWS", 50)
+    model = DSMGPRegressor(**{**OPTIONS, "max_iter": 2}).fit(
+        raw.dropna()[["x", "kind"]], raw.dropna()["y"]
+    )
+    new = raw.dropna()[["x", "kind"]][:200].copy()
+    new.loc[new.index[::10], "kind"] = [f"new {k % 5}" for k in range(20)]
+    new.to_parquet(tmp_path / "new.parquet")
+    remarks = predictions.predict_files(
+        model.state_.model,
+        model.state_.schema,
+        tmp_path / "new.parquet",
+        tmp_path / "out.parquet",
+        (),
+        (),
+        (),
+        True,
+    )[1]
+    assert remarks == [
+        "column 'kind': 20 rows with levels that were not there when the model was fitted ('new 0', 'new 1', 'new 2', ...)"
+    ]
+    assert remarks == model.state_.schema.remarks_on(new)
+
+
+def test_remarks_do_not_read_the_rows_in_files(raw, tmp_path, monkeypatch):
+    model = DSMGPRegressor(**{**OPTIONS, "max_iter": 2, "output_warp": None})
+    frame = raw.dropna(subset="y").assign(y=lambda frame: frame["y"] - frame["y"].min())
+    model.fit_dataset(in_parts(frame, tmp_path / "rows"), target="y")
+    monkeypatch.setattr(type(model.state_.model), "mixture", None)
+    assert model.remarks_ == list(model.state_.schema.remarks)
+
+
+@pytest.mark.filterwarnings("ignore:.*column")
+def test_unknown_values_are_predicted_from_files_as_in_memory(raw, tmp_path):
+    model = DSMGPRegressor(**{**OPTIONS, "max_iter": 2})
+    model.fit_dataset(in_parts(raw, tmp_path / "rows"), target="y")
+    new = raw.drop(columns="y")[:300].copy()
+    new.loc[::3, "shop"], new.loc[::4, "z"], new.loc[::5, "day"] = "new", np.nan, pd.NaT
+    new.to_parquet(tmp_path / "new.parquet")
+    model.predict_dataset(tmp_path / "new.parquet", tmp_path / "out.parquet")
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    mean, std = model.predict(new, return_std=True)
+    np.testing.assert_allclose(written["y_mean"], mean, rtol=1e-9)
+    np.testing.assert_allclose(written["y_std"], std, rtol=1e-9)
+
+
+@pytest.mark.parametrize("column", ["x", "kind", "day"])
+def test_missing_values_are_refused_by_file_and_row(raw, tmp_path, column):
+    """Numbers, categories and dates alike."""
+    complete = raw[["x", "kind", "day", "y"]].dropna().reset_index(drop=True)
+    complete.loc[len(complete) - 1, column] = None
+    folder = in_parts(complete, tmp_path / "rows")
+    row = len(complete) - 410
+    with pytest.raises(TableError, match=rf"in 2\.parquet: column '{column}' has no value in row {row}; .*missing='model'"):  # fmt: skip
+        DSMGPRegressor(**OPTIONS, missing="error").fit_dataset(folder, target="y")
+
+
+def test_kinds_of_columns_are_learned_from_all_over_the_files(tmp_path, monkeypatch):
+    """A column that is constant, complete or empty at the beginning of sorted rows is none of these."""
+    monkeypatch.setattr("dsmgp.data.parquet.KIND_ROWS", 60)
+    rng, n = np.random.default_rng(0), 600
+    year = np.repeat([2019, 2020, 2021], 200)
+    frame = pd.DataFrame({"x": rng.normal(size=n), "year": year, "late": rng.normal(size=n)})
+    frame.loc[:199, "late"] = np.nan
+    frame["gap"] = np.arange(n) % 7.0
+    frame.loc[n - 1, "gap"] = np.nan  # in none of the rows that kinds are learned from
+    frame["y"] = frame["x"] + year - 2020
+    folder = in_parts(frame, tmp_path / "rows")
+    names = RowStream.learn(folder, ["y"]).schema.input_names
+    assert names == ["x", "year", "late", "late missing", "gap", "gap missing"]

@@ -5,6 +5,7 @@ import pytest
 
 from dsmgp import DSMGPRegressor, Mixture
 from dsmgp.data.predictions import check_kept_columns, prediction_columns
+from dsmgp.data.rows import Rows
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def test_chunks_give_the_quantiles_of_the_whole_and_are_built_once(fitted, monke
 
     monkeypatch.setattr(Mixture, "__getitem__", counted)
     columns = prediction_columns(
-        model.state_.model, X, ["y"], intervals=[0.9, 0.5], quantiles=[0.5]
+        model.state_.model, Rows(X), ["y"], intervals=[0.9, 0.5], quantiles=[0.5]
     )
     assert len(chunks) == 3
     assert list(columns) == [

@@ -104,6 +104,18 @@ def test_two_outputs_and_known_noise(executor, rows):
     same(far, local, X_test)
 
 
+def test_weights_of_rows(executor, rows):
+    X, y, X_test = rows
+    weights = np.linspace(0.0, 3.0, len(X))
+    options = {"kernel": "matern52", "leaf_size": 60, "random_state": 0, "max_iter": 8}
+    local = DSMGPRegressor(**options).fit(X, y, sample_weight=weights)
+    far = DSMGPRegressor(executor=executor, **options).fit(X, y, sample_weight=weights)
+    same(far, local, X_test)
+    for model in (local, far):
+        model.partial_fit(X[:10], y[:10], sample_weight=np.full(10, 2.5)).forget([3, 5])
+    same(far, local, X_test)
+
+
 def test_joint_distributions_and_draws(executor, rows):
     X, y, X_test = rows
     options = {"kernel": "rbf", "leaf_size": 100, "random_state": 0}

@@ -75,12 +75,16 @@ TREES = {
 @pytest.mark.parametrize("n_outputs", [1, 2])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.usefixtures("backend")
-def test_shared_is_separate(always, tree, n_outputs, repeated, known):
+def test_shared_is_separate(always, tree, n_outputs, repeated, known, weighted):
     X, Y = rows_of(250, n_outputs, repeated)
     tree = TREES[tree](X)
     noise = np.random.default_rng(1).uniform(0.01, 0.1, size=Y.shape) if known else None
-    leaf_gps = leaf_gps_of(X, Y, tree, "constant", labels=equal_rows(X), known_noise=noise)
+    weights = np.random.default_rng(2).uniform(0.2, 3.0, size=len(X)) if weighted else None
+    leaf_gps = leaf_gps_of(
+        X, Y, tree, "constant", labels=equal_rows(X), known_noise=noise, row_weights=weights
+    )
     kernel_parameters = kernel_parameters_of(X, Y, mean=(0.3,))
     alone, together = (
         condition(leaf_gps, kernel_parameters, leave_out=True, share=s) for s in (0, 1)

@@ -19,7 +19,8 @@ from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum
 from tests.support.damage import made_up
 
-OPTIONS = {"leaf_size": [40, 80], "random_state": 0}
+# A fit under several hypotheses has no checkpoint.
+OPTIONS = {"leaf_size": [40, 80], "hypotheses": None, "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ from dsmgp import DSMGPRegressor
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))
 y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=150)
-DSMGPRegressor(leaf_size=[40, 80], random_state=0, checkpoint=sys.argv[1]).fit(X, y)
+DSMGPRegressor(leaf_size=[40, 80], hypotheses=None, random_state=0, checkpoint=sys.argv[1]).fit(X, y)
 """
 
 

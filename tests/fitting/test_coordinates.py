@@ -150,7 +150,7 @@ def test_joint_draws_have_the_predicted_moments():
         ({"metric": "full", "structure": "changepoint"}, "needs structure='balanced' or 'paper'"),
         ({"metric": "full", "optimizer": None}, "it needs an optimizer"),
         ({"metric": "full", "kernel": "rbf+matern12"}, "needs kernel='auto' or one of"),
-        ({"metric": "full", "mean": "linear"}, "needs mean='zero' or 'constant'"),
+        ({"metric": "full", "mean": "linear"}, "needs mean='auto', 'zero' or 'constant'"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):

@@ -26,7 +26,7 @@ def rows(rng):
 def mixed(rows, monkeypatch):
     """A model whose partitions take turns between two kernels, whatever their scores."""
     monkeypatch.setattr(fit_module, "CLOSE_SCORES", np.inf)
-    return DSMGPRegressor(leaf_size=40, sum_children=4, random_state=0).fit(*rows)
+    return DSMGPRegressor(leaf_size=40, sum_children=4, hypotheses=None, random_state=0).fit(*rows)
 
 
 @pytest.fixture(params=["numba", "numpy", "torch"])

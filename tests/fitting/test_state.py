@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsmgp import DSMGPRegressor
+from dsmgp import DSMGPRegressor, load
 from dsmgp.fitting.state import TrainingRows
 
 
@@ -14,7 +14,7 @@ def rows():
 
 def test_numbers_are_never_used_twice(rows):
     fewer = rows.removed(rows.positions(np.array([1, 3])))
-    more = fewer.added(np.ones((2, 2)), np.ones((2, 1)))
+    more = fewer.added(TrainingRows.first(np.ones((2, 2)), np.ones((2, 1)), first_id=4))
     np.testing.assert_array_equal(fewer.ids, [0, 2])
     np.testing.assert_array_equal(more.ids, [0, 2, 4, 5])
     assert (len(more), more.next_id) == (4, 6)
@@ -22,10 +22,21 @@ def test_numbers_are_never_used_twice(rows):
 
 
 def test_noise_that_is_not_given_is_zero(rows):
-    assert rows.added(rows.X, rows.Y).noise is None
-    noisy = rows.added(rows.X[:2], rows.Y[:2], np.full((2, 1), 0.5))
+    assert rows.added(rows).noise is None
+    noisy = rows.added(TrainingRows.first(rows.X[:2], rows.Y[:2], np.full((2, 1), 0.5)))
     np.testing.assert_array_equal(noisy.noise[:, 0], [0, 0, 0, 0, 0.5, 0.5])
     assert len(noisy.arrays) == 3
+
+
+def test_weights_that_are_not_given_are_one_and_rows_without_weight_are_dropped(rows):
+    weights = np.array([2.0, 0.0, 0.5])
+    weighted = TrainingRows.first(rows.X[:3], rows.Y[:3], weights=weights, first_id=4)
+    np.testing.assert_array_equal(weighted.ids, [4, 6])
+    assert (weighted.next_id, weighted.n_observations) == (7, 2.5)
+    more = rows.added(weighted)
+    np.testing.assert_array_equal(more.weights, [1, 1, 1, 1, 2, 0.5])
+    assert (more.next_id, rows.n_observations) == (7, None)
+    assert TrainingRows.first(rows.X, rows.Y, weights=np.ones(4)).weights is None
 
 
 @pytest.mark.parametrize(
@@ -52,3 +63,49 @@ def test_a_verb_makes_another_state_and_leaves_the_old_one(wavy):
     for state, mean in states:
         np.testing.assert_array_equal(state.model.mean(X[:5]), mean)
     assert [state.n_changed for state, _ in states] == [0, 2, 3, 3]
+
+
+@pytest.fixture
+def skewed():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(700, 2)), np.exp(rng.normal(size=700))
+
+
+def never_negative(remarks):
+    return [remark for remark in remarks if "is never negative in the training rows" in remark]
+
+
+def test_remarks_on_predictions_are_those_at_some_training_rows(skewed, monkeypatch):
+    X, y = skewed
+    model = DSMGPRegressor("rbf", max_iter=2, output_warp=None, random_state=0).fit(X, y)
+    asked = []
+    predicted = type(model.state_.model).mixture
+    monkeypatch.setattr(
+        type(model.state_.model),
+        "mixture",
+        lambda self, X, *options: asked.append(len(X)) or predicted(self, X, *options),
+    )
+    (remark,) = never_negative(model.remarks_)
+    assert "target 'y'" in remark
+    assert model.remarks_ == [*model.state_.schema.remarks, *model.state_.prediction_remarks]
+    assert asked == [500]  # once
+    assert never_negative(model.fit(X, y - 0.5).remarks_) == []
+    assert asked == [500]  # of targets that may be negative there is nothing to say
+
+
+def test_remarks_on_predictions_follow_the_rows_and_survive_a_file(skewed, tmp_path):
+    X, y = skewed
+    model = DSMGPRegressor("rbf", max_iter=2, output_warp=None, random_state=0).fit(X, y)
+    model.save(tmp_path / "m.dsmgp")
+    assert load(tmp_path / "m.dsmgp").remarks_ == model.remarks_
+    assert never_negative(model.remarks_)
+    assert not never_negative(model.partial_fit(X[:1], [-1.0]).remarks_)
+
+
+def test_each_output_has_its_own_remarks_and_a_warp_heeds_them(skewed):
+    X, y = skewed
+    options = {"kernel": "rbf", "max_iter": 2, "random_state": 0}
+    two = DSMGPRegressor(**options, output_warp=None).fit(X, np.column_stack([X[:, 0], y]))
+    (remark,) = never_negative(two.remarks_)
+    assert "target 'y1'" in remark
+    assert not never_negative(DSMGPRegressor(**options, output_warp="positive").fit(X, y).remarks_)

@@ -85,7 +85,7 @@ def test_leaves_of_several_families_have_their_own_kernels_and_parameters(data):
         np.testing.assert_allclose(together[number], expected, rtol=1e-12)
 
 
-def test_a_default_fit_sets_up_its_leaves_twice(rng, monkeypatch):
+def test_a_fit_of_one_hypothesis_sets_up_its_leaves_twice(rng, monkeypatch):
     """Once to choose a kernel and learn, once for the model; trials share what was set up for the rows."""
     set_up, n = InMemoryLeafGPs.__init__, [0]
 
@@ -95,5 +95,5 @@ def test_a_default_fit_sets_up_its_leaves_twice(rng, monkeypatch):
 
     monkeypatch.setattr(InMemoryLeafGPs, "__init__", counted)
     X = rng.uniform(size=(120, 2))
-    DSMGPRegressor(random_state=0).fit(X, np.sin(5 * X[:, 0]))
+    DSMGPRegressor(hypotheses=None, random_state=0).fit(X, np.sin(5 * X[:, 0]))
     assert n[0] == 2

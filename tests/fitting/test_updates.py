@@ -284,7 +284,7 @@ def test_copies_and_pickles_part_ways(rng):
         (lambda m: m.partial_fit(np.zeros((3, 5)), np.zeros(3)), "features"),
         (lambda m: m.partial_fit(np.zeros((3, 2)), np.zeros((3, 2))), "expected y with 1 outputs"),
         (lambda m: m.partial_fit(np.zeros((3, 2)), np.zeros(4)), "as many values of y"),
-        (lambda m: m.partial_fit(np.full((1, 2), np.nan), np.zeros(1)), "X"),
+        (lambda m: m.partial_fit(np.full((1, 2), np.inf), np.zeros(1)), "X"),
         (lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise=-1.0), "negative"),
         (lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise={}), "as numbers"),
         (lambda m: m.finetune(parameters=None), "expected parameters"),

@@ -1,5 +1,6 @@
 """The predictive mixture: a proper distribution at every row."""
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from scipy import integrate, stats
 from scipy.special import ndtr
 
 from dsmgp import Mixture
+from dsmgp.gp.output_warp import LogWarp
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture import distribution as mixture
 
@@ -122,6 +124,46 @@ def test_intervals_hold_nine_tenths_by_default():
     np.testing.assert_array_equal(distribution.interval(), distribution.interval(0.9))
 
 
+def test_several_intervals_stack_by_level():
+    for distribution in (random_mixture(4), random_mixture(4, outputs=2)):
+        low, high = distribution.interval([0.5, 0.9])
+        for k, level in enumerate([0.5, 0.9]):
+            np.testing.assert_array_equal((low[k], high[k]), distribution.interval(level))
+
+
+def test_the_median_and_ppf_are_quantiles():
+    distribution = random_mixture(9)
+    np.testing.assert_array_equal(distribution.median, distribution.quantile(0.5))
+    np.testing.assert_array_equal(distribution.ppf([0.1, 0.7]), distribution.quantile([0.1, 0.7]))
+    np.testing.assert_allclose(distribution.cdf(distribution.ppf(0.3)), 0.3, rtol=1e-9)
+    np.testing.assert_allclose(distribution.sf(distribution.ppf(0.3)), 0.7, rtol=1e-9)
+
+
+@pytest.mark.parametrize("warp", [None, LogWarp()])
+def test_tails_are_those_of_many_digits(warp):
+    """Also where they underflow, and where the other tail does."""
+    units = OutputScaling(np.array([0.3]), np.array([[0.5]]), [] if warp is None else [warp])
+    weights, means = np.array([[0.25, 0.75]]), np.array([[[-1.0], [2.0]]])
+    variances = np.array([[[0.5], [2.0]]])
+    distribution = Mixture(weights, means, variances, units)
+    with mpmath.workdps(400):
+        for t in (-80.0, -20.0, -6.0, 0.0, 0.7, 5.0, 12.0, 90.0):
+            y = t if warp is None else np.exp(t)
+            t = mpmath.mpf(t) if warp is None else mpmath.log(mpmath.mpf(float(y)))
+            z = [
+                (t - mpmath.mpf("0.3") - 0.5 * m) / (0.5 * mpmath.sqrt(v))
+                for m, v in zip(means[0, :, 0], variances[0, :, 0], strict=True)
+            ]
+            for sign, tail, log_tail in ((1, "cdf", "logcdf"), (-1, "sf", "logsf")):
+                p = sum(w * mpmath.ncdf(sign * each) for w, each in zip(weights[0], z, strict=True))
+                assert getattr(distribution, tail)(y)[0] == pytest.approx(
+                    float(p), rel=1e-9, abs=1e-300
+                )
+                assert getattr(distribution, log_tail)(y)[0] == pytest.approx(
+                    float(mpmath.log(p)), rel=1e-9, abs=1e-300
+                )
+
+
 def test_samples_follow_the_distribution():
     distribution = random_mixture(5)
     draws = distribution.sample(20_000, random_state=0)
@@ -167,12 +209,15 @@ def test_where_there_is_no_density_left_it_is_zero_and_not_nan(far):
         assert (distribution.joint_logpdf(far) == -np.inf).all()
         assert (distribution.pdf(far) == 0.0).all()
         assert (distribution.cdf(far) == (far > 0)).all()
+        assert (distribution.sf(far) == (far < 0)).all()
+        assert (distribution.logcdf(far) == (0.0 if far > 0 else -np.inf)).all()
+        assert (distribution.logsf(far) == (0.0 if far < 0 else -np.inf)).all()
     mixed = [far, 0.0]
     assert (distribution.joint_logpdf(mixed) == -np.inf).all()
 
 
 def test_y_that_is_no_number_is_refused():
-    for method in ("logpdf", "pdf", "joint_logpdf", "cdf"):
+    for method in ("logpdf", "pdf", "joint_logpdf", "cdf", "sf", "logcdf", "logsf"):
         with pytest.raises(ValueError, match="y contains NaN; drop such rows"):
             getattr(random_mixture(), method)(np.nan)
 
@@ -248,7 +293,7 @@ def test_one_draw_by_default():
     assert distribution.sample(random_state=0).shape == (1, 1)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1, "0.9", None, [0.5, 0.9]])
+@pytest.mark.parametrize("level", [0.0, 1.0, 1.5, -0.1, "0.9", None, [0.5, 1.0], []])
 def test_levels_of_intervals_that_are_no_probabilities_are_refused_by_name(level):
     distribution = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
     with pytest.raises(ValueError, match="interval level"):

@@ -33,7 +33,7 @@ def fitted(request):
 
 def test_every_kind_has_all_members(fitted):
     model = fitted[0].state_.model
-    members = [name for name in vars(FittedModel) if not name.startswith("_")]
+    members = [name for name in dir(FittedModel) if not name.startswith("_")]
     assert len(members) > 20
     assert [name for name in members if not hasattr(model, name)] == []
 

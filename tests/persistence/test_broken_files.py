@@ -18,7 +18,7 @@ from dsmgp._util import archive
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.atomic_write import CompleteFile
 from dsmgp._util.warnings import FactorisationWarning
-from dsmgp.data.parquet import ParquetSink
+from dsmgp.data.parquet_sink import ParquetSink
 from dsmgp.data.tables import write_table
 from dsmgp.persistence import estimator, mixture, processes
 from dsmgp.report import write_report

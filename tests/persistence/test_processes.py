@@ -118,6 +118,43 @@ def test_errors_name_the_field(change, message):
         read_families(section)
 
 
+def tied_process():
+    built = build_process("rq", "constant", 0.05, 4, ties=(0, 1, 1, 1))
+    return built.with_theta(built.theta + np.linspace(0, 1, len(built.theta)))
+
+
+def test_ties_of_length_scales_come_back(rng):
+    process = tied_process()
+    (family,) = read_families(stored(process, n_dims=4))
+    (again,) = family.processes
+    assert again.ties == (0, 1, 1, 1)
+    np.testing.assert_array_equal(again.kernel_parameters(), process.kernel_parameters())
+    gradient = rng.normal(size=len(process.kernel_parameters()))
+    np.testing.assert_array_equal(
+        again.pull_back(again.theta, gradient), process.pull_back(process.theta, gradient)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ties", "message"),
+    [
+        ([0, 1, 1], "invalid ties"),
+        ([0, 2, 2, 2], "invalid ties"),
+        ([0, 1, 2, 3], "invalid ties"),
+        ([0, 1, 2, 2], "expected the parameters"),
+        (None, "expected the parameters"),
+        ([0, 1, 1, -1], r"ties"),
+        ("0111", r"ties"),
+        ([0, 1, 1, 10**30], r"ties"),
+    ],
+)
+def test_broken_ties_are_refused(ties, message):
+    section = stored(tied_process(), n_dims=4)
+    section.header["families"][0]["processes"][0]["ties"] = ties
+    with pytest.raises(ModelFileError, match=message):
+        read_families(section)
+
+
 @pytest.mark.parametrize("n", [300, pytest.param(30_000, marks=pytest.mark.slow)])
 def test_descriptions_that_were_made_up_are_refused_or_make_a_process(rng, n):
     """What is read is whole: every method of a process works."""

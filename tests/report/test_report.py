@@ -1,5 +1,6 @@
 """The report: everything on one page, which works without a network, in a real browser."""
 
+import html
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from matplotlib.image import imread
 
@@ -139,7 +141,13 @@ def test_change_points_are_listed(rng, likely, monkeypatch):
     text = report_html(model.fit(X, y), X, y)
     tags = Tags()
     tags.feed(text)
-    assert tags.headings == [*HEADINGS[:6], "Where the function changes", "Settings"]
+    assert tags.headings == [
+        "Data",
+        "Remarks",
+        *HEADINGS[1:6],
+        "Where the function changes",
+        "Settings",
+    ]
     assert "Rows are ordered by day." in words(text)
     assert "nan" not in words(text)
     if likely:
@@ -197,3 +205,78 @@ def test_a_real_chromium_shows_it(page, tmp_path):
     assert seen["links"]
     assert seen["width"] <= seen["viewport"]
     assert imread(picture)[:, :, :3].std() > 0.05  # something was drawn
+
+
+@pytest.fixture(scope="module")
+def raw():
+    """A model of a raw table with a positive target, and rows to evaluate it on, of which some are training rows."""
+    rng = np.random.default_rng(0)
+    n = 160
+    X = pd.DataFrame(
+        {
+            "size": np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n)),
+            "age": rng.normal(size=n),
+            "a<b": rng.choice(["red", "blue"], n),
+            "same": 1.0,
+        }
+    )
+    y = pd.Series(np.exp(rng.normal(size=n)), name="price")
+    model = DSMGPRegressor("rbf", max_iter=2, random_state=0)
+    with pytest.warns(UserWarning, match="'same' is constant and left out"):
+        model.fit(X[:120], y[:120])
+    X, y = X[100:].reset_index(drop=True), y[100:].reset_index(drop=True)
+    X.loc[30, "a<b"], X.loc[31, "age"], y[32] = "green", np.nan, np.nan
+    return model, X, y
+
+
+def remarks_on_page(text):
+    """The lists of the section of remarks."""
+    section = re.search(r'<section id="remarks">.*?</section>', text, re.DOTALL)[0]
+    return [
+        [html.unescape(item) for item in re.findall("<li>(.*?)</li>", part)]
+        for part in section.split("<h3>")[1:]
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:column:UserWarning")
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, monkeypatch):
+    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_: Figure("", "", "", 1, 1))
+    model, X, y = raw
+    if kind == "polars":
+        X, y = pl.from_pandas(X), pl.from_pandas(y)
+    text = report_html(model, X, y, targets=["price"])
+    training, here = remarks_on_page(text)
+    assert training == list(model.state_.schema.remarks)
+    assert "column 'same' is constant and left out" in training
+    starts = [
+        "1 row without a target left out",
+        "column 'size': ",
+        "column 'age': 1 missing, filled in with the median",
+        "column 'a<b': 1 row with levels that were not there when the model was fitted ('green')",
+        "20 of 59 rows are training rows",
+        "target 'price' is never negative",
+    ]
+    assert [r.startswith(s) for r, s in zip(here, starts, strict=True)] == [True] * len(starts)
+    assert "evaluated here on 59 rows" in text
+    assert "nan" not in words(text)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.headings == ["Data", "Remarks", *HEADINGS[1:]]
+
+
+def test_rows_that_do_not_fit_together_are_refused(raw):
+    model, X, y = raw
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        report_html(model, X, y[:-1])
+    with pytest.raises(ValueError, match="expected rows with a target, got none"):
+        report_html(model, X[:2], [np.nan, np.nan])
+
+
+def test_a_category_has_one_line_of_the_table_of_columns(raw, monkeypatch):
+    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_: Figure("", "", "", 1, 1))
+    model, X, y = raw
+    text = report_html(model, X[:20], y[:20])
+    data = re.search(r'<section id="data">.*?</section>', text, re.DOTALL)[0]
+    assert re.findall(r"<tr><td>(.*?)</td>", data) == ["size", "age", "a&lt;b", "y"]
+    assert "<td>2 levels</td>" in data

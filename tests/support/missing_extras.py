@@ -14,8 +14,8 @@ NEED_EXTRA = {
     "botorch": {"botorch"},
     "cli": {"_util.progress_bar", "cli"},
     "data": {
-        "data.encoding", "data.parquet", "data.predictions", "data.tables", "datasets",
-        "fitting.dataset",
+        "data.arrow_values", "data.parquet", "data.parquet_sink", "data.predictions", "data.tables", "data.text_dates",
+        "data.text_files", "data.text_numbers", "data.text_values", "datasets", "fitting.dataset",
     },
     "plots": {"demo", "report", "reproduce"},
     "ray": {"distributed.ray_cluster", "distributed.ray_workers", "ray"},

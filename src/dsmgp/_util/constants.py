@@ -2,6 +2,10 @@
 
 import math
 
-__all__ = ["LOG_2PI"]
+__all__ = ["EXACT", "LARGEST", "LOG_2PI"]
 
 LOG_2PI = math.log(2.0 * math.pi)
+# Squares of larger numbers overflow.
+LARGEST = 1e150
+# Not all larger whole numbers are representable in double precision.
+EXACT = 2**53

@@ -12,19 +12,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import EXACT, LARGEST
 from dsmgp._util.warnings import warn_user
 
-# Squares of larger numbers overflow.
-LARGEST = 1e150
 # The same in single precision, with room for small length scales.
 SINGLE_LARGEST = 1e12
 # Least variance of outputs in single precision: a noise variance of a ten-thousandth of it must be representable.
 SINGLE_LEAST_VARIANCE = 1e-32
-# Not all larger whole numbers are representable in double precision.
-EXACT = 2**53
+# Noise variances over smaller weights, squared, would overflow.
+LEAST_WEIGHT = 1e-100
 
 __all__ = [
     "check_choice",
+    "check_container",
     "check_count",
     "check_finite",
     "check_in_range",
@@ -33,8 +33,10 @@ __all__ = [
     "check_numeric",
     "check_row_ids",
     "check_spread",
+    "check_target_shape",
     "check_training_rows",
     "check_variance",
+    "check_weights",
     "input_number",
     "is_whole_number",
     "random_generator",
@@ -150,7 +152,7 @@ def input_number(dimension: Any, n_inputs: int, names: Sequence[str] | None = No
 
 def check_numeric(values: Any, what: str) -> None:
     """Raise for entries that are not numbers (text, dates, masked or missing), naming column and row, before anything converts them."""
-    _check_container(values, what)
+    check_container(values, what)
     columns = getattr(values, "columns", None)
     if columns is not None:
         seen: set[Any] = set()
@@ -176,7 +178,7 @@ def check_numeric(values: Any, what: str) -> None:
             _check_column(array[:, k] if array.ndim == 2 else array.reshape(-1), label)
 
 
-def _check_container(values: Any, what: str) -> None:
+def check_container(values: Any, what: str) -> None:
     """Raise for tables and arrays of unsupported kinds."""
     if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
         raise ValueError(f"{what} is a lazy frame; call .collect() on it first")
@@ -273,8 +275,7 @@ def check_training_rows(
             },
         ),
     )
-    if checked_y.ndim not in (1, 2) or 0 in checked_y.shape[1:]:
-        raise ValueError(f"expected y with one or two dimensions, got shape {checked_y.shape}")
+    check_target_shape(checked_y)
     if len(checked_y) != len(checked_X):
         raise ValueError(
             f"expected as many values of y as rows of X, got {len(checked_y)} and "
@@ -285,6 +286,12 @@ def check_training_rows(
     if reset:
         check_spread(checked_y)
     return checked_X, checked_y
+
+
+def check_target_shape(y: Array) -> None:
+    """Raise unless outputs have one dimension, or two with a column at least."""
+    if y.ndim not in (1, 2) or 0 in y.shape[1:]:
+        raise ValueError(f"expected y with one or two dimensions, got shape {y.shape}")
 
 
 def check_new_rows(estimator: Any, X: ArrayLike) -> Array:
@@ -321,6 +328,35 @@ def check_noise(noise: Any, shape: tuple[int, int]) -> Array | None:
             "give variances, not logarithms or deviations with a sign"
         )
     return np.array(np.broadcast_to(given, shape))
+
+
+def check_weights(sample_weight: Any, n_rows: int, least: int = 1) -> Array | None:
+    """Return the weights of rows, (n_rows,), of which at least ``least`` must be above zero."""
+    if sample_weight is None:
+        return None
+    check_numeric(sample_weight, "sample_weight")
+    try:
+        weights = np.array(sample_weight, dtype=np.float64)
+    except TypeError:
+        raise ValueError(f"expected weights as numbers, got {sample_weight!r}") from None
+    if weights.shape != (n_rows,):
+        raise ValueError(
+            f"expected sample_weight to have one weight for each of the {n_rows} rows, got shape {weights.shape}"
+        )
+    check_finite(weights, "sample_weight")
+    outside = (weights != 0) & ~((weights >= LEAST_WEIGHT) & (weights <= 1.0 / LEAST_WEIGHT))
+    if outside.any():
+        row = int(np.flatnonzero(outside)[0])
+        raise ValueError(
+            f"expected weights from {LEAST_WEIGHT:g} to {1.0 / LEAST_WEIGHT:g} in sample_weight, or 0 to leave a row out, got "
+            f"{weights[row]:g} in row {row}; rescale the weights, and do not use negative ones"
+        )
+    if np.count_nonzero(weights) < least:
+        raise ValueError(
+            f"expected at least {least} {'row' if least == 1 else 'rows'} with a weight above zero in sample_weight, got "
+            f"{np.count_nonzero(weights)}; give weights, or leave sample_weight out"
+        )
+    return weights
 
 
 def check_row_ids(row_ids: Any) -> Index:

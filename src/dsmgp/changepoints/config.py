@@ -21,13 +21,20 @@ def changepoint_config(
     """Replace the name of the input that orders the rows by its number; refuse what such a fit does not support."""
 
     def numbered(changes: ChangePoints) -> ChangePoints:
-        number = input_number(changes.dimension, schema.n_features, schema.feature_names)
+        number = input_number(changes.dimension, schema.n_features, schema.input_names)
+        for column, (name, inputs) in zip(schema.columns.columns, schema.groups, strict=True):
+            if column.had_missing and number in inputs:
+                raise ValueError(
+                    f"the column {name!r} orders the rows and has missing values; remove such rows, or use missing='drop'"
+                )
         return replace(changes, dimension=number)
 
     structure = config.structure
     if isinstance(structure, ChangePoints):
         structure = numbered(structure)
-    elif not isinstance(structure, str):
+    elif isinstance(structure, str):
+        numbered(ChangePoints())
+    else:
         structure = map_changes(structure, numbered)
     if checkpoint is not None or not isinstance(config.executor, LocalExecutor):
         raise ValueError(
@@ -48,5 +55,9 @@ def changepoint_config(
         raise ValueError(
             "noise cannot be given with structure='changepoint'; leave it out, or allow for outliers with "
             "ChangePoints(outliers=True)"
+        )
+    if rows.weights is not None:
+        raise ValueError(
+            "sample_weight cannot be given with structure='changepoint'; leave it out, and repeat rows instead"
         )
     return replace(config, structure=structure)

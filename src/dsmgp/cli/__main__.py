@@ -11,8 +11,12 @@ __all__ = ["main"]
 
 def main() -> None:
     try:
-        from dsmgp.cli.app import main as run
-
+        try:
+            from dsmgp.cli.app import main as run
+        except ModuleNotFoundError as error:
+            sys.exit(
+                f"error: the command line needs {error.name}, which is not installed; pip install 'dsmgp[cli]'"
+            )
         run()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

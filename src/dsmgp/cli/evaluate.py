@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dsmgp.cli.inputs import Data, Model, load_model, table_rows
+from dsmgp.cli.inputs import (
+    Data,
+    DayFirst,
+    Decimal,
+    Encoding,
+    Model,
+    NotAvailable,
+    load_model,
+    read_for_model,
+    table_rows,
+    text_format,
+)
 from dsmgp.cli.output import (
     AsJson,
     Debug,
@@ -34,16 +46,31 @@ LABELS = {
 
 
 @command
-def evaluate(model: Model, data: Data, as_json: AsJson = False, debug: Debug = False) -> None:
+def evaluate(
+    model: Model,
+    data: Data,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    dayfirst: DayFirst = None,
+    na: NotAvailable = [],  # noqa: B006
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
     """Score a model on a table that has its targets.
 
     Example: dsmgp evaluate price.dsmgp test.csv --json
     """
+    from dsmgp.data.unknown_inputs import mixture_at
     from dsmgp.scores import joint_nlpd, score_each
 
     fitted, schema = load_model(model)
-    X, y, remarks = table_rows(fitted, schema, data)
-    distribution = fitted.predict_dist(X)
+    form = text_format(encoding, decimal, dayfirst, na)
+    table = table_rows(fitted, read_for_model(schema, data, form))
+    X, y, state = table.rows.X, table.y, fitted.state_
+    distribution = mixture_at(state.predictive, table.rows, squeeze=state.schema.single_output)
+    Y = y.reshape(len(y), -1)
+    remarks = table.remarks + state.evaluation_remarks(X, Y, distribution, schema.targets)
+    print_note(*remarks)
     scores = score_each(y, distribution, fitted.state_.rows.Y.mean(axis=0))
     joint = joint_nlpd(y, distribution)
     if as_json:
@@ -71,6 +98,10 @@ def report(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    dayfirst: DayFirst = None,
+    na: NotAvailable = [],  # noqa: B006
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:  # fmt: skip
@@ -83,13 +114,25 @@ def report(
     if not out.parent.is_dir():
         fail(f"the folder {out.parent} does not exist; create it first")
     check_not_an_input(out, model, data)
-    from dsmgp.report import write_report
+    from dsmgp.report.report import write_page
+    from dsmgp.report.results import Evaluation
 
     fitted, schema = load_model(model)
-    X, y, remarks = table_rows(fitted, schema, data)
-    title = title or f"{model.name} on {data}"
-    write_report(out, fitted, X, y, targets=schema.targets, title=title)
+    form = text_format(encoding, decimal, dayfirst, na)
+    table = table_rows(fitted, read_for_model(schema, data, form))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of new levels and missing values: the remarks are printed
+        evaluation = Evaluation.of(fitted, table.X, table.y, schema.targets, table.reading)
+        print_note(*evaluation.remarks)
+        write_page(out, evaluation, title or f"{model.name} on {data}")
     if as_json:
-        print_json({"model": str(model), "rows": len(X), "file": str(out), "remarks": remarks})
+        print_json(
+            {
+                "model": str(model),
+                "rows": len(evaluation.rows),
+                "file": str(out),
+                "remarks": evaluation.remarks,
+            }
+        )
     else:
         print_note(f"report written: {out}")

@@ -5,14 +5,25 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsmgp.cli.inputs import (
+    DayFirst,
+    Decimal,
+    Encoding,
+    NotAvailable,
+    columns_of_files,
+    named_columns,
+    split_list,
+    text_format,
+)
 from dsmgp.cli.output import (
     INTERRUPTED,
     AsJson,
@@ -27,7 +38,8 @@ from dsmgp.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from dsmgp.data.schema import ColumnSchema
+    from dsmgp.data.column_learning import EncodedTable
+    from dsmgp.data.tables import TextFormat
 
 __all__ = ["fit", "interruptible", "print_summary"]
 
@@ -41,13 +53,29 @@ class OnInterrupt(StrEnum):
 
 
 class Categories(StrEnum):
+    auto = "auto"
     onehot = "onehot"
     refuse = "refuse"
 
 
 class Missing(StrEnum):
-    refuse = "refuse"
-    impute = "impute"
+    drop = "drop"
+    model = "model"
+    error = "error"
+
+
+# Former words for what to do with missing values, which still work.
+FORMER_MISSING = {"refuse": Missing.error, "impute": Missing.model}
+
+
+def _parse_missing(word: str) -> Missing:
+    """Return what to do with missing values, also by a former word."""
+    if word in FORMER_MISSING:
+        return FORMER_MISSING[word]
+    if word not in list(Missing):
+        choices = ", ".join(map(repr, map(str, Missing)))
+        raise typer.BadParameter(f"{word!r} is not one of {choices}.")
+    return Missing(word)
 
 
 class Effort(StrEnum):
@@ -77,6 +105,11 @@ class OutputWarp(StrEnum):
     positive = "positive"
 
 
+class Hypotheses(StrEnum):
+    auto = "auto"
+    none = "none"
+
+
 class Executor(StrEnum):
     local = "local"
     ray = "ray"
@@ -90,15 +123,20 @@ class Weights(StrEnum):
 
 @command
 def fit(
-    data: Annotated[str, typer.Argument(help="CSV, TSV, Parquet or Feather file; - for standard input; a folder or glob of Parquet files of any size.")],
-    target: Annotated[list[str], typer.Option("--target", "-t", help="Column to predict; may be repeated.")],
+    data: Annotated[str, typer.Argument(help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; a folder or glob of Parquet files of any size.")],
+    target: Annotated[list[str], typer.Option("--target", "-t", help="Column to predict; may be repeated, or a list with commas.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write, such as model.dsmgp; for a folder of data it is a folder.")],
-    feature: Annotated[list[str], typer.Option(help="Input column; all columns but the targets if left out. May be repeated.")] = [],  # noqa: B006
-    drop: Annotated[list[str], typer.Option(help="Column to ignore; may be repeated.")] = [],  # noqa: B006
-    categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.onehot,
-    missing: Annotated[Missing, typer.Option(help="What to do with missing values.")] = Missing.refuse,
+    feature: Annotated[list[str], typer.Option(help="Input column; all columns but the targets if left out. May be repeated, or a list with commas.")] = [],  # noqa: B006
+    drop: Annotated[list[str], typer.Option(help="Column to ignore; may be repeated, or a list with commas.")] = [],  # noqa: B006
+    text: Annotated[list[str], typer.Option(help="Column that is text, though its values look like numbers or dates; may be repeated, or a list with commas.")] = [],  # noqa: B006
+    categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.auto,
+    missing: Annotated[Missing, typer.Option(parser=_parse_missing, metavar="<drop|model|error>", help="What to do with missing values of inputs: drop such rows, let the model handle them, or end with an error.")] = Missing.model,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    dayfirst: DayFirst = None,
+    na: NotAvailable = [],  # noqa: B006
     kernel: Annotated[str, typer.Option(help="auto, rbf, matern12, matern32, matern52, rq, periodic, or a sum such as matern32+periodic.")] = "auto",
-    mean: Annotated[str, typer.Option(help="zero, constant or linear.")] = "zero",
+    mean: Annotated[str, typer.Option(help="auto, zero, constant or linear.")] = "auto",
     effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = Effort.medium,
     weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted.")] = Weights.gated,
     leaf_size: Annotated[list[int], typer.Option(help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
@@ -108,6 +146,7 @@ def fit(
     input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = InputWarp.auto,
     metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = Metric.auto,
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
+    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.none,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(help="Most memory for matrices, such as 4GB.")] = None,
     executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,
@@ -138,6 +177,8 @@ def fit(
         fail(
             "--include-factors is for tables in one file: the model of a folder computes factors when it predicts"
         )
+    if text and from_files:
+        fail("--text is for tables in one file: store such columns as text in the Parquet files")
     from dsmgp import ChangePoints, DSMGPRegressor
     from dsmgp.regressor import fit_table
 
@@ -155,13 +196,16 @@ def fit(
         input_warp=None if input_warp is InputWarp.none else input_warp.value,
         metric=metric.value,
         output_warp=None if output_warp is OutputWarp.none else output_warp.value,
+        hypotheses=None if hypotheses is Hypotheses.none else hypotheses.value,
         device=device,
         memory_limit=memory_limit,
         executor=executor.value,
         checkpoint=checkpoint,
         random_state=seed,
+        missing=missing.value,
     )
     columns: dict[str, Any] = {
+        "targets": target,
         "features": feature,
         "drop": drop,
         "categories": categories.value,
@@ -171,17 +215,22 @@ def fit(
     start = time.perf_counter()
     if from_files:
         with context as listener:
-            model.fit_dataset(data, target, store=out, **columns)
+            columns = _split_names(columns, columns_of_files(data))
+            columns["target"] = columns.pop("targets")
+            model.fit_dataset(data, store=out, **columns)
         if not quiet:
             print_note(*model.state_.schema.remarks)
     else:
-        schema, remarks, X, Y = _training_data(data, target, columns, changes_along)
+        form = text_format(encoding, decimal, dayfirst, na)
+        table = _training_table(data, columns, text, form)
         if not quiet:
-            print_note(*remarks)
+            print_note(*table.remarks)
         start = time.perf_counter()
         with context as listener:
-            fit_table(model, X, Y, schema, remarks)
+            fit_table(model, table)
         model.save(out, include_factors=include_factors)
+    if not quiet:
+        print_note(*model.state_.prediction_remarks)
     seconds = time.perf_counter() - start
     print_summary(model, out, seconds, listener.stopping, as_json)
     if listener.stopping:
@@ -202,27 +251,30 @@ def _check_out(out: Path, data: str, from_files: bool, force: bool) -> None:
     check_not_an_input(out, data)
 
 
-def _training_data(
-    data: str, targets: list[str], columns: dict[str, Any], changes_along: str | None
-) -> tuple[ColumnSchema, list[str], Any, Any]:
-    """Read a table; return its schema, remarks on its encoding, and inputs and targets with names, which the model keeps."""
-    import pandas as pd
+def _split_names(columns: dict[str, Any], present: Sequence[str]) -> dict[str, Any]:
+    """Return the options with the columns that lists with commas name."""
+    kinds = ("targets", "features", "drop")
+    return columns | {kind: named_columns(columns[kind], present) for kind in kinds}
 
-    from dsmgp.data.encoding import encode_inputs, encode_targets, learn_schema, missing_counts
-    from dsmgp.data.tables import read_table
 
-    table = read_table(data)
-    schema = learn_schema(table, targets, **columns)
-    missing = missing_counts(schema, table)
-    if changes_along is not None and missing.get(changes_along):
-        fail(
-            f"the column {changes_along!r} orders the rows and has missing values; remove such rows"
-        )
-    remarks = [*schema.encoding_remarks(), *schema.imputation_remarks(missing)]
-    names = list(schema.targets)
-    X = pd.DataFrame(encode_inputs(schema, table), columns=schema.input_names, copy=False)
-    Y = pd.DataFrame(encode_targets(schema, table), columns=names, copy=False)
-    return schema, remarks, X, Y[names[0]] if len(names) == 1 else Y
+def _training_table(
+    data: str,
+    columns: dict[str, Any],
+    text: list[str],
+    form: TextFormat,
+) -> EncodedTable:
+    """Read a table, and encode its columns."""
+    from dsmgp.data.column_learning import encode_table
+    from dsmgp.data.tables import read_table, reading_remarks
+
+    def used(present: Sequence[str]) -> set[str]:
+        named = _split_names(columns, present)
+        return {*named["targets"], *(named["features"] or present)} - {*named["drop"]}
+
+    rows = read_table(data, [*text, *split_list(text)], used, form)
+    named_columns(text, rows.column_names)
+    table = encode_table(rows, **_split_names(columns, rows.column_names))
+    return replace(table, remarks=(*reading_remarks(rows), *table.remarks))
 
 
 @contextmanager
@@ -267,7 +319,7 @@ def print_summary(model: Any, out: Path, seconds: float, stopped: bool, as_json:
                 **_scores(model),
                 "seconds": seconds,
                 "interrupted": stopped,
-                "remarks": list(schema.remarks),
+                "remarks": model.remarks_,
             }
         )
         return
@@ -305,12 +357,13 @@ def _scores(model: Any) -> dict[str, Any]:
 
 
 def _score_lines(model: Any) -> list[tuple[str, str]]:
-    """Return a line with the leave-one-out score; or the expected number of changes, and a line for each probable one."""
+    """Return a line with the leave-one-out or cross-validated score; or the expected number of changes, and a line for each probable one."""
     from dsmgp._util.dates import format_position
 
     dimension = model.state_.model.change_dimension
     if dimension is None:
-        return [("leave-one-out NLPD", f"{model.loo_score_:.4g}")]
+        how = "leave-one-out" if model.state_.stacking is None else "cross-validated"
+        return [(f"{how} NLPD", f"{model.loo_score_:.4g}")]
     changes, splits = model.changepoints(), model.split_posterior(dimension)
     lines = [("changes expected", f"{splits.expected:.3g}")]
     for change in changes[:MAX_CHANGES]:

@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmgp.cli.output import print_note
+from dsmgp.cli.output import fail
 
 if TYPE_CHECKING:
+    from dsmgp.data.input_schema import InputSchema
+    from dsmgp.data.rows import Rows
     from dsmgp.data.schema import ColumnSchema
+    from dsmgp.data.tables import TextFormat
     from dsmgp.regressor import DSMGPRegressor
 
-__all__ = ["Data", "Model", "load_model", "table_inputs", "table_rows"]
+__all__ = [
+    "Data",
+    "DayFirst",
+    "Decimal",
+    "Encoding",
+    "Model",
+    "NotAvailable",
+    "TableRows",
+    "columns_of_files",
+    "load_model",
+    "named_columns",
+    "read_for_model",
+    "split_list",
+    "table_rows",
+    "text_format",
+]
 
 Model = Annotated[
     Path, typer.Argument(help="A model file, written by dsmgp fit or DSMGPRegressor.save.")
@@ -21,9 +41,69 @@ Model = Annotated[
 Data = Annotated[
     str,
     typer.Argument(
-        help="CSV, TSV, Parquet or Feather file; - for standard input; predict also takes a folder of Parquet files."
+        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; predict also takes a folder of Parquet files."
     ),
 ]
+
+
+# How a text file is written; see :class:`dsmgp.data.text_values.TextFormat`.
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", help="Encoding of a text file, such as latin-1, cp1252 or utf-16; UTF-8 if left out."),
+]  # fmt: skip
+Decimal = Annotated[
+    str | None,
+    typer.Option("--decimal", metavar="<.|,>", help="Decimal sign of numbers such as 1,234, where the file does not settle it."),
+]  # fmt: skip
+DayFirst = Annotated[
+    bool | None,
+    typer.Option("--dayfirst/--monthfirst", help="Order of dates such as 03/04/2020, where the column does not settle it."),
+]  # fmt: skip
+NotAvailable = Annotated[
+    list[str],
+    typer.Option("--na", help="Text that stands for a missing value, beside NA, ?, - and the like; may be repeated, or a list with commas."),
+]  # fmt: skip
+
+
+def text_format(
+    encoding: str | None, decimal: str | None, dayfirst: bool | None, na: Sequence[str]
+) -> TextFormat:
+    """Return how text files are written, by the options of a command."""
+    from dsmgp.data.tables import TextFormat
+
+    if decimal not in (None, ".", ","):
+        fail(f"expected --decimal as . or , got {decimal!r}")
+    return TextFormat(encoding, decimal, dayfirst, (*na, *split_list(na)))
+
+
+def split_list(given: Sequence[str]) -> list[str]:
+    """Return the parts of lists with commas."""
+    return [part.strip() for entry in given for part in entry.split(",") if part.strip()]
+
+
+def named_columns(given: Sequence[str], present: Sequence[str]) -> list[str]:
+    """Return the columns that an option names, one by one or as lists with commas; fail if one of them is not present."""
+    from dsmgp.data.table_error import check_columns
+
+    names: list[str] = []
+    for entry in given:
+        names += [entry] if entry in present else split_list([entry]) or [entry]
+    check_columns(present, names)
+    return names
+
+
+def columns_of_files(data: str) -> list[str]:
+    """Return the columns of a folder of Parquet files, by the first of them."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from dsmgp.data.parquet import parquet_files
+
+    first = parquet_files(data)[0]
+    try:
+        return list(parquet.read_schema(first).names)
+    except (pa.ArrowException, OSError) as error:
+        fail(f"{first} cannot be read as Parquet: {str(error).splitlines()[0]}")
 
 
 def load_model(path: Path) -> tuple[DSMGPRegressor, ColumnSchema]:
@@ -34,41 +114,84 @@ def load_model(path: Path) -> tuple[DSMGPRegressor, ColumnSchema]:
     return model, model.state_.schema.columns
 
 
-def table_rows(
-    model: DSMGPRegressor, schema: ColumnSchema, data: str
-) -> tuple[Any, Any, list[str]]:
-    """Read a table; return inputs and targets as the model takes them, and remarks on imputed values."""
-    from dsmgp.data.encoding import encode_targets
+def read_for_model(
+    schema: ColumnSchema, data: str, form: TextFormat, with_targets: bool = True
+) -> Any:
+    """Read a table; of its texts, those are understood that the model uses."""
     from dsmgp.data.tables import read_table
 
-    table = read_table(data, text=schema.categorical)
-    # Before the inputs: a table without targets is likely to be the wrong one.
-    y = encode_targets(schema, table)
-    X, remarks = table_inputs(model, schema, table)
-    return X, model.state_.schema.shaped(y), remarks
+    names = [column.name for column in schema.columns]
+    names += schema.targets if with_targets else []
+    return read_table(data, schema.categorical, lambda present: names, form)
 
 
-def table_inputs(model: DSMGPRegressor, schema: ColumnSchema, table: Any) -> tuple[Any, list[str]]:
-    """Return the inputs of a table as the model takes them, and remarks on imputed values, which are printed."""
-    from dsmgp.data.encoding import missing_counts
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """The rows of a table.
 
-    X = _like_training_inputs(model, schema, table)
-    remarks = schema.imputation_remarks(missing_counts(schema, table))
-    print_note(*remarks)
-    return X, remarks
+    Attributes
+    ----------
+    X : frame or array
+        As the estimator takes them.
+    rows : Rows
+        As the model takes them.
+    y : ndarray of shape (n,) or (n, n_outputs)
+        The targets, where they were asked for.
+    reading : list of str
+        Remarks on texts that were read as something else, and on rows that are left out.
+    values : list of str
+        Remarks on missing values and new levels.
+    """
+
+    X: Any
+    rows: Rows
+    y: Any
+    reading: list[str]
+    values: list[str]
+
+    @property
+    def remarks(self) -> list[str]:
+        """All remarks on the table."""
+        return self.reading + self.values
 
 
-def _like_training_inputs(model: DSMGPRegressor, schema: ColumnSchema, table: Any) -> Any:
-    """Return inputs with the names of the training frame, and dates where that had dates."""
-    from dsmgp._util.dates import EPOCH
-    from dsmgp.data.encoding import encode_inputs
+def table_rows(model: DSMGPRegressor, table: Any, with_targets: bool = True) -> TableRows:
+    """Return the rows of a table; those without a target are left out, where targets are asked for."""
+    import numpy as np
 
-    X = encode_inputs(schema, table)
-    if not hasattr(model, "feature_names_in_"):
-        return EPOCH.to_dates(X) if model.state_.schema.dates else X
+    from dsmgp.data.encoding import (
+        as_in_training,
+        encode_inputs,
+        encode_targets,
+        table_remarks,
+        table_values,
+    )
+    from dsmgp.data.table_error import check_columns
+    from dsmgp.data.tables import reading_remarks
+
+    schema, remarks, y = model.state_.schema, reading_remarks(table), None
+    columns = schema.columns
+    if with_targets:  # before the inputs: a table without targets is likely to be the wrong one
+        check_columns(table.column_names, columns.targets)
+        y = encode_targets(columns, table_values(table, columns.targets))
+        known = ~np.isnan(y).any(axis=1)
+        n = int((~known).sum())
+        if n:
+            remarks.append(f"{n} row{'s' * (n > 1)} without a target left out")
+            table, y = table.filter(known), y[known]
+        y = schema.shaped(y)
+    names = [column.name for column in columns.columns]
+    check_columns(table.column_names, names)
+    values = as_in_training(columns.columns, table_values(table, names))
+    rows = encode_inputs(columns, values)
+    return TableRows(_frame(schema, table), rows, y, remarks, table_remarks(columns, values))
+
+
+def _frame(schema: InputSchema, table: Any) -> Any:
+    """Return the columns of the training frame, empty where the table lacks one that is not used; an array if X was one."""
     import pandas as pd
 
-    frame = pd.DataFrame(X, columns=list(model.feature_names_in_), copy=False)
-    for number in model.state_.schema.dates:
-        frame[frame.columns[number]] = EPOCH.to_dates(X[:, number])
-    return frame
+    present = [name for name in schema.column_names if name in table.column_names]
+    frame = table.select(present).to_pandas()
+    frame = frame.reindex(columns=schema.column_names, fill_value=pd.NA)
+    return frame.to_numpy() if schema.feature_names is None else frame

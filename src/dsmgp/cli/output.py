@@ -6,6 +6,7 @@ import dis
 import functools
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
+
+from dsmgp.data.table_error import suggestion
 
 __all__ = [
     "FAILED",
@@ -126,8 +129,11 @@ def _interrupt_is_one_line() -> Iterator[None]:
 
 def _usage_message(error: Any) -> str:
     message = _one_line(error.format_message()).replace("Value error, ", "").removesuffix(".")
+    if choice := re.search(r"'([^']*)' is not one of (.*)", message):
+        message += suggestion(choice[1], re.findall(r"'([^']*)'", choice[2]))
     where = "dsmgp" if error.ctx is None else error.ctx.command_path
-    return f"{message[:1].lower()}{message[1:]}; see {where} --help"
+    end = "" if message.endswith("?") else ";"
+    return f"{message[:1].lower()}{message[1:]}{end} see {where} --help"
 
 
 def command(function: Command) -> Command:
@@ -162,6 +168,8 @@ def command(function: Command) -> Command:
 def _explained(error: Exception) -> tuple[str, int]:
     """Return the message of an error and the exit code."""
     text, kind = _one_line(error), type(error).__name__
+    if getattr(error, "problems", ()):  # of a table, a line for each
+        text = str(error)
     if _is_users(error):
         return text or kind, REFUSED
     if isinstance(error, ModuleNotFoundError):

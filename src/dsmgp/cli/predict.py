@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmgp.cli.inputs import Data, Model, load_model, table_inputs
+from dsmgp.cli.inputs import (
+    Data,
+    DayFirst,
+    Decimal,
+    Encoding,
+    Model,
+    NotAvailable,
+    columns_of_files,
+    load_model,
+    named_columns,
+    read_for_model,
+    split_list,
+    table_rows,
+    text_format,
+)
 from dsmgp.cli.output import (
     AsJson,
     Debug,
@@ -18,6 +32,9 @@ from dsmgp.cli.output import (
     print_table,
 )
 
+if TYPE_CHECKING:
+    from dsmgp.data.tables import TextFormat
+
 __all__ = ["info", "predict"]
 
 
@@ -28,8 +45,12 @@ def predict(
     out: Annotated[str, typer.Option("--out", "-o", help="Table to write; standard output, as CSV, if left out.")] = "-",
     interval: Annotated[list[float], typer.Option(help="Probability of a central interval; may be repeated.")] = [0.9],  # noqa: B006
     quantiles: Annotated[list[str], typer.Option(help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
-    keep: Annotated[list[str], typer.Option(help="Column of the data to copy to the predictions; may be repeated.")] = [],  # noqa: B006
+    keep: Annotated[list[str], typer.Option(help="Column of the data to copy to the predictions; may be repeated, or a list with commas.")] = [],  # noqa: B006
     function: Annotated[bool, typer.Option("--function", help="Uncertainty of the function, without observation noise.")] = False,
+    encoding: Encoding = None,
+    decimal: Decimal = None,
+    dayfirst: DayFirst = None,
+    na: NotAvailable = [],  # noqa: B006
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:  # fmt: skip
@@ -37,6 +58,7 @@ def predict(
 
     Example: dsmgp predict price.dsmgp new.csv --out predictions.csv --interval 0.9
     """
+    from dsmgp.data.predictions import check_kept_columns, predict_files
     from dsmgp.data.tables import check_target, is_dataset
 
     levels = _levels(",".join(quantiles))
@@ -50,17 +72,18 @@ def predict(
         fail("predictions of a folder of files are Parquet; give --out predictions.parquet")
     check_not_an_input(out, model, data)
     fitted, schema = load_model(model)
+    check_kept_columns([*keep, *split_list(keep)], schema.targets, interval, levels)
     if from_files:
-        from dsmgp.data.predictions import predict_files
-
         state = fitted.state_
+        keep = named_columns(keep, columns_of_files(data)) if keep else []
         n_rows, remarks = predict_files(
-            state.model, state.schema, data, out, interval, levels, keep, not function
+            state.predictive, state.schema, data, out, interval, levels, keep, not function
         )
         print_note(*remarks)
     else:
         columns = (interval, levels, not function)
-        n_rows, remarks = _predict_table(fitted, schema, data, out, keep, columns)
+        form = text_format(encoding, decimal, dayfirst, na)
+        n_rows, remarks = _predict_table(fitted, schema, data, form, out, keep, columns)
     if as_json:
         print_json({"model": str(model), "rows": n_rows, "file": out, "remarks": remarks})
     elif out != "-":
@@ -68,24 +91,30 @@ def predict(
 
 
 def _predict_table(
-    model: Any, schema: Any, data: str, out: str, keep: list[str], columns: tuple[Any, ...]
+    model: Any,
+    schema: Any,
+    data: str,
+    form: TextFormat,
+    out: str,
+    keep: list[str],
+    columns: tuple[Any, ...],
 ) -> tuple[int, list[str]]:
-    """Predict a table in one file; return the number of rows, and remarks on imputed values."""
+    """Predict a table in one file; return the number of rows, and remarks on the table."""
     import pyarrow as pa
 
-    from dsmgp.data.predictions import check_kept_columns, prediction_columns
-    from dsmgp.data.tables import check_columns, read_table, write_table
+    from dsmgp.data.predictions import prediction_columns
+    from dsmgp.data.tables import write_table
 
-    check_kept_columns(keep, schema.targets, *columns[:2])
-    table = read_table(data, text=schema.categorical)
-    check_columns(table.column_names, keep)
-    X, remarks = table_inputs(model, schema, table)
-    rows = model.state_.schema.to_numbers(X)
-    predictions = prediction_columns(model.state_.model, rows, schema.targets, *columns)
+    table = read_for_model(schema, data, form, with_targets=False)
+    keep = named_columns(keep, table.column_names)
+    rows = table_rows(model, table, with_targets=False)
+    print_note(*rows.remarks)
+    fitted = model.state_.predictive
+    predictions = prediction_columns(fitted, rows.rows, schema.targets, *columns)
     kept = {name: table[name] for name in keep}
     arrays = {name: pa.array(values) for name, values in predictions.items()}
     write_table(pa.table(kept | arrays), out)
-    return len(X), remarks
+    return len(rows.rows), rows.remarks
 
 
 def _levels(text: str) -> list[float]:
@@ -123,7 +152,7 @@ def _contents(model: Model) -> dict[str, Any]:
     """Return the contents of a model file, by the names that ``info`` prints."""
     # Nothing that imports scikit-learn, which takes longer than reading the file.
     from dsmgp._util.archive import read_archive
-    from dsmgp.data.schema import input_names, output_names
+    from dsmgp.data.schema import ColumnSchema, input_names, output_names
     from dsmgp.persistence.model_path import model_file
 
     file = model_file(model)
@@ -132,7 +161,11 @@ def _contents(model: Model) -> dict[str, Any]:
     files = [path for path in model.rglob("*") if path.is_file()] if model.is_dir() else [file]
     n_rows, n_inputs = archive.arrays["X"].shape
     n_outputs = archive.arrays["Y"].shape[1]
+    table = header.get("table")
     inputs = input_names(header.get("feature_names"), n_inputs)
+    if table is not None:
+        inputs = ColumnSchema.from_dict(table).input_names
+    stacking = header.get("stacking")
     return {
         "format": header["format"],
         "dsmgp": header["dsmgp"],
@@ -143,13 +176,22 @@ def _contents(model: Model) -> dict[str, Any]:
         "kernels": [family["kernel"] for family in header["families"]],
         "leaves": len(archive.arrays["leaf.most_rows"]),
         "changes_along": _changes_along(header, inputs),
-        "loo_nlpd": header["scores"]["loo"],
-        "loo_nlpd_new_inputs": header["scores"]["loo_new_inputs"],
+        "hypotheses": None if stacking is None else _hypotheses(stacking),
+        "loo_nlpd": (stacking or {}).get("score", header["scores"]["loo"]),
+        "loo_nlpd_new_inputs": (stacking or {}).get(
+            "score_new_inputs", header["scores"]["loo_new_inputs"]
+        ),
         "factors": "factor.alpha" in archive,
         "bytes": sum(path.stat().st_size for path in files),
         "units": header.get("units"),
         "settings": {name: _setting(value) for name, value in header["parameters"].items()},
     }
+
+
+def _hypotheses(stacking: dict[str, Any]) -> list[str]:
+    """Return the hypotheses with their weights."""
+    pairs = zip(stacking["weights"], stacking["names"], strict=True)
+    return [f"{weight:.2f} ({name})" for weight, name in pairs]
 
 
 def _setting(value: Any) -> Any:

@@ -1,281 +1,247 @@
-"""From a table to arrays: learn a :class:`~dsmgp.data.schema.ColumnSchema` from a training table, apply it to others.
+"""From the columns of a table to inputs: a :class:`~dsmgp.data.schema.ColumnSchema` applied to rows.
 
-Tables are Arrow tables, or frames of pandas or polars. Values that the schema does not allow raise a ``TableError`` that names
-column and row. Needs ``dsmgp[data]``.
+Columns are :class:`~dsmgp.data.values.Values`, whatever library the table comes from. Values that the schema does not allow raise a
+``TableError`` that names column and row. :mod:`dsmgp.data.column_learning` learns the schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dsmgp._util.arrays import Array
-from dsmgp._util.dates import MICROSECONDS_PER_DAY
-from dsmgp._util.validation import LARGEST
-from dsmgp.data.frames import kind_of
-from dsmgp.data.schema import KINDS, Column, ColumnSchema
-from dsmgp.data.tables import TableError, check_columns
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LARGEST
+from dsmgp.data.rows import Rows, Unknown
+from dsmgp.data.schema import Column, ColumnSchema
+from dsmgp.data.table_error import TableError, check_columns
+from dsmgp.data.values import KINDS, Values, column_values, dates_of_texts
 
-__all__ = ["MAX_LEVELS", "encode_inputs", "encode_targets", "learn_schema", "missing_counts"]
-
-# A category with more levels is likely to identify the rows.
-MAX_LEVELS = 50
-# Dates whose order of day and month is ambiguous.
-AMBIGUOUS_DATE = r"^[0-9]{1,2}[./-][0-9]{1,2}[./-](19|20)[0-9]{2}([ T]|$)"
-
-
-def learn_schema(
-    table: Any,
-    targets: Sequence[str],
-    features: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    categories: str = "onehot",
-    missing: str = "refuse",
-) -> ColumnSchema:
-    """Learn how the columns of a training table become inputs.
-
-    Parameters
-    ----------
-    table : Arrow table or frame
-    targets : sequence of str
-        Columns to predict.
-    features, drop : sequence of str
-        Input columns (all columns but the targets if empty), and columns to ignore.
-    categories : {"onehot", "refuse"}
-        Whether columns of text become indicators or are an error.
-    missing : {"refuse", "impute"}
-        Whether missing values are an error or replaced by the median or the most frequent level.
-
-    Examples
-    --------
-    >>> table = pa.table({"size": [1.0, 2.0], "colour": ["red", "blue"], "y": [3.0, 4.0]})
-    >>> schema = learn_schema(table, ["y"])
-    >>> schema.input_names
-    ['size', 'colour=blue', 'colour=red']
-    >>> encode_inputs(schema, table)
-    array([[1., 0., 1.],
-           [2., 1., 0.]])
-    """
-    table = _arrow_table(table)
-    check_columns(table.column_names, [*targets, *features, *drop])
-    if not targets:
-        raise TableError("expected at least one target column")
-    not_inputs = {*targets, *drop}
-    names = [name for name in features or table.column_names if name not in not_inputs]
-    if not names:
-        raise TableError("no column is left to predict from; every one is a target or dropped")
-    columns = [_learn_column(table[name], name, categories, missing) for name in names]
-    schema = ColumnSchema(tuple(columns), tuple(dict.fromkeys(targets)))
-    encode_targets(schema, table)  # invalid targets are an error now rather than later
-    return schema
+__all__ = [
+    "N_LISTED",
+    "as_in_training",
+    "check_finite",
+    "check_no_missing",
+    "check_targets",
+    "encode_column",
+    "encode_inputs",
+    "encode_targets",
+    "level_codes",
+    "missing_counts",
+    "new_level_remarks",
+    "new_levels",
+    "table_remarks",
+    "table_values",
+    "target_table",
+    "unknown_levels",
+    "values_as_numbers",
+]
 
 
-def encode_inputs(schema: ColumnSchema, table: Any, first_row: int = 0) -> Array:
-    """Return the inputs of a table, (n_rows, n_inputs); error messages count rows from ``first_row``."""
-    table = _arrow_table(table)
-    check_columns(table.column_names, [column.name for column in schema.columns])
-    parts = [_encode(table[column.name], column, first_row) for column in schema.columns]
-    return np.ascontiguousarray(np.column_stack(parts))
+#: New levels that are listed.
+N_LISTED = 3
 
 
-def encode_targets(schema: ColumnSchema, table: Any, first_row: int = 0) -> Array:
-    """Return the targets of a table, (n_rows, n_targets); error messages count rows from ``first_row``."""
-    table = _arrow_table(table)
-    check_columns(table.column_names, schema.targets)
-    targets = []
-    for name in schema.targets:
-        kind = _kind(table[name], name)
-        if kind != "number":
-            raise TableError(
-                f"the target {name!r} holds {KINDS[kind]}, expected numbers" + _example(table[name])
-            )
-        _check_no_missing(
-            table[name], name, "remove such rows: a target is never filled in", first_row
-        )
-        targets.append(_floats(table[name]))
-        _check_finite(targets[-1], name, first_row)
-    return np.column_stack(targets)
+def table_values(table: Any, names: Sequence[str]) -> dict[str, Values]:
+    """Return columns of an Arrow table or a frame of pandas or polars, by name; one error lists all that cannot be used."""
+    of_column: Callable[[Any, str], Values] = _frame_column
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(table, arrow.Table):
+        from dsmgp.data.arrow_values import column_of_arrow as of_column
+    values, problems = {}, []
+    for name in dict.fromkeys(names):
+        try:
+            values[name] = of_column(table[name], name)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise TableError("\n".join(problems))
+    return values
 
 
-def missing_counts(schema: ColumnSchema, table: Any) -> dict[str, int]:
-    """Return the number of missing values of each column that has any and whose missing values are filled in."""
-    table = _arrow_table(table)
-    counts = {
-        column.name: int(_is_missing(table[column.name]).sum())
-        for column in schema.columns
-        if column.fill is not None
+def _frame_column(column: Any, name: str) -> Values:
+    return column_values(column, f"column {name!r}")
+
+
+def as_in_training(learned: Iterable[Column], columns: Mapping[str, Values]) -> dict[str, Values]:
+    """Return the columns of a table; texts become numbers or dates where the training table had these, if all of them can be."""
+    return {
+        **columns,
+        **{column.name: _converted(columns[column.name], column) for column in learned},
     }
+
+
+def _converted(values: Values, column: Column) -> Values:
+    if values.kind != "category" or column.kind == "category":
+        return values
+    convert = values_as_numbers if column.kind == "number" else dates_of_texts
+    return convert(values) or values
+
+
+def level_codes(values: Values, column: Column) -> Index:
+    """Return the position of each row's level among those of a category; their number for a level that is not among them."""
+    values = values.as_category()
+    place = {level: k for k, level in enumerate(column.levels)}
+    unknown = len(column.levels)
+    known = [place.get(level, unknown) for level in values.levels]
+    missing = place.get(None if column.fill is None else str(column.fill), unknown)
+    return np.array([*known, missing], dtype=np.int64)[values.data]
+
+
+def encode_inputs(schema: ColumnSchema, columns: Mapping[str, Values], first_row: int = 1) -> Rows:
+    """Return the inputs of a table, whose columns are :func:`as_in_training`; errors count rows from ``first_row``."""
+    check_columns(list(columns), [column.name for column in schema.columns])
+    parts = [encode_column(columns[column.name], column, first_row) for column in schema.columns]
+    X = np.ascontiguousarray(np.column_stack(parts))
+    unknown = {}
+    for column, (_, inputs) in zip(schema.columns, schema.groups, strict=True):
+        rows = _unknown(columns[column.name], column)
+        if rows.any():
+            unknown[column.name] = Unknown(np.flatnonzero(rows), inputs, column.alternatives)
+    return Rows(X, tuple(unknown.values()))
+
+
+def _unknown(values: Values, column: Column) -> NDArray[np.bool_]:
+    """Return the rows of a column whose value is not known: new levels, and missing values where none was missing in training."""
+    if column.kind == "category":
+        return np.asarray(level_codes(values, column) == len(column.levels))
+    return values.missing & (not column.had_missing)
+
+
+def encode_targets(
+    schema: ColumnSchema, columns: Mapping[str, Values], first_row: int = 1
+) -> Array:
+    """Return the targets of a table, (n_rows, n_targets), NaN where one is missing; errors count rows from ``first_row``."""
+    check_columns(list(columns), schema.targets)
+    Y = target_table(columns, schema.targets, first_row)
+    check_targets(np.where(np.isnan(Y), 0.0, Y), schema.targets, first_row)
+    return Y
+
+
+def missing_counts(schema: ColumnSchema, columns: Mapping[str, Values]) -> dict[str, int]:
+    """Return the number of missing values of each column that has any."""
+    counts = {column.name: int(columns[column.name].missing.sum()) for column in schema.columns}
     return {name: count for name, count in counts.items() if count}
 
 
-def _arrow_table(table: Any) -> pa.Table:
-    """Return an Arrow table of an Arrow table or a frame."""
-    if isinstance(table, pa.Table):
-        return table
-    try:
-        if kind_of(table) == "pandas":
-            return pa.Table.from_pandas(table, preserve_index=False)
-        return pa.table(table)
-    except pa.ArrowException as error:
-        raise TableError(f"the frame cannot be used as a table: {error}") from error
+def table_remarks(schema: ColumnSchema, columns: Mapping[str, Values]) -> list[str]:
+    """Describe missing values and new levels of a table to predict from, for the user."""
+    return [
+        *schema.missing_remarks(missing_counts(schema, columns)),
+        *unknown_levels(schema, columns),
+    ]
 
 
-def _learn_column(values: pa.ChunkedArray, name: str, categories: str, missing: str) -> Column:
-    kind = _kind(values, name)
-    levels: tuple[str, ...] = ()
-    if kind == "category":
-        if categories == "refuse":
+def unknown_levels(schema: ColumnSchema, columns: Mapping[str, Values]) -> list[str]:
+    """Describe the levels of a table that were not there in training, for the user."""
+    return new_level_remarks(new_levels(schema, columns))
+
+
+def new_levels(
+    schema: ColumnSchema, columns: Mapping[str, Values]
+) -> dict[str, tuple[int, list[str]]]:
+    """Return, by column, the number of rows with levels that were not there in training, and the first of these levels."""
+    found = {}
+    for column in schema.columns:
+        if column.kind != "category":
+            continue
+        values = columns[column.name].as_category()
+        codes = level_codes(values, column)
+        n = int(((codes == len(column.levels)) & ~values.missing).sum())
+        if n:
+            known = set(column.levels)
+            new = [level for level in values.levels if level not in known]
+            found[column.name] = (n, new[: N_LISTED + 1])
+    return found
+
+
+def new_level_remarks(found: Mapping[str, tuple[int, Sequence[str]]]) -> list[str]:
+    """Describe what :func:`new_levels` has found, for the user."""
+    remarks = []
+    for name, (n, new) in found.items():
+        listed = ", ".join(map(repr, new[:N_LISTED])) + ", ..." * (len(new) > N_LISTED)
+        remarks.append(
+            f"column {name!r}: {n} row{'s' * (n > 1)} with levels that were not there when the model was fitted ({listed})"
+        )
+    return remarks
+
+
+def target_table(
+    columns: Mapping[str, Values], targets: Sequence[str], first_row: int = 1
+) -> Array:
+    """Return the targets as numbers, NaN where one is missing."""
+    numbers = []
+    for name in targets:
+        values = columns[name]
+        if values.kind != "number":
             raise TableError(
-                f"column {name!r} holds text{_example(values)}; use --categories onehot, or leave it "
-                f"out with --drop {name!r}"
+                f"the target {name!r} holds {KINDS[values.kind]}, expected numbers"
+                + values.example(first_row)
             )
-        levels = _learn_levels(values, name)
-    if missing == "refuse":
-        remedy = "remove such rows, or fill them in with --missing impute"
-        _check_no_missing(values, name, remedy)
-        return Column(name, kind, levels)
-    return Column(name, kind, levels, _learn_fill(values, name, kind))
+        numbers.append(values.data)
+    return np.column_stack(numbers)
 
 
-def _learn_levels(values: pa.ChunkedArray, name: str) -> tuple[str, ...]:
-    levels = pc.unique(_text(values)).drop_null()
-    if not len(levels):
-        raise TableError(f"column {name!r} is empty; leave it out with --drop {name!r}")
-    if pc.all(pc.match_substring_regex(levels, AMBIGUOUS_DATE)).as_py():
+def check_targets(Y: Array, targets: Sequence[str], first_row: int) -> None:
+    for name, y in zip(targets, Y.T, strict=True):
+        check_finite(y, name, first_row)
+
+
+def encode_column(values: Values, column: Column, first_row: int) -> Array:
+    """Return the inputs of one column, (n_rows, n_inputs)."""
+    if column.kind == "category":
+        return np.asarray(column.level_inputs[level_codes(values, column)])
+    missing = values.missing
+    if values.kind != column.kind and not missing.all():
         raise TableError(
-            f"column {name!r} holds dates that are not understood{_example(values)}; write them as 2020-12-31, or leave "
-            f"it out with --drop {name!r}"
-        )
-    if len(levels) > MAX_LEVELS:
-        raise TableError(
-            f"column {name!r} has {len(levels)} different texts{_example(values)}, more than the "
-            f"{MAX_LEVELS} that are made into inputs; leave it out with --drop {name!r}"
-        )
-    return tuple(sorted(levels.to_pylist()))
-
-
-def _learn_fill(values: pa.ChunkedArray, name: str, kind: str) -> float | str:
-    """Return the value that replaces missing ones."""
-    if _is_missing(values).all():
-        raise TableError(f"column {name!r} is empty; leave it out with --drop {name!r}")
-    if kind == "category":
-        counts = pc.value_counts(_text(values).drop_null()).to_pylist()
-        return str(max(counts, key=lambda c: (c["counts"], c["values"]))["values"])
-    return float(np.nanmedian(_floats(values)))
-
-
-def _kind(values: pa.ChunkedArray, name: str) -> str:
-    """Return which of ``KINDS`` a column is."""
-    kind = values.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return "date"
-    number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    if any(test(kind) for test in number) or pa.types.is_null(kind):
-        return "number"
-    if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string)) or str(
-        kind
-    ).startswith("string"):
-        return "category"
-    raise TableError(
-        f"column {name!r} is of type {kind}, which cannot be used; turn it into numbers or text first, or leave it "
-        f"out with --drop {name!r}"
-    )
-
-
-def _encode(values: pa.ChunkedArray, column: Column, first_row: int) -> Array:
-    """Return the inputs of one column, (n_rows, 1 or n_levels)."""
-    kind = _kind(values, column.name)
-    if pa.types.is_null(values.type):
-        kind = column.kind
-    if column.kind == "category" and kind == "number":
-        kind = "category"  # a table in which only levels that look like numbers occur
-    if kind != column.kind:
-        raise TableError(
-            f"column {column.name!r} holds {KINDS[kind]}{_example(values, first_row)}, and held {KINDS[column.kind]} when the "
+            f"column {column.name!r} holds {KINDS[values.kind]}{values.example(first_row)}, and held {KINDS[column.kind]} when the "
             "model was fitted"
         )
     if column.fill is None:
-        remedy = "remove such rows, or fit the model with --missing impute"
-        _check_no_missing(values, column.name, remedy, first_row)
-    if column.kind == "category":
-        text = np.array(
-            [column.fill if entry is None else entry for entry in _text(values).to_pylist()],
-            dtype=object,
-        )
-        known = np.isin(text.astype(str), np.array(column.levels, dtype=str))
-        if not known.all():
-            row = int(np.flatnonzero(~known)[0])
-            raise TableError(
-                f"column {column.name!r} has {text[row]!r} in row {first_row + row + 1}, a level that was not there when the "
-                "model was fitted; remove such rows, or fit again"
-            )
-        return np.stack([text == level for level in column.levels], axis=1).astype(np.float64)
-    numbers = _floats(values)
-    if column.fill is not None:
-        numbers = np.where(np.isnan(numbers), float(column.fill), numbers)
-    _check_finite(numbers, column.name, first_row)
-    return numbers[:, None]
+        remedy = "remove such rows, or fit the model with missing='model'"
+        check_no_missing(values, column.name, remedy, first_row)
+    if values.kind == "date":
+        numbers = column.dates.to_numbers(values.data)
+    elif values.kind == "number":
+        numbers = np.asarray(values.data)
+    else:
+        numbers = np.full(len(missing), np.nan)
+    check_finite(numbers, column.name, first_row)
+    filled = numbers if column.fill is None else np.where(missing, float(column.fill), numbers)
+    if column.indicator:
+        return np.column_stack([filled, missing])
+    return filled[:, None]
 
 
-def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return values.cast(pa.string())
+def values_as_numbers(values: Values) -> Values | None:
+    """Return the values of a category whose levels are all numbers as numbers, else None."""
+    try:
+        numbers = np.array([*map(float, values.levels), np.nan])
+    except ValueError:
+        return None
+    return Values.of_numbers(numbers[values.data])
 
 
-def _floats(values: pa.ChunkedArray) -> Array:
-    """Return numbers, NaN where they are missing; of dates, days since 1970."""
-    kind = values.type
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        # Floats cannot hold nanoseconds, nor integers beyond 2**53.
-        steps = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64(), safe=False)
-        return steps.to_numpy().astype(np.float64) / MICROSECONDS_PER_DAY
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    return values.cast(pa.float64(), safe=False).to_numpy().astype(np.float64)
-
-
-def _is_missing(values: pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(), dtype=bool)
-
-
-def _check_no_missing(values: pa.ChunkedArray, name: str, remedy: str, first_row: int = 0) -> None:
-    missing = np.flatnonzero(_is_missing(values))
+def check_no_missing(values: Values, name: str, remedy: str, first_row: int) -> None:
+    """Refuse missing values."""
+    missing: NDArray[Any] = np.flatnonzero(values.missing)
     if missing.size:
         others = missing.size - 1
         more = f", and in {others} other row{'s' * (others > 1)}" if others else ""
-        row = first_row + missing[0] + 1
-        raise TableError(f"column {name!r} has no value in row {row}{more}; {remedy}")
+        raise TableError(
+            f"column {name!r} has no value in row {first_row + missing[0]}{more}; {remedy}"
+        )
 
 
-def _check_finite(numbers: Array, name: str, first_row: int) -> None:
-    """Check for infinite and huge values here, as the estimator would count rows from 0."""
-    bad = np.flatnonzero(~(np.abs(numbers) < LARGEST))
+def check_finite(numbers: Array, name: str, first_row: int) -> None:
+    """Refuse infinite and huge values; NaN is a missing value."""
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(np.abs(numbers) >= LARGEST)
     if not bad.size:
         return
-    value, row = numbers[bad[0]], first_row + bad[0] + 1
+    value, row = numbers[bad[0]], first_row + bad[0]
     remedy = "remove such rows" if np.isinf(value) else "rescale it, or remove such rows"
     raise TableError(f"column {name!r} has {value:g} in row {row}; {remedy}")
-
-
-def _example(values: pa.ChunkedArray, first_row: int = 0) -> str:
-    """Quote a value of the column, preferably one that is not a number."""
-    missing = _is_missing(values)
-    present = [(row, str(v)) for row, v in enumerate(values.to_pylist()) if not missing[row]]
-    if not present:
-        return ""
-    row, value = next(((row, text) for row, text in present if not _is_number(text)), present[0])
-    return f" ({value!r} in row {first_row + row + 1})"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

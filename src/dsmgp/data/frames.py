@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from dsmgp._util.arrays import Array
+import numpy as np
 
-__all__ = ["OUTPUTS", "column_names", "framed", "kind_of"]
+from dsmgp._util.arrays import Array, Index
+
+__all__ = ["OUTPUTS", "column_names", "framed", "kind_of", "taken"]
 
 #: What :meth:`DSMGPRegressor.set_output` takes: arrays, the kind of the input, or always one kind.
 OUTPUTS = ("default", "input", "pandas", "polars")
@@ -31,6 +33,22 @@ def column_names(y: Any) -> list[str] | None:
     if hasattr(y, "columns"):
         return [str(name) for name in y.columns]
     return [str(y.name)] if y.name not in (None, "") else None
+
+
+def taken(X: Any, rows: Index) -> Any:
+    """Return some rows of a frame or an array-like.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> taken([[1.0], [2.0], [3.0]], np.array([0, 2]))
+    array([[1.],
+           [3.]])
+    """
+    kind = kind_of(X)
+    if kind == "pandas":
+        return X.iloc[rows]
+    return X[rows] if kind == "polars" else np.asarray(X)[rows]
 
 
 def framed(values: Array, kind: str, X: Any, names: Sequence[str]) -> Any:

@@ -6,83 +6,175 @@ arrays and frames at ``fit``, ``partial_fit`` and ``predict``, and shapes predic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
 
-from dsmgp._util.arrays import Array
-from dsmgp._util.dates import Dates, encode_dates, encode_training_dates
-from dsmgp._util.validation import check_new_rows, check_training_rows
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.dates import Dates
+from dsmgp._util.validation import (
+    check_container,
+    check_finite,
+    check_numeric,
+    check_spread,
+    check_target_shape,
+    is_whole_number,
+)
+from dsmgp._util.warnings import warn_user
+from dsmgp.data.column_learning import ColumnRules, EncodedTable, learn_columns, with_fill
+from dsmgp.data.encoding import (
+    as_in_training,
+    encode_inputs,
+    missing_counts,
+    table_remarks,
+    unknown_levels,
+    values_as_numbers,
+)
 from dsmgp.data.frames import column_names, framed, kind_of
-from dsmgp.data.schema import Column, ColumnSchema, input_names, output_names
+from dsmgp.data.remarks import training_remarks
+from dsmgp.data.rows import Rows
+from dsmgp.data.schema import ColumnSchema, input_names, output_names
+from dsmgp.data.values import Values, column_values, frame_values
 
-__all__ = ["InputSchema"]
+__all__ = ["InputSchema", "TableRows", "target_numbers"]
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """Training rows as numbers.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n, n_inputs)
+    Y : ndarray of shape (n, n_outputs)
+    rows : ndarray of int, or None
+        The rows of the table that are left, where some were left out.
+    n_given : int
+        Number of rows of the table.
+    """
+
+    X: Array
+    Y: Array
+    rows: Index | None
+    n_given: int
 
 
 @dataclass(frozen=True, eq=False)
 class InputSchema:
-    """Names, dates and shape of the training data.
+    """Columns and shape of the training data.
 
     Attributes
     ----------
-    n_features, n_outputs : int
+    columns : ColumnSchema
+        How the columns of a table become inputs.
     feature_names : tuple of str, or None
-        None if X was an array.
+        Names of the columns of X; None if it was an array.
     target_names : tuple of str, or None
         None if y was an array.
+    n_outputs : int
     single_output : bool
         Whether y had one dimension; predictions then have shape (n,) instead of (n, n_outputs).
-    dates : dict of int to Dates
-        The inputs that were given as dates.
-    table : ColumnSchema or None
-        How the columns of the training file became inputs; None if X was an array or a frame.
     remarks : tuple of str
-        Remarks of the conversion of a file: columns that were dropped or encoded, values that were filled in.
+        What was left out of the training table, how columns were encoded, what was filled in.
+    n_array_columns : int, or None
+        Number of columns of X where it was an array, of which some may have been left out; None if all became inputs.
     """
 
-    n_features: int
-    n_outputs: int = 1
+    columns: ColumnSchema
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
+    n_outputs: int = 1
     single_output: bool = True
-    dates: dict[int, Dates] = field(default_factory=dict)
-    table: ColumnSchema | None = None
     remarks: tuple[str, ...] = ()
+    n_array_columns: int | None = None
 
     @classmethod
-    def learn(cls, X: ArrayLike, y: ArrayLike) -> tuple[InputSchema, Array, Array]:
+    def learn(
+        cls,
+        X: ArrayLike,
+        y: ArrayLike,
+        missing: str = "model",
+        categorical_features: Any = "from_dtype",
+    ) -> tuple[InputSchema, TableRows]:
         """Learn the schema of training data.
+
+        Parameters
+        ----------
+        X : array-like or frame
+        y : array-like, series or frame
+        missing : {"model", "drop", "error"}
+        categorical_features : as in :class:`~dsmgp.DSMGPRegressor`
 
         Returns
         -------
         schema : InputSchema
-        X : ndarray of shape (n, n_features)
-        Y : ndarray of shape (n, n_outputs)
+        rows : TableRows
         """
         target_names = column_names(y)
-        X, dates = encode_training_dates(X)
+        Y, single = target_numbers(y)
+        targets = output_names(target_names, Y.shape[1], single)
         validated = _Validated()
-        X, y = check_training_rows(validated, X, y)
-        Y = y.reshape(len(y), -1)
-        names = getattr(validated, "feature_names_in_", None)
+        table, names = _read(validated, X, reset=True)
+        _check_lengths(table, Y)
+        if isinstance(table, np.ndarray):
+            _check_not_infinite(table, names)
+        is_plain = isinstance(table, np.ndarray) and np.isfinite(table).all()
+        if is_plain and np.isfinite(Y).all() and not _has_entries(categorical_features):
+            numbers = ColumnSchema.of_numbers(input_names(names, table.shape[1]), targets)
+            if missing == "model":
+                numbers = _with_medians(numbers, table)
+            remarks = training_remarks(_as_columns(table, names), Y, targets, _leave_out)
+            encoded = EncodedTable(numbers, table, Y, None, tuple(remarks))
+        else:
+            columns = _as_columns(table, names)
+            rules = ColumnRules(
+                "auto",
+                missing,
+                _categorical(categorical_features, list(columns)),
+                first_row=0,
+                leave_out=_leave_out,
+            )
+            encoded = learn_columns(columns, Y, targets, rules)
+        if len(encoded.X) < 2:
+            raise ValueError(f"found {len(encoded.X)} sample(s), and a minimum of 2 is required")
+        check_finite(encoded.X, "X", encoded.schema.input_names)
+        check_spread(encoded.Y)
         schema = cls(
-            n_features=X.shape[1],
-            n_outputs=Y.shape[1],
-            feature_names=None if names is None else tuple(names),
-            target_names=None if target_names is None else tuple(target_names),
-            single_output=y.ndim == 1,
-            dates=dates,
+            encoded.schema,
+            None if names is None else tuple(names),
+            None if target_names is None else tuple(target_names),
+            Y.shape[1],
+            single,
+            encoded.remarks,
+            validated.n_features_in_ if names is None else None,
         )
-        return schema, X, Y
+        return schema, TableRows(encoded.X, encoded.Y, encoded.rows, len(Y))
+
+    @property
+    def n_features(self) -> int:
+        """Number of inputs of the model, which may be more than the columns of X."""
+        return len(self.input_names)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of X."""
+        return len(self.column_names)
+
+    @cached_property
+    def column_names(self) -> list[str]:
+        """Names of the columns of X; x0, x1, ... if it was an array."""
+        return input_names(self.feature_names, self.n_array_columns or len(self.columns.columns))
 
     @cached_property
     def input_names(self) -> list[str]:
-        """Names of the inputs; x0, x1, ... if they have none."""
-        return input_names(self.feature_names, self.n_features)
+        """Names of the inputs; x0, x1, ... if X was an array."""
+        return self.columns.input_names
 
     @cached_property
     def output_names(self) -> list[str]:
@@ -91,35 +183,66 @@ class InputSchema:
 
     @property
     def displayed_dates(self) -> dict[int, Dates]:
-        """Inputs whose numbers stand for dates, in X itself or in the file that it was read from."""
-        return self.dates or ({} if self.table is None else self.table.date_inputs)
+        """Inputs whose numbers stand for dates."""
+        return self.columns.date_inputs
 
-    @property
-    def columns(self) -> ColumnSchema:
-        """How the columns of a file become inputs; by their names if the model was fitted to an array or a frame."""
-        if self.table is not None:
-            return self.table
-        columns = (
-            Column(name, "date" if number in self.dates else "number")
-            for number, name in enumerate(self.input_names)
-        )
-        return ColumnSchema(tuple(columns), tuple(self.output_names))
+    @cached_property
+    def groups(self) -> list[tuple[str, Index]]:
+        """The name of each column of the table, and the numbers of its inputs."""
+        return self.columns.groups
+
+    def to_rows(self, X: ArrayLike) -> Rows:
+        """Check test inputs and convert them to rows of the model."""
+        table, _ = _read(self._validated, X, reset=False)
+        return self._encoded(table)
+
+    def _encoded(self, table: Any) -> Rows:
+        """Convert an array or columns to rows of the model, and warn of what is not known."""
+        if isinstance(table, np.ndarray) and self._is_plain:
+            _check_not_infinite(table, self.feature_names)
+            if not np.isnan(table).any():
+                return Rows(table)
+        columns = self._table_columns(table)
+        rows = encode_inputs(self.columns, columns, first_row=0)
+        if rows.unknown:
+            remarks = unknown_levels(self.columns, columns)
+            for remark in (*remarks, *self._unexpected_missing(columns)):
+                warn_user(remark, topic=remark.split(":")[0])
+        return rows
+
+    def remarks_on(self, X: ArrayLike) -> list[str]:
+        """Describe missing values and new levels of a table to predict from, for the user."""
+        table, _ = _read(self._validated, X, reset=False)
+        return table_remarks(self.columns, self._table_columns(table))
 
     def to_numbers(self, X: ArrayLike) -> Array:
-        """Check test inputs and convert them to an array of shape (n, n_features)."""
-        X = encode_dates(X, self.dates, self.feature_names)
-        return check_new_rows(self._validated, X)
+        """Return the inputs of rows, (n, n_features), with a typical value where one is not known."""
+        return self.to_rows(X).X
 
-    def training_rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-        """Check further training data; return arrays of shapes (n, n_features) and (n, n_outputs)."""
-        X = encode_dates(X, self.dates, self.feature_names)
-        X, y = check_training_rows(self._validated, X, y, reset=False)
-        Y = y.reshape(len(y), -1)
+    def training_rows(self, X: ArrayLike, y: ArrayLike, missing: str = "model") -> TableRows:
+        """Check further training data; rows without a target are left out, and with ``missing="drop"`` those with missing values."""
+        Y, _ = target_numbers(y)
+        table, _ = _read(self._validated, X, reset=False)
+        _check_lengths(table, Y)
         if Y.shape[1] != self.n_outputs:
             raise ValueError(
                 f"expected y with {self.n_outputs} outputs, as in fit, got {Y.shape[1]}"
             )
-        return X, Y
+        kept = ~np.isnan(Y).any(axis=1)
+        if missing == "drop":
+            gaps = [values.missing for values in self._table_columns(table).values()]
+            kept &= ~np.any(gaps, axis=0)
+        if kept.all():
+            return TableRows(self._encoded(table).X, Y, None, len(Y))
+        rows, n = np.flatnonzero(kept), int((~kept).sum())
+        warn_user(
+            f"{n} row{'s' * (n > 1)} without a target or with missing values left out",
+            topic="rows left out",
+        )
+        if not rows.size:
+            raise ValueError("no row is left to learn from")
+        left = table[rows] if isinstance(table, np.ndarray) else [v.taken(rows) for v in table]
+        return TableRows(self._encoded(left).X, Y[rows], rows, len(Y))
 
     def shaped(self, values: Array) -> Array:
         """Drop the last axis, that of the outputs, if y had one dimension."""
@@ -139,9 +262,28 @@ class InputSchema:
         return shaped if kind == "default" else framed(shaped, kind, X, self.output_names)
 
     @cached_property
+    def _is_plain(self) -> bool:
+        """Whether inputs are the columns themselves, all of them."""
+        kept = self.columns.columns
+        are_numbers = all(column.kind == "number" and not column.indicator for column in kept)
+        return are_numbers and len(kept) == self.n_columns
+
+    def _table_columns(self, table: Any) -> dict[str, Values]:
+        """Return the columns of X that became inputs."""
+        columns = _as_columns(table, self.feature_names)
+        used = {column.name: columns[column.name] for column in self.columns.columns}
+        return as_in_training(self.columns.columns, used)
+
+    def _unexpected_missing(self, columns: dict[str, Values]) -> list[str]:
+        """Describe missing values of columns that had none in training."""
+        counts = missing_counts(self.columns, columns)
+        expected = {c.name for c in self.columns.columns if c.had_missing or None in c.levels}
+        return self.columns.missing_remarks({k: n for k, n in counts.items() if k not in expected})
+
+    @cached_property
     def _validated(self) -> _Validated:
         validated = _Validated()
-        validated.n_features_in_ = self.n_features
+        validated.n_features_in_ = self.n_columns
         if self.feature_names is not None:
             validated.feature_names_in_ = np.array(self.feature_names, dtype=object)
         return validated
@@ -156,3 +298,137 @@ class _Validated(BaseEstimator):  # type: ignore[misc]
 
 # The name in scikit-learn's messages.
 _Validated.__name__ = "DSMGPRegressor"
+
+
+def _leave_out(name: str) -> str:
+    return f"drop the column {name!r} of X"
+
+
+def target_numbers(y: Any) -> tuple[Array, bool]:
+    """Return the outputs (n, n_outputs), NaN where one is missing, and whether y has one dimension."""
+    if y is None:
+        raise ValueError("this estimator requires y to be passed, but the target y is None")
+    check_container(y, "y")
+    if kind_of(y) == "default":
+        check_numeric(y, "y")
+        given = np.asarray(y)
+        if given.dtype.kind == "c":
+            raise ValueError("Complex data not supported: y holds complex numbers")
+        numbers = given.astype(np.float64)
+    else:
+        is_frame = hasattr(y, "columns")
+        columns = frame_values(y, "y") if is_frame else {"y": column_values(y, "y")}
+        for name, values in columns.items():
+            if values.kind != "number":
+                label = f"column {name!r} of y" if is_frame else "y"
+                what = "text" if values.kind == "category" else "dates"
+                raise ValueError(f"{label} holds {what}{values.example()}; expected numbers")
+        numbers = np.column_stack([values.data for values in columns.values()])
+        numbers = numbers if is_frame else numbers[:, 0]
+    check_target_shape(numbers)
+    check_finite(np.where(np.isnan(numbers), 0.0, numbers), "y")
+    single = numbers.ndim == 1
+    return np.ascontiguousarray(numbers[:, None] if single else numbers), single
+
+
+def _read(validated: _Validated, X: Any, reset: bool) -> tuple[Any, list[str] | None]:
+    """Check names and number of the columns of X; return an array where all of it is numbers, else the columns, and the names."""
+    check_container(X, "X")
+    if kind_of(X) != "default" and hasattr(X, "columns"):
+        columns = frame_values(X)
+        validate_data(validated, X, reset=reset, skip_check_array=True)
+        names = getattr(validated, "feature_names_in_", None)
+        if not columns or not len(X):
+            raise ValueError(f"found array with {len(X)} sample(s) and {len(columns)} feature(s)")
+        listed = None if names is None else list(names)
+        if all(values.kind == "number" for values in columns.values()):
+            return np.column_stack([values.data for values in columns.values()]), listed
+        return list(columns.values()), listed
+    array = np.asarray(X) if not _is_ragged(X) else X
+    if getattr(array, "dtype", np.dtype(float)).kind in "OUSMm" and np.ndim(array) == 2:
+        validate_data(validated, array, reset=reset, skip_check_array=True)
+        if not array.size:
+            raise ValueError(f"found array with {len(array)} sample(s)")
+        values = [column_values(column, f"column {k} of X") for k, column in enumerate(array.T)]
+        # Texts that are all numbers count as numbers, as in scikit-learn.
+        values = [v if v.kind != "category" else values_as_numbers(v) or v for v in values]
+        if all(each.kind == "number" for each in values):
+            return np.column_stack([each.data for each in values]), None
+        return values, None
+    checked = validate_data(
+        validated,
+        X,
+        reset=reset,
+        dtype=np.float64,
+        order="C",
+        accept_sparse=False,
+        ensure_all_finite=False,
+        ensure_min_samples=2 if reset else 1,
+    )
+    return checked, None
+
+
+def _is_ragged(X: Any) -> bool:
+    """Whether NumPy cannot make an array of lists."""
+    if not isinstance(X, (list, tuple)):
+        return not hasattr(X, "dtype")
+    try:
+        np.asarray(X)
+    except ValueError:
+        return True
+    return False
+
+
+def _as_columns(table: Any, names: Sequence[str] | None) -> dict[str, Values]:
+    """Return the columns of an array, or of a list of values, by name."""
+    values = [Values.of_numbers(c) for c in table.T] if isinstance(table, np.ndarray) else table
+    return dict(zip(input_names(names, len(values)), values, strict=True))
+
+
+def _check_not_infinite(table: Array, names: Sequence[str] | None) -> None:
+    missing = np.isnan(table)
+    check_finite(np.where(missing, 0.0, table) if missing.any() else table, "X", names)
+
+
+def _check_lengths(table: Any, Y: Array) -> None:
+    n_rows = len(table) if isinstance(table, np.ndarray) else len(table[0])
+    if len(Y) != n_rows:
+        raise ValueError(
+            f"expected as many values of y as rows of X, got {len(Y)} and {n_rows}: inconsistent numbers of samples"
+        )
+
+
+def _with_medians(schema: ColumnSchema, X: Array) -> ColumnSchema:
+    """Return the schema of numbers that may be missing in later tables, where medians take their place."""
+    pairs = zip(schema.columns, X.T, strict=True)
+    return replace(schema, columns=tuple(with_fill(column, x) for column, x in pairs))
+
+
+def _has_entries(categorical_features: Any) -> bool:
+    return categorical_features is not None and not isinstance(categorical_features, str)
+
+
+def _categorical(categorical_features: Any, names: Sequence[str]) -> set[str]:
+    """Return the names of the columns that are declared as categories: by a mask, numbers or names."""
+    if isinstance(categorical_features, str) and categorical_features == "from_dtype":
+        return set()
+    if categorical_features is None:
+        return set()
+    given = np.atleast_1d(np.asarray(categorical_features, dtype=object)).tolist()
+    if given and all(isinstance(each, (bool, np.bool_)) for each in given):
+        if len(given) != len(names):
+            raise ValueError(
+                f"expected categorical_features with an entry for each of the {len(names)} columns of X, got {len(given)}"
+            )
+        return {name for name, wanted in zip(names, given, strict=True) if wanted}
+    chosen = set()
+    for each in given:
+        if is_whole_number(each) and 0 <= each < len(names):
+            chosen.add(names[each])
+        elif isinstance(each, str) and each in names:
+            chosen.add(each)
+        else:
+            raise ValueError(
+                f"expected categorical_features to be 'from_dtype', None, or names or numbers of columns of X, got {each!r}"
+            )
+    return chosen

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
-from dsmgp._util.dates import days_since_origins
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.parquet import Batch, ParquetSink, RowStream
+from dsmgp.data.parquet import Batch, RowStream
+from dsmgp.data.parquet_sink import ParquetSink
+from dsmgp.data.rows import Rows
+from dsmgp.data.unknown_inputs import mixture_at, moments_at
 from dsmgp.progress import tick
 
 __all__ = ["check_kept_columns", "predict_files", "prediction_columns"]
@@ -44,7 +46,7 @@ def check_kept_columns(
 
 def prediction_columns(
     model: Any,
-    rows: Array,
+    rows: Rows,
     targets: Sequence[str],
     intervals: Sequence[float] = (),
     quantiles: Sequence[float] = (),
@@ -55,7 +57,7 @@ def prediction_columns(
     Parameters
     ----------
     model : FittedModel
-    rows : ndarray of shape (n, n_features)
+    rows : Rows
     targets : sequence of str
         Names of the outputs.
     intervals, quantiles : sequence of float
@@ -65,9 +67,9 @@ def prediction_columns(
     """
     intervals, quantiles = list(dict.fromkeys(intervals)), list(dict.fromkeys(quantiles))
     if not intervals and not quantiles:
-        tables = list(model.moments(rows, include_noise))
+        tables = list(moments_at(model, rows, include_noise))
     else:
-        distribution = model.mixture(rows, include_noise, squeeze=False)
+        distribution = mixture_at(model, rows, include_noise, squeeze=False)
         tails = [0.5 * (1.0 - level) for level in intervals]
         levels = [end for tail in tails for end in (tail, 1.0 - tail)] + quantiles
         tables = [distribution.mean, distribution.std, *_quantiles(distribution, levels)]
@@ -95,7 +97,7 @@ def predict_files(
     -------
     n_rows : int
     remarks : list of str
-        Missing values that were filled in.
+        On missing values and new levels.
     """
     for level in [*intervals, *quantiles]:
         if not 0 < level < 1:
@@ -109,29 +111,28 @@ def predict_files(
     stream = RowStream(data, columns, with_targets=False)
     n_rows = 0
     with ParquetSink(out) as sink:
-        for X, tables in _joined(stream.batches(keep)):
-            X = days_since_origins(X, schema.dates)
+        for rows, tables in _joined(stream.batches(keep)):
             predictions = prediction_columns(
-                model, X, columns.targets, intervals, quantiles, include_noise
+                model, rows, columns.targets, intervals, quantiles, include_noise
             )
             sink.add(tables, keep, predictions)
-            n_rows += len(X)
+            n_rows += len(rows)
             tick(n_rows / stream.n_rows)
-    return n_rows, stream.imputation_remarks
+    return n_rows, stream.remarks
 
 
-def _joined(batches: Iterator[Batch]) -> Iterator[tuple[Array, list[Any]]]:
-    """Join batches until there are enough rows; yield their inputs and tables."""
-    X: list[Array] = []
+def _joined(batches: Iterator[Batch]) -> Iterator[tuple[Rows, list[Any]]]:
+    """Join batches until there are enough rows; yield their rows and tables."""
+    parts: list[Rows] = []
     tables: list[Any] = []
     for batch in batches:
-        X.append(batch.X)
+        parts.append(batch.rows)
         tables.append(batch.table)
-        if sum(map(len, X)) >= PREDICTED_ROWS:
-            yield np.concatenate(X), tables
-            X, tables = [], []
-    if X:
-        yield np.concatenate(X), tables
+        if sum(map(len, parts)) >= PREDICTED_ROWS:
+            yield Rows.joined(parts), tables
+            parts, tables = [], []
+    if parts:
+        yield Rows.joined(parts), tables
 
 
 def _quantiles(distribution: Any, levels: Sequence[float]) -> list[Array]:

@@ -1,26 +1,30 @@
-"""Tables in files and on standard input: CSV, TSV, Parquet, Feather and Arrow. Needs ``dsmgp[cli]``."""
+"""Tables in files and on standard input: CSV, TSV, JSON, Parquet, Feather and Arrow. Needs ``dsmgp[cli]``."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv, feather, parquet
 
 from dsmgp._util.atomic_write import atomic_write
+from dsmgp.data.table_error import TableError
+from dsmgp.data.text_files import UsedColumns, parse_csv, parse_json, to_utf8
+from dsmgp.data.text_values import TextFormat
 
 __all__ = [
     "TableError",
-    "check_columns",
+    "TextFormat",
     "check_target",
     "is_dataset",
     "read_table",
+    "reading_remarks",
     "write_table",
 ]
 
@@ -29,6 +33,9 @@ EXTENSIONS = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".tab": "tsv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
     ".parquet": "parquet",
     ".pq": "parquet",
     ".feather": "feather",
@@ -41,18 +48,25 @@ MAGIC_BYTES = {
     b"ARROW1": "an Arrow file; let its name end in .arrow",
     b"PK\x03\x04": "a spreadsheet or an archive; save the table as CSV first",
     b"\xd0\xcf\x11\xe0": "a spreadsheet; save the table as CSV first",
+    b"<html": "a web page; download the table itself",
+    b"<!": "a web page; download the table itself",
+    b"<?xml": "an XML file; save the table as CSV first",
     b"\x1f\x8b": "compressed; let its name end in .gz, or unpack it first",
 }
 #: Formats without types.
-TEXT_FORMATS = ("csv", "tsv")
-DECIMAL_COMMA = r"^[-+]?[0-9][0-9.]*(,[0-9]+)?$"
+TEXT_FORMATS = ("csv", "tsv", "json")
+# Key of the metadata of a table.
+REMARKS = b"dsmgp.remarks"
+#: How a text file is written if the user does not say it.
+DETECTED = TextFormat()
 
 
-class TableError(ValueError):
-    """A table cannot be read or used; the message says what to do."""
-
-
-def read_table(source: str | Path, text: Collection[str] = ()) -> pa.Table:
+def read_table(
+    source: str | Path,
+    text: Collection[str] = (),
+    used: UsedColumns | None = None,
+    form: TextFormat = DETECTED,
+) -> pa.Table:
     """Read a table from a file, or from standard input if the name is ``-``; its format is by extension, or else by content.
 
     Parameters
@@ -60,6 +74,21 @@ def read_table(source: str | Path, text: Collection[str] = ()) -> pa.Table:
     source : path
     text : collection of str
         Columns that are text, in formats without types: there 01 is not the number 1.
+    used : callable, optional
+        Given the names of all columns, returns those that are used. The texts of others stay as they are, and no problem of theirs is
+        an error. All columns if left out.
+    form : TextFormat
+        How a text file is written, where it alone does not say it.
+
+    Returns
+    -------
+    pyarrow.Table
+        Texts are read as numbers, dates and missing values where a whole column allows it; :func:`reading_remarks` says which.
+
+    Raises
+    ------
+    TableError
+        With a line for each problem of the table.
 
     Examples
     --------
@@ -75,7 +104,7 @@ def read_table(source: str | Path, text: Collection[str] = ()) -> pa.Table:
             raise TableError(f"{name} is empty")
         file_format = _format_of(Path(name)) or _detect_format(content)
         if file_format in TEXT_FORMATS:
-            table = _parse_text(content, file_format, text, name)
+            table = _parse_text(content, file_format, name, text, used, form)
         else:
             table = READERS[file_format](content)
     except FileNotFoundError:
@@ -98,14 +127,6 @@ def is_dataset(source: str | Path) -> bool:
     """Return whether a source is a folder or a glob of files."""
     path = Path(source)
     return path.is_dir() or (not path.exists() and any(sign in str(source) for sign in "*?["))
-
-
-def check_columns(present: Sequence[str], names: Sequence[str], where: str = "the table") -> None:
-    """Raise an error if a name is not among the columns that are present."""
-    for name in names:
-        if name not in present:
-            listed = ", ".join(map(repr, present[:12])) + (", ..." if len(present) > 12 else "")
-            raise TableError(f"there is no column {name!r}; {where} has {listed}")
 
 
 def write_table(table: pa.Table, target: str | Path) -> None:
@@ -161,6 +182,8 @@ def _detect_format(content: pa.Buffer) -> str:
         return "parquet"
     if start.startswith((b"ARROW1", b"\xff\xff\xff\xff", b"FEA1")):
         return "feather"
+    if re.match(rb"\s*(\{\s*[\"}]|\[\s*\{)", start):
+        return "json"
     line = start.splitlines()[0]
     return "tsv" if line.count(b"\t") > line.count(b",") else "csv"
 
@@ -175,63 +198,36 @@ def _read_feather(content: pa.Buffer) -> pa.Table:
     return feather.read_table(pa.BufferReader(content))
 
 
-def _parse_text(content: pa.Buffer, file_format: str, text: Collection[str], name: str) -> pa.Table:
-    """Parse CSV or TSV, and refuse what the parser would misread."""
+def _parse_text(
+    content: pa.Buffer,
+    file_format: str,
+    name: str,
+    text: Collection[str],
+    used: UsedColumns | None,
+    form: TextFormat,
+) -> pa.Table:
+    """Parse a format without types; the table's metadata says how texts were understood."""
     for first_bytes, remedy in MAGIC_BYTES.items():
         if content[: len(first_bytes)].to_pybytes() == first_bytes:
             raise TableError(f"{name} is {remedy}")
-    separator = "\t" if file_format == "tsv" else _separator(content)
-    try:
-        table = csv.read_csv(
-            pa.BufferReader(content),
-            parse_options=csv.ParseOptions(delimiter=separator),
-            convert_options=csv.ConvertOptions(
-                strings_can_be_null=True, column_types={column: pa.string() for column in text}
-            ),
-        )
-        kinds = dict(zip(table.column_names, table.schema.types, strict=True))
-    except (pa.ArrowException, UnicodeDecodeError):
-        _check_encoding(content, name)
-        raise
-    if pa.binary() in kinds.values():
-        _check_encoding(content, name)
-    if separator == ";":
-        for column, kind in kinds.items():
-            if pa.types.is_string(kind) and column not in text:
-                _check_decimal_points(table[column], column, name)
-    return table
+    content = to_utf8(content, name, form.encoding)
+    if file_format == "json":
+        table, remarks = parse_json(content, name, text, used, form)
+    else:
+        separator = "\t" if file_format == "tsv" else None
+        table, remarks = parse_csv(content, name, separator, text, used, form)
+    return table.replace_schema_metadata({REMARKS: json.dumps(remarks)})
 
 
-def _separator(content: pa.Buffer) -> str:
-    """Return the separator of the first line: a comma, or a semicolon or tab if it has no comma."""
-    line = content[:65536].to_pybytes().split(b"\n")[0]
-    line = re.sub(rb'"[^"]*"', b"", line)
-    other = max((b";", b"\t"), key=line.count)
-    return other.decode() if other in line and b"," not in line else ","
+def reading_remarks(table: pa.Table) -> list[str]:
+    """Return how the texts of a table that :func:`read_table` has read were understood, for the user."""
+    return json.loads((table.schema.metadata or {}).get(REMARKS, b"[]"))
 
 
-def _check_encoding(content: pa.Buffer, name: str) -> None:
-    """Raise an error that names the line if a text is not in UTF-8."""
-    text = content.to_pybytes()
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        line = text.count(b"\n", 0, error.start) + 1
-        raise TableError(
-            f"{name} is not written in UTF-8 (line {line}); save it as UTF-8 first"
-        ) from None
-
-
-def _check_decimal_points(values: pa.ChunkedArray, column: str, name: str) -> None:
-    """Raise an error if a column of text consists of numbers with decimal commas."""
-    present = values.drop_null()
-    commas = pc.match_substring(present, ",")
-    if pc.any(commas).as_py() and pc.all(pc.match_substring_regex(present, DECIMAL_COMMA)).as_py():
-        example = present.filter(commas)[0].as_py()
-        raise TableError(
-            f"column {column!r} of {name} has numbers with commas ({example!r}); write them with "
-            "points"
-        )
+def _write_json(table: pa.Table, file: BinaryIO) -> None:
+    """Write an object for each row, in a line of its own."""
+    for row in table.to_pylist():
+        file.write(json.dumps(row, default=str).encode() + b"\n")
 
 
 def _write_text(table: pa.Table, file: BinaryIO, delimiter: str) -> None:
@@ -250,4 +246,5 @@ WRITERS: dict[str, Callable[[pa.Table, BinaryIO], None]] = {
     "feather": feather.write_feather,
     "csv": partial(_write_text, delimiter=","),
     "tsv": partial(_write_text, delimiter="\t"),
+    "json": _write_json,
 }

@@ -53,6 +53,7 @@ class Executor(Protocol):
         labels: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
+        row_weights: Array | None = None,
     ) -> LeafGPs:
         """Set up the GPs of leaves.
 
@@ -74,6 +75,8 @@ class Executor(Protocol):
             Where to compute, as :meth:`leaf_device` returned it: "cpu", or a GPU by torch's name for it.
         dtype : {"float64", "float32"}
             Precision of the computations.
+        row_weights : ndarray of shape (n_rows,), optional
+            Weights of the rows: one of weight w counts as w copies of itself.
         """
 
 
@@ -107,6 +110,7 @@ class LocalExecutor:
         labels: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
+        row_weights: Array | None = None,
     ) -> LeafGPs:
         return InMemoryLeafGPs(
             leaves,
@@ -118,6 +122,7 @@ class LocalExecutor:
             labels=labels,
             device=device,
             dtype=dtype,
+            row_weights=row_weights,
         )
 
 

@@ -96,6 +96,7 @@ class _RowsInObjectStore:
     Y: Any
     known_noise: Any
     labels: Any
+    row_weights: Any
 
     def __call__(self) -> ShardData:
         ray = import_ray()
@@ -116,6 +117,7 @@ class _RowsInObjectStore:
             np.arange(len(ids))
             if labels is None
             else np.unique(labels, return_inverse=True)[1].reshape(-1),
+            rows(self.row_weights),
         )
 
 

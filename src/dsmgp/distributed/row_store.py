@@ -110,7 +110,7 @@ class RowStore:
             )
             for shard, part in enumerate(parts)
         ]
-        none = np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)), None, None
+        none = (np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)), None, None, None)
         return ShardedLeafGPs(
             pool, plans, parts, kernels, self.n_rows, memory, none, store=self, units=units
         )

@@ -41,6 +41,7 @@ class ShardData:
         For each leaf, the positions of its rows in the arrays here.
     labels : ndarray of shape (n_rows,)
         Equal for duplicate inputs.
+    row_weights : ndarray of shape (n_rows,), optional
     """
 
     ids: Index
@@ -49,6 +50,7 @@ class ShardData:
     known_noise: Array | None
     leaf_rows: Ragged
     labels: Index
+    row_weights: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Shard:
             numbers=plan.numbers,
             device=plan.device,
             dtype=plan.dtype,
+            row_weights=data.row_weights,
         )
         #: By key: the leaves may be conditioned with several sets of kernel parameters.
         self.posteriors: dict[int, InMemoryLeafPosterior] = {}

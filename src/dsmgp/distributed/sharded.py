@@ -56,7 +56,7 @@ class ShardedLeafGPs:
     n_rows : int
     memory : float
         Bytes that matrices may take while leaves are computed.
-    tables : tuple of X, Y and known noise
+    tables : RowTables
         All rows, or tables without rows where these are on disk.
     leaf_rows : Ragged, optional
         Row numbers of each leaf; None where rows are on disk.
@@ -85,7 +85,7 @@ class ShardedLeafGPs:
             n_rows,
             memory,
         )
-        self.X, self.Y, self.known_noise, self.labels = tables
+        self.X, self.Y, self.known_noise, self.labels, self.row_weights = tables
         self._leaf_rows, self.store, self.units = leaf_rows, store, units
         self.device, self.dtype = pool.device, plans[0].dtype
         self.threads = Threads()  # of this process, which may have no GPU where its workers do
@@ -105,6 +105,7 @@ class ShardedLeafGPs:
         known_noise: Array | None = None,
         labels: Index | None = None,
         dtype: str = "float64",
+        row_weights: Array | None = None,
     ) -> ShardedLeafGPs:
         """Send rows of this process, which stay here too, to the workers.
 
@@ -113,7 +114,7 @@ class ShardedLeafGPs:
         """
         leaf_rows, by_leaf = rows_of_leaves(leaves), kernels_of_leaves(kernels, len(leaves))
         parts = balanced(leaf_rows.sizes, pool.n_shards)
-        tables = (X, Y, known_noise, labels)
+        tables = (X, Y, known_noise, labels, row_weights)
         loads = pool.send_rows(parts, leaf_rows, tables)
         shard_memory = pool.memory_of_shard(memory)
         plans = [
@@ -128,7 +129,7 @@ class ShardedLeafGPs:
         plans = [
             replace(plan, kernels=kernels_of_part(plan.numbers, by_leaf)) for plan in self._plans
         ]
-        tables = self.X, self.Y, self.known_noise, self.labels
+        tables = self.X, self.Y, self.known_noise, self.labels, self.row_weights
         return ShardedLeafGPs(
             self.pool, plans, self.parts, by_leaf, self.n_rows, self.memory, tables,
             self._leaf_rows, self.store, self.units,
@@ -142,10 +143,11 @@ class ShardedLeafGPs:
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         known_noise: Array | None = None,
         labels: Index | None = None,
+        row_weights: Array | None = None,
     ) -> ShardedLeafGPs:
         pool: Any = self.pool
         return ShardedLeafGPs.send(
-            leaves, X, Y, kernels, pool, self.memory, known_noise, labels, self.dtype
+            leaves, X, Y, kernels, pool, self.memory, known_noise, labels, self.dtype, row_weights
         )
 
     def to_memory(self) -> InMemoryLeafGPs:
@@ -159,6 +161,7 @@ class ShardedLeafGPs:
             known_noise=self.known_noise,
             labels=self.labels,
             dtype=self.dtype,
+            row_weights=self.row_weights,
         )
 
     @property
@@ -207,9 +210,15 @@ class ShardedLeafGPs:
     def squares(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._call_and_gather("squares", kernel_parameters)
 
+    @property
+    def n_observations(self) -> float:
+        if self.row_weights is None:
+            return int(self.leaf_sizes.sum())
+        return float(self.row_weights[self.leaf_rows.flat].sum())
+
     def mean_squares(self, kernel_parameters: Sequence[Array]) -> Array:
         squares = self.squares(kernel_parameters).sum(axis=0)
-        return np.asarray(squares / max(int(self.leaf_sizes.sum()), 1))
+        return np.asarray(squares / (self.n_observations or 1))
 
     def log_evidence_and_gradient(
         self,

@@ -19,8 +19,8 @@ __all__ = ["LoadRows", "LocalWorkers", "RemoteWorkerPool", "RowTables", "WorkerP
 
 #: Returns the rows of a shard, as often as it is called.
 LoadRows = Callable[[], ShardData]
-#: X, Y, known noise variances, and labels that are equal for duplicate inputs.
-RowTables = tuple[Array, Array, Array | None, Index | None]
+#: X, Y, known noise variances, labels that are equal for duplicate inputs, and weights.
+RowTables = tuple[Array, Array, Array | None, Index | None, Array | None]
 
 
 class WorkerPool(Protocol):

@@ -56,6 +56,8 @@ class LeafGPs(Protocol):
         Noise variances known row by row, in addition to the noise that is learned.
     labels : ndarray of shape (n_rows,), or None
         Equal for rows with equal inputs, which are computed as one.
+    row_weights : ndarray of shape (n_rows,), or None
+        Weights of the rows: one of weight w counts as w copies of itself.
     kernels : list of list of LeafKernel
         Kernel of each output and leaf.
     memory : float
@@ -74,6 +76,7 @@ class LeafGPs(Protocol):
     Y: Array
     known_noise: Array | None
     labels: Index | None
+    row_weights: Array | None
     kernels: list[list[LeafKernel]]
     memory: float
     threads: Threads
@@ -90,6 +93,10 @@ class LeafGPs(Protocol):
     @property
     def leaf_rows(self) -> Ragged:
         """Row numbers of each leaf."""
+
+    @property
+    def n_observations(self) -> float:
+        """Number of rows of all leaves, or the sum of their weights."""
 
     @property
     def has_large(self) -> bool:
@@ -164,6 +171,7 @@ class LeafGPs(Protocol):
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         known_noise: Array | None = None,
         labels: Index | None = None,
+        row_weights: Array | None = None,
     ) -> LeafGPs:
         """Return the GPs of other leaves and rows, computed in the same place."""
 

@@ -66,6 +66,8 @@ class InMemoryLeafGPs:
         "cpu", or a GPU by torch's name for it.
     dtype : {"float64", "float32"}
         Precision of the computations.
+    row_weights : ndarray of shape (n_rows,), optional
+        Weights of the rows: one of weight w counts as w copies of itself.
     """
 
     store = None  # rows are in memory
@@ -84,14 +86,16 @@ class InMemoryLeafGPs:
         numbers: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
+        row_weights: Array | None = None,
     ) -> None:
         self.memory, self._numbers = memory, numbers
         self.device, self.dtype = device, dtype
         self.X, self.Y, self.known_noise, self.labels = X, Y, known_noise, labels
+        self.row_weights = row_weights
         self.kernels = kernels_of_leaves(kernels, len(leaves))
         self.leaf_rows = rows_of_leaves(leaves)
         #: Distinct inputs of each leaf.
-        self.points = LeafPoints.of(self.leaf_rows, labels)
+        self.points = LeafPoints.of(self.leaf_rows, labels, row_weights)
         self.n_leaves, self.n_outputs = len(self.leaf_rows), len(self.kernels)
         self.has_large = has_large_leaf(device, self.points.first)
         self.threads = threads or Threads(device)
@@ -108,6 +112,7 @@ class InMemoryLeafGPs:
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         known_noise: Array | None = None,
         labels: Index | None = None,
+        row_weights: Array | None = None,
     ) -> InMemoryLeafGPs:
         return InMemoryLeafGPs(
             leaves,
@@ -119,6 +124,7 @@ class InMemoryLeafGPs:
             labels=labels,
             device=self.device,
             dtype=self.dtype,
+            row_weights=row_weights,
         )
 
     def with_kernels(self, kernels: Sequence[LeafKernel | Sequence[LeafKernel]]) -> InMemoryLeafGPs:
@@ -136,6 +142,7 @@ class InMemoryLeafGPs:
                 numbers=self._numbers,
                 device=self.device,
                 dtype=self.dtype,
+                row_weights=self.row_weights,
             )
         other = copy.copy(self)
         other.kernels, other.backend = by_leaf, self.backend.with_kernels(by_leaf)
@@ -211,9 +218,13 @@ class InMemoryLeafGPs:
     def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._by_output(kernel_parameters, lambda *of: self.backend.log_evidence(*of))
 
+    @property
+    def n_observations(self) -> float:
+        return self.points.n_observations
+
     def mean_squares(self, kernel_parameters: Sequence[Array]) -> Array:
         squares = self.squares(kernel_parameters).sum(axis=0)
-        return np.asarray(squares / max(len(self.leaf_rows.flat), 1))
+        return np.asarray(squares / (self.n_observations or 1))
 
     def squares(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._by_output(kernel_parameters, lambda *of: self.backend.squares(*of))

@@ -30,11 +30,12 @@ __all__ = [
 ]
 
 # The tables of Pairs.values: LOO mean and variance; the same without the row's duplicates, and the log density of all of
-# these together; their part of the leaf's sum of squares and count; observation and known noise variance of the row.
+# these together; their part of the leaf's sum of squares and count; observation and known noise variance of the row, and its
+# weight, if rows have weights.
 (
     MEAN, VARIANCE, GROUPED_MEAN, GROUPED_VARIANCE, GROUPED_LOG_DENSITY, SQUARES, COUNT, OBSERVED,
-    KNOWN,
-) = range(9)  # fmt: skip
+    KNOWN, WEIGHT,
+) = range(10)  # fmt: skip
 # Rows of pseudo-data at scale one: the scale of a leaf with few rows stays near one.
 PRIOR_ROWS = 1.0
 
@@ -169,8 +170,8 @@ class Pairs:
     leaf : ndarray of shape (n_pairs,)
     place : ndarray of shape (n_pairs,)
         Position of the row among those requested.
-    values : ndarray of shape (9, n_pairs, n_outputs)
-        The tables :data:`MEAN` to :data:`KNOWN`.
+    values : ndarray of shape (9 or 10, n_pairs, n_outputs)
+        The tables :data:`MEAN` to :data:`KNOWN`, and :data:`WEIGHT` if rows have weights.
     """
 
     leaf: Index
@@ -206,11 +207,12 @@ class LeafLOO:
     known_noise : ndarray of shape (n_rows, n_outputs), optional
     labels : ndarray of shape (n_rows,), optional
         From :func:`equal_rows`, if there are duplicates.
+    row_weights : ndarray of shape (n_rows,), optional
 
     Attributes
     ----------
     squares, counts : ndarray of shape (n_leaves, n_outputs)
-        Sum of squared standardised residuals, and the number of rows it counts for.
+        Sum of squared standardised residuals, and the number of rows it counts for; both are weighted.
     """
 
     def __init__(
@@ -220,7 +222,9 @@ class LeafLOO:
         Y: Array,
         known_noise: Array | None,
         labels: Index | None,
+        row_weights: Array | None = None,
     ) -> None:
+        self.row_weights = row_weights
         self.moments, self.leaf_rows, self.Y, self.known_noise = moments, leaf_rows, Y, known_noise
         self.leaf, rows = leaf_rows.owner, leaf_rows.flat
         square, count = standardised(
@@ -228,6 +232,8 @@ class LeafLOO:
             moments.variance,
             None if known_noise is None else known_noise[rows],
         )
+        if row_weights is not None:
+            square, count = (row_weights[rows, None] * a for a in (square, count))
         self.squares, self.counts = (_sums(a, self.leaf, len(leaf_rows)) for a in (square, count))
         # Contribution of each row and its duplicates to these.
         self._contributions = square, count
@@ -251,6 +257,8 @@ class LeafLOO:
             log_density = m.grouped_log_density[chosen]
         contributions = (table[chosen] for table in self._contributions)
         values = [mean, variance, *grouped, log_density, *contributions, observed, known_noise]
+        if self.row_weights is not None:
+            values.append(np.broadcast_to(self.row_weights[row, None], observed.shape))
         return Pairs(self.leaf[chosen], place[chosen], np.stack(values))
 
 
@@ -287,6 +295,11 @@ class LeaveOneOut:
         """Return the known noise variances of rows, in addition to the noise that was learned, (n, n_outputs)."""
         return self._of_rows(rows, KNOWN) if self._has_known_noise else None
 
+    def weights(self, rows: Index) -> Array | None:
+        """Return the weights of rows, (n,), if they have any."""
+        has_weights = len(self._pairs(rows).values) > WEIGHT
+        return self._of_rows(rows, WEIGHT)[:, 0] if has_weights else None
+
     def components(self, rows: Index, grouped: bool = False) -> Components:
         """Return LOO predictions of y at ``rows``, without known noise.
 
@@ -309,6 +322,8 @@ class LeaveOneOut:
         density = values[GROUPED_LOG_DENSITY]
         if not grouped:
             density = normal_log_density(values[OBSERVED] - values[MEAN], values[VARIANCE])
+            if len(values) > WEIGHT:  # there may be less than one copy to leave out
+                density = density * np.minimum(values[WEIGHT], 1.0)
         return np.asarray(self._stack(rows, density, density).mean.sum(-1))
 
     def scales_without(self, rows: Index) -> Array:

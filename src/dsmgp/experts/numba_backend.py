@@ -76,6 +76,8 @@ class NumbaBackend:
             else np.require(known_noise[:, output], np.float64, ["C", "W"])
             for output in range(Y.shape[1])
         ]
+        weights = np.empty(0) if points.row_weights is None else points.row_weights
+        self._row_weights = np.require(weights, np.float64, ["C", "W"])
 
     @staticmethod
     def supports(kernels: Sequence[Sequence[LeafKernel]]) -> bool:
@@ -194,6 +196,7 @@ class NumbaBackend:
             kernel.kind,
             kernel.mean_kind,
             self._known_noise[output],
+            self._row_weights,
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -20,6 +20,8 @@ written into memory that is passed in; of a leaf's matrix only the lower triangl
     Length scales, or the entries of A row by row; output scale, parameters of the mean, noise variance.
 ``known_noise``
     Noise variances of all rows in addition to the leaf's own, or empty.
+``row_weights``
+    Weights of all rows, or empty where all are one.
 ``nugget``
     Noise variance of the average of the rows at each point.
 ``Z``
@@ -121,18 +123,25 @@ def _noise_of(known_noise, noise, row):
     return noise + known_noise[row] if len(known_noise) else noise
 
 
+@njit(nogil=True, cache=True)
+def _weight_of(row_weights, row):
+    """Weight of a row."""
+    return row_weights[row] if len(row_weights) else 1.0
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
-def _average(y, known_noise, noise, members, starts, averages, nugget):
+def _average(y, known_noise, row_weights, noise, members, starts, averages, nugget):
     """Write the average of the rows at each point, weighted by their precisions, and its variance."""
     for i in range(len(averages)):
         first, last = starts[i], starts[i + 1]
         if last == first + 1:
             averages[i] = y[members[first]]
             nugget[i] = _noise_of(known_noise, noise, members[first])
+            nugget[i] /= _weight_of(row_weights, members[first])
             continue
         total, precision = 0.0, 0.0
         for j in range(first, last):
-            p = 1.0 / _noise_of(known_noise, noise, members[j])
+            p = _weight_of(row_weights, members[j]) / _noise_of(known_noise, noise, members[j])
             total += p * y[members[j]]
             precision += p
         averages[i] = total / precision
@@ -141,8 +150,8 @@ def _average(y, known_noise, noise, members, starts, averages, nugget):
 
 @njit(nogil=True, cache=True)
 def condition_leaf(
-    at, kind, mean_kind, X, y, known_noise, rows, members, starts, at_scale, parameters, Z, K, slopes, averages, nugget,
-    residual, alpha, spare
+    at, kind, mean_kind, X, y, known_noise, row_weights, rows, members, starts, at_scale, parameters, Z, K, slopes, averages,
+    nugget, residual, alpha, spare
 ):  # fmt: skip
     """Factorise the covariance matrix of a leaf with scaled inputs Z in K, and solve for its observations.
 
@@ -151,7 +160,7 @@ def condition_leaf(
     ``K^-1`` times that.
     """
     n, scale, noise = len(rows), parameters[at_scale], parameters[-1]
-    _average(y, known_noise, noise, members, starts, averages, nugget)
+    _average(y, known_noise, row_weights, noise, members, starts, averages, nugget)
     for i in range(n):
         residual[i] = averages[i] - _prior_mean(mean_kind, at_scale, X[rows[i]], parameters)
     copy(residual, alpha)
@@ -181,22 +190,26 @@ def fill_covariance(kind, X, known_noise, rows, columns, rank, parameters, K, fi
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def evidence(
-    L, y, known_noise, noise, members, starts, averages, nugget, residual, alpha, scale_rows
-):
+    L, y, known_noise, row_weights, noise, members, starts, averages, nugget, residual, alpha, scale_rows
+):  # fmt: skip
     """Log evidence (R&W eq. 2.30), the weight of the residuals, and their squares ``(y - mean)' K^-1 (y - mean)``.
 
     With ``scale_rows`` the scale of the leaf is integrated out: see ``Solution.student_evidence`` of the torch backend.
     """
-    n, squares, half_log_det = len(members), 0.0, 0.0
+    n, squares, half_log_det = 0.0, 0.0, 0.0
+    for i in range(len(members)):
+        n += _weight_of(row_weights, members[i])
     for i in range(len(L)):
         squares += residual[i] * alpha[i]
         half_log_det += math.log(L[i, i])
-        if starts[i + 1] > starts[i] + 1:  # the factor of the evidence that does not depend on f
+        # The factor of the evidence that does not depend on f.
+        if starts[i + 1] > starts[i] + 1 or len(row_weights):
             half_log_det -= 0.5 * math.log(nugget[i])
             for j in range(starts[i], starts[i + 1]):
                 v = _noise_of(known_noise, noise, members[j])
-                squares += (y[members[j]] - averages[i]) ** 2 / v
-                half_log_det += 0.5 * math.log(v)
+                w = _weight_of(row_weights, members[j])
+                squares += w * ((y[members[j]] - averages[i]) ** 2 / v)
+                half_log_det += w * (0.5 * math.log(v))
     if scale_rows == 0.0:
         return -0.5 * (squares + n * LOG_2PI) - half_log_det, 1.0, squares
     half = 0.5 * scale_rows
@@ -209,8 +222,8 @@ def evidence(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def gradient(
-    at, mean_kind, X, y, known_noise, rows, members, starts, at_scale, parameters, K, averages, nugget, residual, alpha,
-    jitter, weight, out
+    at, mean_kind, X, y, known_noise, row_weights, rows, members, starts, at_scale, parameters, K, averages, nugget, residual,
+    alpha, jitter, weight, out
 ):  # fmt: skip
     """Write the gradient of the log evidence by the parameters from the output scale on.
 
@@ -225,11 +238,11 @@ def gradient(
         w = weight * alpha[i] * alpha[i] - K[i, i]
         squares += residual[i] * alpha[i]
         tr_W_noise += w * (nugget[i] + jitter)
-        if starts[i + 1] == starts[i] + 1:
+        if starts[i + 1] == starts[i] + 1 and not len(row_weights):
             by_noise += w
         else:
             by_noise += _by_shared_noise(
-                y, known_noise, parameters[-1], members, starts[i], starts[i + 1], averages[i], nugget[i], w,
+                y, known_noise, row_weights, parameters[-1], members, starts[i], starts[i + 1], averages[i], nugget[i], w,
                 weight * alpha[i], weight,
             )  # fmt: skip
     # tr(W (K + noise)) is weight residual' alpha - n, which saves a pass over the matrix.
@@ -246,9 +259,9 @@ def gradient(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _by_shared_noise(
-    y, known_noise, noise, members, first, last, average, nugget, w, weighted_alpha, weight
-):
-    """Twice the derivative of the log evidence by the noise, of a point with several rows; ``w`` is its entry of W.
+    y, known_noise, row_weights, noise, members, first, last, average, nugget, w, weighted_alpha, weight
+):  # fmt: skip
+    """Twice the derivative of the log evidence by the noise, of a point with several observations; ``w`` is its entry of W.
 
     The average, its variance and the factor of the evidence without f depend on the noise: see
     :meth:`dsmgp.experts.points.Observations.noise_gradient`.
@@ -256,10 +269,10 @@ def _by_shared_noise(
     by_variance, by_average, of_rows = 0.0, 0.0, 0.0
     for j in range(first, last):
         p = 1.0 / _noise_of(known_noise, noise, members[j])
-        away = y[members[j]] - average
-        by_variance += p * p
-        by_average -= p * p * away
-        of_rows += weight * (p * away) ** 2 - p
+        away, copies = y[members[j]] - average, _weight_of(row_weights, members[j])
+        by_variance += copies * (p * p)
+        by_average -= copies * (p * p * away)
+        of_rows += copies * (weight * (p * away) ** 2 - p)
     by_variance *= nugget * nugget
     return (w + 1.0 / nugget) * by_variance - 2.0 * weighted_alpha * nugget * by_average + of_rows
 

@@ -56,8 +56,8 @@ MOST_HELD = 2**23
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _evaluate_leaves(
-    at, kind, mean_kind, scale_rows, X, y, known_noise, rows, ends, members, starts, columns, rank, kernel_parameters,
-    memory, log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
+    at, kind, mean_kind, scale_rows, X, y, known_noise, row_weights, rows, ends, members, starts, columns, rank,
+    kernel_parameters, memory, log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
 ):  # fmt: skip
     """Evaluate leaf after leaf.
 
@@ -86,7 +86,7 @@ def _evaluate_leaves(
         leaf_starts = leaf_starts - leaf_starts[0]
         scale_inputs(X, leaf_rows, columns, rank, parameters, Z)
         jitters[leaf] = jitter = condition_leaf(
-            at, kind, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, Z, K,
+            at, kind, mean_kind, X, y, known_noise, row_weights, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, Z, K,
             slopes, averages, nugget, residual, alpha, spare,
         )  # fmt: skip
         if math.isnan(jitter):
@@ -95,7 +95,8 @@ def _evaluate_leaves(
                 assign(gradients[leaf], math.nan)
             continue
         log_evidence[leaf], weight, squares[leaf] = evidence(
-            K, y, known_noise, parameters[-1], leaf_members, leaf_starts, averages, nugget, residual, alpha, scale_rows,
+            K, y, known_noise, row_weights, parameters[-1], leaf_members, leaf_starts, averages, nugget, residual, alpha,
+            scale_rows,
         )  # fmt: skip
         copy(alpha, alphas[first:last])
         if len(factors):
@@ -110,8 +111,8 @@ def _evaluate_leaves(
             by_parameter = gradients[leaf]
             H = memory[c + 6 * n : c + (6 + rank) * n].reshape(rank, n)
             gradient(
-                at, mean_kind, X, y, known_noise, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, K, averages,
-                nugget, residual, alpha, jitter, weight, by_parameter,
+                at, mean_kind, X, y, known_noise, row_weights, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, K,
+                averages, nugget, residual, alpha, jitter, weight, by_parameter,
             )  # fmt: skip
             # Called from here, since numba compiles what a function calls once more with it, at every level of calls.
             pull_back(Z, K, slopes, alpha, weight, spare, H, by_parameter)
@@ -179,6 +180,8 @@ class Leaves:
         Kernel and mean, as in :class:`~dsmgp.gp.leaf_kernels.StationaryKernel`.
     known_noise : ndarray of shape (n_rows,), or empty
         Noise variances known row by row, in addition to the noise that is learned.
+    row_weights : ndarray of shape (n_rows,), or empty
+        Weights of the rows; all are one if it is empty.
     """
 
     X: Array
@@ -192,6 +195,7 @@ class Leaves:
     kind: str
     mean_kind: str
     known_noise: Array
+    row_weights: Array
 
     @property
     def codes(self) -> tuple[int, int]:
@@ -280,8 +284,8 @@ def condition(
     diagonals = np.empty(len(leaves.rows) if leave_out else 0)
     elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
     _evaluate_leaves(
-        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known_noise, leaves.rows,
-        leaves.ends, leaves.members, leaves.starts, leaves.columns, leaves.rank, np.atleast_2d(kernel_parameters),
+        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known_noise, leaves.row_weights,
+        leaves.rows, leaves.ends, leaves.members, leaves.starts, leaves.columns, leaves.rank, np.atleast_2d(kernel_parameters),
         _memory.take(size), log_evidence, squares, jitter, gradients, alphas, diagonals, elements,
     )  # fmt: skip
     return ConditionedLeaves(log_evidence, squares, jitter, alphas, elements, diagonals)

@@ -46,8 +46,9 @@ class _Solution:
     observations: Observations
 
     @property
-    def n_rows(self) -> int:
-        return len(self.observations.y)
+    def n_rows(self) -> float:
+        """Number of rows, or the sum of their weights."""
+        return self.observations.n_observations
 
     @property
     def squares(self) -> float:
@@ -226,7 +227,8 @@ class NumpyBackend:
         kernel, X = bound(output, leaf), self.X[self.points.first[leaf]]
         rows, starts = self.points.of_leaf(leaf)
         noise = self._noise(kernel, output, rows)
-        observations = Observations.of(self.Y[rows, output], noise, starts)
+        weights = self.points.weights(rows)
+        observations = Observations.of(self.Y[rows, output], noise, starts, weights)
         pullback = None
         with _out_of_range():
             if with_gradient:

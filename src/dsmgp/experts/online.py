@@ -115,7 +115,13 @@ class OnlineLeafPosterior:
         return held + 8 * self.leaf_gps.n_outputs * int(np.square(sizes).sum())
 
     def with_rows(
-        self, routes: Routes, ids: Index, X: Array, Y: Array, known_noise: Array | None
+        self,
+        routes: Routes,
+        ids: Index,
+        X: Array,
+        Y: Array,
+        known_noise: Array | None,
+        weights: Array | None = None,
     ) -> OnlineLeafPosterior:
         """Add rows.
 
@@ -128,13 +134,15 @@ class OnlineLeafPosterior:
         X, Y : ndarray of shape (n, n_dims), (n, n_outputs)
             In the units of the leaf GPs.
         known_noise : ndarray of shape (n, n_outputs), optional
+        weights : ndarray of shape (n,), optional
         """
         noise = np.zeros_like(Y) if known_noise is None else known_noise
 
         def update(place: int) -> OnlineLeaf:
             number, rows = int(routes.leaf[place]), routes.rows[place]
             leaf, kernels = self.leaf(number), self._kernels(number)
-            return leaf.with_rows(kernels, ids[rows], X[rows], Y[rows], noise[rows])
+            of_rows = None if weights is None else weights[rows]
+            return leaf.with_rows(kernels, ids[rows], X[rows], Y[rows], noise[rows], of_rows)
 
         return self._updated(routes, update, self.n_rows + len(ids))
 
@@ -166,15 +174,18 @@ class OnlineLeafPosterior:
         X, Y = leaf_gps.X[rows], leaf_gps.Y[rows]
         noise = leaf_gps.known_noise
         known_noise = np.zeros_like(Y) if noise is None else noise[rows]
+        weights = None if leaf_gps.row_weights is None else leaf_gps.row_weights[rows]
         factors = self.base.leaf_factor(number)
         if factors is None:
-            return OnlineLeaf.from_rows(self._kernels(number), self.ids[rows], X, Y, known_noise)
+            return OnlineLeaf.from_rows(
+                self._kernels(number), self.ids[rows], X, Y, known_noise, weights
+            )
         starts = np.arange(len(rows) + 1)
         if len(factors[0].alpha) < len(rows):
             assert leaf_gps.labels is not None
             labels = leaf_gps.labels[rows]  # equal ones are next to each other
             starts = np.append(np.flatnonzero(np.append(True, np.diff(labels) != 0)), len(rows))
-        return OnlineLeaf(self.ids[rows], X, Y, known_noise, starts, factors)
+        return OnlineLeaf(self.ids[rows], X, Y, known_noise, weights, starts, factors)
 
     def scales(self, leaves: Index) -> Array:
         """Return the scales of leaves that have changed, (n, n_outputs)."""

@@ -17,7 +17,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import NOT_FACTORISED
 from dsmgp.experts.loo import standardised
-from dsmgp.experts.points import LeafPoints, Observations, equal_rows
+from dsmgp.experts.points import LeafPoints, Observations, equal_rows, joined_weights
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
 from dsmgp.linalg.cholesky_update import append_rows, remove_rows
@@ -60,6 +60,8 @@ class OnlineLeaf:
         Identifiers of its rows.
     X, y, known_noise : ndarray of shape (n, n_dims), (n, n_outputs), (n, n_outputs)
         In the units of the leaf GPs.
+    weights : ndarray of shape (n,), or None
+        Weights of its rows; None if all are one.
     starts : ndarray of shape (m + 1,)
         Where the rows of each of m points start (:class:`~dsmgp.experts.points.LeafPoints`). A row that is added becomes a point of its own,
         even where another has the same inputs: the results are the same.
@@ -72,26 +74,35 @@ class OnlineLeaf:
     X: Array
     y: Array
     known_noise: Array
+    weights: Array | None
     starts: Index
     outputs: tuple[OutputFactor, ...]
     n_changes: int = 0
 
     @classmethod
     def from_rows(
-        cls, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
+        cls,
+        kernels: Sequence[BoundLeafKernel],
+        ids: Index,
+        X: Array,
+        y: Array,
+        known_noise: Array,
+        weights: Array | None = None,
     ) -> OnlineLeaf:
         """Condition a leaf from scratch."""
         every = Ragged.of([np.arange(len(ids))])
         order, starts = LeafPoints.of(every, equal_rows(X)).of_leaf(0)
         ids, X, y, known_noise = ids[order], X[order], y[order], known_noise[order]
+        weights = None if weights is None else weights[order]
         points, outputs = X[starts[:-1]], []
         for k, kernel in enumerate(kernels):
-            observations = Observations.of(y[:, k], kernel.noise + known_noise[:, k], starts)
+            noise = kernel.noise + known_noise[:, k]
+            observations = Observations.of(y[:, k], noise, starts, weights)
             K = kernel.cross(points, points)
             factor = _cholesky(K + np.diag(observations.variance))
             diagonal = inverse_diagonal(factor)
             outputs.append(_solve_output(kernel, factor, points, observations, diagonal))
-        return cls(ids, X, y, known_noise, starts, tuple(outputs))
+        return cls(ids, X, y, known_noise, weights, starts, tuple(outputs))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -112,19 +123,29 @@ class OnlineLeaf:
         for k, output in enumerate(self.outputs):
             variance = 1.0 / output.diagonal  # R&W eq. 5.12
             known_noise, y = self.known_noise[:, k], self.y[:, k]
-            observations = Observations.of(y, output.noise + known_noise, self.starts)
+            noise = output.noise + known_noise
+            observations = Observations.of(y, noise, self.starts, self.weights)
             mean, variance, *_ = observations.leave_one_out(output.alpha * variance, variance)
             terms = standardised(
                 np.square(y - mean), variance, known_noise if known_noise.any() else None
             )
+            if self.weights is not None:
+                terms = terms[0] * self.weights, terms[1] * self.weights
             square[k], count[k] = (term.sum() for term in terms)
         return square, count
 
     def with_rows(
-        self, kernels: Sequence[BoundLeafKernel], ids: Index, X: Array, y: Array, known_noise: Array
+        self,
+        kernels: Sequence[BoundLeafKernel],
+        ids: Index,
+        X: Array,
+        y: Array,
+        known_noise: Array,
+        weights: Array | None = None,
     ) -> OnlineLeaf:
         """Add rows, which come last, each as a point of its own: the factor is extended by blocks."""
-        return self._with_points(kernels, ids, X, y, known_noise, np.ones(len(ids), np.int64))
+        counts = np.ones(len(ids), np.int64)
+        return self._with_points(kernels, ids, X, y, known_noise, weights, counts)
 
     def _with_points(
         self,
@@ -133,29 +154,32 @@ class OnlineLeaf:
         X: Array,
         y: Array,
         known_noise: Array,
+        weights: Array | None,
         counts: Index,
     ) -> OnlineLeaf:
         """Add rows, of which the first ``counts[0]`` are one point, the next ``counts[1]`` another, and so on."""
         m, n = len(self.starts) - 1, len(self.starts) - 1 + len(counts)
         starts = np.append(self.starts, self.starts[-1] + np.cumsum(counts))
+        weights = joined_weights([(self.weights, len(self)), (weights, len(ids))])
         ids = np.concatenate([self.ids, ids])
         X, y = np.concatenate([self.X, X]), np.concatenate([self.y, y])
         known_noise = np.concatenate([self.known_noise, known_noise])
         if not lapack.available or self.n_changes + n - m > n:
-            return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise)
+            return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise, weights)
         points, outputs = X[starts[:-1]], []
         for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
-            observations = Observations.of(y[:, k], kernel.noise + known_noise[:, k], starts)
+            noise = kernel.noise + known_noise[:, k]
+            observations = Observations.of(y[:, k], noise, starts, weights)
             K = np.zeros((n, n))
             K[:m, :m] = output.factor
             K[m:] = np.tril(kernel.cross(points[m:], points), m)
             K[np.arange(m, n), np.arange(m, n)] += observations.variance[m:]
             if not append_rows(K, m):  # which takes jitter
-                return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise)
+                return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise, weights)
             diagonal = _diagonal_with_rows(output.diagonal, K)
             outputs.append(_solve_output(kernel, K, points, observations, diagonal))
         n_changes = self.n_changes + n - m
-        return OnlineLeaf(ids, X, y, known_noise, starts, tuple(outputs), n_changes)
+        return OnlineLeaf(ids, X, y, known_noise, weights, starts, tuple(outputs), n_changes)
 
     def without_rows(self, kernels: Sequence[BoundLeafKernel], ids: Index) -> OnlineLeaf:
         """Remove rows by identifier: an orthogonal transformation of the rows of the factor that come after them.
@@ -176,8 +200,9 @@ class OnlineLeaf:
             kernels, *self._rows(again), np.unique(point[again], return_counts=True)[1]
         )
 
-    def _rows(self, chosen: NDArray[np.bool_]) -> tuple[Index, Array, Array, Array]:
-        return self.ids[chosen], self.X[chosen], self.y[chosen], self.known_noise[chosen]
+    def _rows(self, chosen: NDArray[np.bool_]) -> tuple[Index, Array, Array, Array, Array | None]:
+        weights = None if self.weights is None else self.weights[chosen]
+        return self.ids[chosen], self.X[chosen], self.y[chosen], self.known_noise[chosen], weights
 
     def _without_points(
         self,
@@ -191,15 +216,14 @@ class OnlineLeaf:
         kept = np.delete(np.arange(len(counts)), gone)
         starts = np.append(0, np.cumsum(counts[kept]))
         rows = self._rows(stays)
+        _, X, y, known_noise, weights = rows
         outputs = []
         for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
-            noise = kernel.noise + rows[3][:, k]
-            observations = Observations.of(rows[2][:, k], noise, starts)
+            noise = kernel.noise + known_noise[:, k]
+            observations = Observations.of(y[:, k], noise, starts, weights)
             diagonal = _diagonal_without_rows(output, gone, kept)
             factor = remove_rows(output.factor, gone)
-            outputs.append(
-                _solve_output(kernel, factor, rows[1][starts[:-1]], observations, diagonal)
-            )
+            outputs.append(_solve_output(kernel, factor, X[starts[:-1]], observations, diagonal))
         return OnlineLeaf(*rows, starts, tuple(outputs), n_changes)
 
     def predict(

@@ -4,11 +4,16 @@ Rows with equal inputs share the value of f. Observations ``y_i`` of it with noi
 average, weighted by ``p_i = 1 / v_i``, with variance ``1 / sum p_i``, and a factor of the evidence that does not depend on f. So the matrices of
 a leaf have one row for each distinct input, however many rows share it, and leaving out one row, or all rows at its input, has a
 closed form.
+
+A row of weight w counts as w copies of itself: its likelihood ``N(y | f, v)`` is raised to the power w, whole or not. So it is
+``p_i = w_i / v_i``, and sums over rows are weighted; leaving a row out leaves out one copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +22,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.ragged import Ragged
 
-__all__ = ["LeafPoints", "Observations", "equal_rows"]
+__all__ = ["LeafPoints", "Observations", "equal_rows", "joined_weights"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +37,19 @@ class LeafPoints:
         Point k has the rows ``rows.flat[starts[k]:starts[k + 1]]``.
     first : Ragged
         For each leaf, the number of the first row at each of its points.
+    row_weights : ndarray of shape (n_rows,), optional
+        Weights of all rows, by number; without them all are one.
     """
 
     rows: Ragged
     starts: Index
     first: Ragged
+    row_weights: Array | None = None
 
     @classmethod
-    def of(cls, leaf_rows: Ragged, labels: Index | None) -> LeafPoints:
+    def of(
+        cls, leaf_rows: Ragged, labels: Index | None, row_weights: Array | None = None
+    ) -> LeafPoints:
         """Find the points of leaves.
 
         Parameters
@@ -48,6 +58,7 @@ class LeafPoints:
             Row numbers of each leaf.
         labels : ndarray of shape (n_rows,), optional
             From :func:`equal_rows`; without them all inputs count as distinct.
+        row_weights : ndarray of shape (n_rows,), optional
 
         Examples
         --------
@@ -66,19 +77,31 @@ class LeafPoints:
                 starts = np.append(np.flatnonzero(is_start), n)
                 rows = Ragged(leaf_rows.flat[order], leaf_rows.ends)
                 sizes = np.bincount(leaf_rows.owner[starts[:-1]], minlength=len(leaf_rows))
-                return cls(rows, starts, Ragged.of_sizes(rows.flat[starts[:-1]], sizes))
-        return cls(leaf_rows, np.arange(n + 1), leaf_rows)
+                first_rows = Ragged.of_sizes(rows.flat[starts[:-1]], sizes)
+                return cls(rows, starts, first_rows, row_weights)
+        return cls(leaf_rows, np.arange(n + 1), leaf_rows, row_weights)
 
     @property
     def any_shared(self) -> bool:
-        """Whether any point has several rows."""
-        return len(self.first.flat) < len(self.rows.flat)
+        """Whether any point may have several observations: several rows, or rows with weights."""
+        return len(self.first.flat) < len(self.rows.flat) or self.row_weights is not None
+
+    @property
+    def n_observations(self) -> float:
+        """Number of rows of all leaves, or the sum of their weights."""
+        weights = self.weights(self.rows.flat)
+        return len(self.rows.flat) if weights is None else float(weights.sum())
+
+    def weights(self, rows: Index) -> Array | None:
+        """Return the weights of some rows."""
+        return None if self.row_weights is None else self.row_weights[rows]
 
     def take(self, leaves: Index) -> LeafPoints:
         """Return the points of some leaves."""
         rows, first = self.rows.take(leaves), self.first.take(leaves)
         counts = np.diff(self.starts)[self.first.positions(leaves)]
-        return LeafPoints(rows, np.concatenate([[0], np.cumsum(counts)]), first)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return LeafPoints(rows, starts, first, self.row_weights)
 
     def of_leaf(self, leaf: int) -> tuple[Index, Index]:
         """Return the rows of a leaf, and where among them each of its points starts, with their number at the end."""
@@ -97,6 +120,8 @@ class Observations:
         The observations and noise variances of the rows, in the order of the points.
     starts : ndarray of shape (n_points + 1,)
         See :class:`LeafPoints`.
+    weights : ndarray of shape (n_rows,), optional
+        Weights of the rows; without them all are one.
     """
 
     mean: Array
@@ -104,34 +129,49 @@ class Observations:
     y: Array
     noise: Array
     starts: Index
+    weights: Array | None = None
 
     @classmethod
-    def of(cls, y: Array, noise: Array, starts: Index) -> Observations:
+    def of(
+        cls, y: Array, noise: Array, starts: Index, weights: Array | None = None
+    ) -> Observations:
         """Average the rows at each point."""
+        of_average = noise if weights is None else noise / weights
         if len(starts) == len(y) + 1:
-            return cls(y, noise, y, noise, starts)
+            return cls(y, of_average, y, noise, starts, weights)
         first, alone = starts[:-1], np.diff(starts) == 1
-        precision = np.add.reduceat(1.0 / noise, first)
-        mean = np.add.reduceat(y / noise, first) / precision
+        precision = np.add.reduceat(1.0 / of_average, first)
+        mean = np.add.reduceat(y / of_average, first) / precision
         # A row alone keeps its last digits.
         mean = np.where(alone, y[first], mean)
-        return cls(mean, np.where(alone, noise[first], 1.0 / precision), y, noise, starts)
+        variance = np.where(alone, of_average[first], 1.0 / precision)
+        return cls(mean, variance, y, noise, starts, weights)
 
     @property
     def shared(self) -> bool:
-        """Whether any point has several rows."""
-        return len(self.mean) < len(self.y)
+        """Whether any point may have several observations: several rows, or rows with weights."""
+        return len(self.mean) < len(self.y) or self.weights is not None
+
+    @property
+    def counts(self) -> NDArray[Any]:
+        """By point, the number of rows, or the sum of their weights."""
+        return np.diff(self.starts) if self.weights is None else self._by_point(self.weights)
+
+    @property
+    def n_observations(self) -> float:
+        """Number of rows, or the sum of their weights."""
+        return len(self.y) if self.weights is None else float(self.weights.sum())
 
     @property
     def squares(self) -> Array:
         """By point, the sum of squared deviations of the rows from their average, divided by the noise variances."""
         away = np.square(self.y - self._by_row(self.mean)) / self.noise
-        return np.add.reduceat(away, self.starts[:-1])
+        return self._by_point(self._weighted(away))
 
     @property
     def half_log_det(self) -> Array:
         """By point, half the log determinant of the rows' noise, minus that of their average."""
-        by_row = np.add.reduceat(np.log(self.noise), self.starts[:-1])
+        by_row = self._by_point(self._weighted(np.log(self.noise)))
         return np.asarray(0.5 * (by_row - np.log(self.variance)))
 
     def log_evidence(self, squares: float, half_log_det: float) -> float:
@@ -145,7 +185,7 @@ class Observations:
         if self.shared:
             squares += float(self.squares.sum())
             half_log_det += float(self.half_log_det.sum())
-        return -0.5 * (squares + len(self.y) * LOG_2PI) - half_log_det
+        return -0.5 * (squares + self.n_observations * LOG_2PI) - half_log_det
 
     def noise_gradient(
         self, mean_gradient: Array, variance_gradient: Array, weight: float
@@ -161,11 +201,11 @@ class Observations:
         """
         if not self.shared:
             return float(variance_gradient.sum())
-        first, precision = self.starts[:-1], 1.0 / self.noise
+        precision = self._weighted(1.0 / self.noise)
         away = self.y - self._by_row(self.mean)
-        squared = np.square(precision)
-        by_variance = np.square(self.variance) * np.add.reduceat(squared, first)
-        by_mean = -self.variance * np.add.reduceat(squared * away, first)
+        squared = self._weighted(np.square(1.0 / self.noise))
+        by_variance = np.square(self.variance) * self._by_point(squared)
+        by_mean = -self.variance * self._by_point(squared * away)
         of_rows = weight * squared * np.square(away) - precision
         total = variance_gradient @ by_variance + mean_gradient @ by_mean
         return float(total + 0.5 * of_rows.sum() + 0.5 * (by_variance / self.variance).sum())
@@ -183,7 +223,7 @@ class Observations:
         Returns
         -------
         mean, variance : ndarray of shape (n_rows,)
-            Of y at each row, given all other rows.
+            Of y at each row, given all other rows; of a row of weight w > 1, given the rest of its copies, too.
         grouped_mean, grouped_variance : ndarray of shape (n_rows,)
             Given all rows at other points.
         grouped_log_density : ndarray of shape (n_rows,)
@@ -192,17 +232,32 @@ class Observations:
         centre = self._by_row(self.mean - residual)
         # Variance of f without the rows at the point; rounding may take it below zero.
         spread = self._by_row(np.maximum(variance - self.variance, 0.0))
-        others = self._by_row(1.0 / self.variance) - 1.0 / self.noise
-        others[self._by_row(np.diff(self.starts)) == 1] = 0.0
-        sum_of_others = self._by_row(self.mean / self.variance) - self.y / self.noise
+        left_out, is_alone = self.noise, self._by_row(np.diff(self.starts)) == 1
+        if self.weights is not None:  # one copy, or all that there is of one
+            left_out = self.noise / np.minimum(self.weights, 1.0)
+            is_alone &= self.weights <= 1.0
+        others = self._by_row(1.0 / self.variance) - 1.0 / left_out
+        others[is_alone] = 0.0
+        sum_of_others = self._by_row(self.mean / self.variance) - self.y / left_out
         known = 1.0 + others * spread
         mean = np.where(others > 0, (centre + spread * sum_of_others) / known, centre)
-        alone = np.where(others > 0, spread / known + self.noise, self._by_row(variance))
+        # The variance of y is that of the average only where this is y itself.
+        differs = others > 0
+        if self.weights is not None:
+            differs |= self.weights < 1.0
+        alone = np.where(differs, spread / known + self.noise, self._by_row(variance))
         density = -0.5 * (np.square(residual) / variance + np.log(variance) + LOG_2PI)
-        n_others = np.diff(self.starts) - 1
-        density -= 0.5 * (self.squares + n_others * LOG_2PI) + self.half_log_det
-        grouped = np.where(others > 0, spread + self.noise, self._by_row(variance))
+        density -= 0.5 * (self.squares + (self.counts - 1) * LOG_2PI) + self.half_log_det
+        grouped = np.where(differs, spread + self.noise, self._by_row(variance))
         return mean, alone, centre, grouped, self._by_row(density)
+
+    def _weighted(self, values: Array) -> Array:
+        """Values of rows times their weights."""
+        return values if self.weights is None else values * self.weights
+
+    def _by_point(self, values: Array) -> Array:
+        """Sums over the rows at each point."""
+        return np.asarray(np.add.reduceat(values, self.starts[:-1]))
 
     def _by_row(self, values: NDArray[np.generic]) -> Array:
         return np.repeat(values, np.diff(self.starts)).astype(np.float64, copy=False)
@@ -220,6 +275,16 @@ def equal_rows(X: Array) -> Index:
         return labels
     # Different rows with the same hash: sort the rows themselves, which takes far longer.
     return np.unique(X, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def joined_weights(parts: Sequence[tuple[Array | None, int]]) -> Array | None:
+    """Return the weights of several sets of rows, each given with their number; those that are not given are one.
+
+    None if none are given.
+    """
+    if all(weights is None for weights, _ in parts):
+        return None
+    return np.concatenate([np.ones(n) if weights is None else weights for weights, n in parts])
 
 
 def _hashes(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -132,6 +132,7 @@ class InMemoryLeafPosterior:
             self.leaf_gps.Y,
             known_noise,
             self.leaf_gps.labels if shared else None,
+            self.points.row_weights,
         )
 
     def _loo_moments(self) -> LOOMoments:
@@ -148,7 +149,7 @@ class InMemoryLeafPosterior:
             noise = self.noise[owner, output]
             if self.leaf_gps.known_noise is not None:
                 noise = noise + self.leaf_gps.known_noise[rows, output]
-            observations = Observations.of(y, noise, points.starts)
+            observations = Observations.of(y, noise, points.starts, points.weights(rows))
             tables.append(observations.leave_one_out(residual, variance))
         stacked = [np.stack(by_output, axis=1) for by_output in zip(*tables, strict=True)]
         if points.any_shared:

@@ -148,7 +148,8 @@ class SharedFactorBackend:
 
 def _can_share(leaf_gps: InMemoryLeafGPs, bound: BoundKernels) -> bool:
     """Whether leaves have the same kernel and hyperparameters, on a CPU, in double precision."""
-    if leaf_gps.points.any_shared and not _have_all_rows(leaf_gps):
+    points = leaf_gps.points
+    if len(points.first.flat) < len(points.rows.flat) and not _have_all_rows(leaf_gps):
         return False
     if not lapack.available or leaf_gps.device != "cpu" or leaf_gps.dtype != "float64":
         return False
@@ -171,7 +172,7 @@ def _have_all_rows(leaf_gps: InMemoryLeafGPs) -> bool:
 def _all_points(leaf_gps: InMemoryLeafGPs) -> LeafPoints:
     """The points of all rows in any leaf, as those of one leaf."""
     rows = np.unique(leaf_gps.leaf_rows.flat)
-    return LeafPoints.of(Ragged.of([rows]), leaf_gps.labels)
+    return LeafPoints.of(Ragged.of([rows]), leaf_gps.labels, leaf_gps.row_weights)
 
 
 def _points_of(first_rows: Sequence[Index], groups: LeafPoints) -> LeafPoints:
@@ -182,7 +183,8 @@ def _points_of(first_rows: Sequence[Index], groups: LeafPoints) -> LeafPoints:
     number = np.empty(groups.first.flat.max() + 1, dtype=np.int64)
     number[groups.first.flat] = np.arange(len(groups.first.flat))
     members = Ragged(groups.rows.flat, groups.starts).take(number[first.flat])
-    return LeafPoints(Ragged(members.flat, members.ends[first.ends]), members.ends, first)
+    rows = Ragged(members.flat, members.ends[first.ends])
+    return LeafPoints(rows, members.ends, first, groups.row_weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,13 +213,13 @@ class _Observed:
         noise = np.full(len(rows), kernel.noise)
         if leaf_gps.known_noise is not None:
             noise = noise + leaf_gps.known_noise[rows, output]
-        observations = Observations.of(leaf_gps.Y[rows, output], noise, groups.starts)
+        weights = groups.weights(rows)
+        observations = Observations.of(leaf_gps.Y[rows, output], noise, groups.starts, weights)
         residual, less_noise, loss = np.zeros((3, len(leaf_gps.Y)))
         residual[first] = observations.mean - kernel.mean(leaf_gps.X[first])
         if observations.shared:
             less_noise[first] = noise[groups.starts[:-1]] - observations.variance
-            others = np.diff(groups.starts) - 1
-            within = 0.5 * (observations.squares + others * LOG_2PI)
+            within = 0.5 * (observations.squares + (observations.counts - 1) * LOG_2PI)
             loss[first] = within + observations.half_log_det
         return cls(residual, less_noise, loss)
 

@@ -89,6 +89,8 @@ class TorchBackend:
         self.X, self.Y = as_tensor(X, where), as_tensor(Y, where)
         self.known_noise = None if known_noise is None else as_tensor(known_noise, where)
         self.points = points
+        weights = points.row_weights
+        self.row_weights = None if weights is None else as_tensor(weights, where)
         most = CACHES * cache_numbers() if self.X.device.type == "cpu" else GPU_ELEMENTS
         #: Largest number of elements of a batch of matrices.
         self.elements_at_once = min(most, memory / (WORKING_ARRAYS * self.X.element_size()))
@@ -254,8 +256,11 @@ class TorchBackend:
             self._padded[group] = self._to_device(arrays), points.any_shared
         (first, mask, rows, leaf, point, sizes), shared = self._padded[group]
         known_noise = None if self.known_noise is None else self.known_noise[rows, output]
-        y, n_rows = self.Y[rows, output], sizes.to(self.Y)
-        return Batch(self.X[first], mask, y, known_noise, leaf, point, n_rows, shared)
+        y, n_rows, weights = self.Y[rows, output], sizes.to(self.Y), None
+        if self.row_weights is not None:
+            weights = self.row_weights[rows]
+            n_rows = torch.zeros_like(n_rows).index_add_(0, leaf, weights)
+        return Batch(self.X[first], mask, y, known_noise, weights, leaf, point, n_rows, shared)
 
     def _solve(
         self, bound: BoundKernels, output: int, group: int

@@ -33,17 +33,21 @@ class Batch:
         Observations of all rows, leaf after leaf, point after point.
     known_noise : Tensor of shape (n_rows,), optional
         Noise variances known row by row, in addition to the leaf's own.
+    weights : Tensor of shape (n_rows,), optional
+        Weights of the rows; without them all are one.
     leaf, point : Tensor of shape (n_rows,)
         The leaf of each row, and its point, counted over the padded batch.
     n_rows : Tensor of shape (leaves,)
+        Number of rows, or the sum of their weights.
     shared : bool
-        Whether any point has several rows.
+        Whether any point may have several observations: several rows, or rows with weights.
     """
 
     X: Tensor
     mask: Tensor
     y: Tensor
     known_noise: Tensor | None
+    weights: Tensor | None
     leaf: Tensor
     point: Tensor
     n_rows: Tensor
@@ -77,13 +81,14 @@ class Observations:
             self.squares = self.half_log_det = torch.zeros_like(noise)
             return
         self._precision = 1.0 / variance
-        precision = self._by_point(self._precision)
+        precision = self._by_point(self._weighted(self._precision))
         self.variance = torch.where(batch.mask, 1.0 / precision, 0.0)
-        self.mean = self._by_point(self._precision * batch.y) * self.variance
+        self.mean = self._by_point(self._weighted(self._precision * batch.y)) * self.variance
         self._away = batch.y - self.mean.reshape(-1)[batch.point]
-        self.squares = self._by_leaf(self._precision * self._away.square())
+        self.squares = self._by_leaf(self._weighted(self._precision * self._away.square()))
         of_points = torch.where(batch.mask, self.variance.log(), 0.0).sum(-1)
-        self.half_log_det = -0.5 * (self._by_leaf(self._precision.log()) + of_points)
+        of_rows = self._by_leaf(self._weighted(self._precision.log()))
+        self.half_log_det = -0.5 * (of_rows + of_points)
 
     def noise_trace(self, alpha: Tensor, diagonal: Tensor, weight: Tensor) -> Tensor:
         """Return twice the derivative of the log evidence by the noise of each leaf, (leaves,).
@@ -96,12 +101,17 @@ class Observations:
         """
         if not self.batch.shared:
             return (diagonal * self.batch.mask).sum(-1)
-        squared = self._precision.square()
+        squared = self._weighted(self._precision.square())
         by_variance = self.variance.square() * self._by_point(squared)
         by_mean = -self.variance * self._by_point(squared * self._away)
         of_points = (diagonal + 1.0 / self.variance) * by_variance - 2.0 * alpha * by_mean
-        of_rows = weight[self.batch.leaf] * squared * self._away.square() - self._precision
+        of_rows = weight[self.batch.leaf] * squared * self._away.square()
+        of_rows = of_rows - self._weighted(self._precision)
         return torch.where(self.batch.mask, of_points, 0.0).sum(-1) + self._by_leaf(of_rows)
+
+    def _weighted(self, values: Tensor) -> Tensor:
+        """Values of rows times their weights."""
+        return values if self.batch.weights is None else values * self.batch.weights
 
     def _at_points(self, values: Tensor) -> Tensor:
         """Values of rows, each alone at its point; zero in padding."""

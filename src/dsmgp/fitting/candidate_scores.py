@@ -29,10 +29,12 @@ class RowScores:
         Negative log densities in the user's units, each row left out alone and with its duplicates.
     error : ndarray of shape (2, n_rows, n_outputs)
         Squared errors of the predictive mean, over the variance of the output.
+    row_weights : ndarray of shape (n_rows,) or None
     """
 
     loss: Array
     error: Array
+    row_weights: Array | None = None
 
     def gain_over(self, other: RowScores) -> tuple[float, float]:
         """Return the mean gain per row over another candidate, and its standard error.
@@ -40,11 +42,15 @@ class RowScores:
         Densities alone would trade a worse mean for sharp peaks, so half the squared error, relative to the other's, counts as well. The
         smaller gain of two: rows left out alone, and with their duplicates.
         """
-        usual = np.maximum(other.error.mean(axis=1, keepdims=True), ROUNDING)
+        weights = self.row_weights
+        usual = np.average(other.error, axis=1, weights=weights, keepdims=True)
+        usual = np.maximum(usual, ROUNDING)
         difference = other.loss - self.loss + 0.5 * ((other.error - self.error) / usual).sum(-1)
-        means = difference.mean(axis=1)
+        means = np.average(difference, axis=1, weights=weights)
         worst = int(np.argmin(means))
-        error = difference[worst].std() / np.sqrt(difference.shape[1])
+        away = np.square(difference[worst] - means[worst])
+        n = difference.shape[1] if weights is None else weights.sum()
+        error = np.sqrt(np.average(away, weights=weights)) / np.sqrt(n)
         return float(means[worst]), float(error)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from dsmgp._util.machine import has_cuda, has_torch, memory, require_torch
 from dsmgp._util.validation import check_choice, check_count
+from dsmgp.data.column_learning import MISSING
 from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.optimize import OPTIMIZERS
@@ -43,7 +44,10 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``."""
+    """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``.
+
+    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`).
+    """
 
     kernel: Any = "auto"
     mean: Any = "zero"
@@ -68,6 +72,7 @@ class FitConfig:
     dtype: str = "float64"
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
+    hypotheses: bool = False
 
     @property
     def device_type(self) -> str:
@@ -108,7 +113,7 @@ def check_parameters(estimator: Any) -> FitConfig:
     local_scale = estimator.local_scale
     return FitConfig(
         kernel=estimator.kernel,
-        mean=estimator.mean,
+        mean="zero" if _is_auto(estimator.mean) else estimator.mean,
         noise_variance=estimator.noise_variance,
         structure=estimator.structure,
         leaf_sizes=_leaf_sizes(estimator),
@@ -132,6 +137,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
+        hypotheses=_hypotheses_are_open(estimator) and isinstance(executor, LocalExecutor),
     )
 
 
@@ -154,13 +160,23 @@ def _check_choices(estimator: Any) -> None:
     _check_coordinates(estimator)
     if estimator.output_warp is not None:
         check_choice("output_warp", estimator.output_warp, ("auto", *NAMED_WARPS), "or None")
+    if estimator.hypotheses is not None:
+        check_choice("hypotheses", estimator.hypotheses, ["auto"], "or None")
+    check_choice("missing", estimator.missing, MISSING)
+    if isinstance(estimator.categorical_features, str):
+        check_choice(
+            "categorical_features",
+            estimator.categorical_features,
+            ["from_dtype"],
+            "or None, or columns of X",
+        )
     check_choice("dtype", estimator.dtype, DTYPES)
     if estimator.dtype == "float32":
         require_torch("dtype='float32'")
     if estimator.optimizer is not None:
         check_choice("optimizer", estimator.optimizer, OPTIMIZERS, "or None")
     if isinstance(estimator.mean, str):
-        check_choice("mean", estimator.mean, MEANS, "or a gpytorch mean")
+        check_choice("mean", estimator.mean, ("auto", *MEANS), "or a gpytorch mean")
     if not isinstance(estimator.kernel, str):
         return  # build_process checks GPyTorch kernels
     if "+" in estimator.kernel:
@@ -190,8 +206,25 @@ def _check_coordinates(estimator: Any) -> None:
         raise ValueError(
             f"metric='full' needs kernel='auto' or one of {', '.join(map(repr, METRIC_KINDS))}, got {kernel!r}"
         )
-    if not (isinstance(mean, str) and mean in ("zero", "constant")):
-        raise ValueError(f"metric='full' needs mean='zero' or 'constant', got {mean!r}")
+    if not (isinstance(mean, str) and mean in ("auto", "zero", "constant")):
+        raise ValueError(f"metric='full' needs mean='auto', 'zero' or 'constant', got {mean!r}")
+
+
+def _hypotheses_are_open(estimator: Any) -> bool:
+    """Whether nothing that the user asked for is what hypotheses differ in, or what they have no part in."""
+    automatic = (estimator.hypotheses, estimator.kernel, estimator.mean, estimator.input_warp)
+    return (
+        all(map(_is_auto, (*automatic, estimator.metric)))
+        and (estimator.output_warp is None or _is_auto(estimator.output_warp))
+        and isinstance(estimator.structure, str)
+        and estimator.structure == "balanced"
+        and estimator.weights == "gated"
+        and estimator.optimizer is not None
+        and estimator.objective == "surrogate"
+        and bool(estimator.standardize)
+        and estimator.effort != "low"
+        and estimator.checkpoint is None
+    )
 
 
 def _leaf_sizes(estimator: Any) -> list[int] | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.weighted import weighted_median
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.candidate_scores import CandidateScores, RowScores
 from dsmgp.fitting.config import FitConfig
@@ -153,7 +154,8 @@ def fixed_coordinates(data: TrainingData, config: FitConfig) -> CoordinateChoice
     kinds = {"rank": ("rank",), "both": ("raw", "rank")}.get(str(config.input_warp))
     coordinates = None
     if kinds is not None:
-        coordinates = Coordinates.of_columns(data.X, [kinds] * data.X.shape[1])
+        columns = [kinds] * data.X.shape[1]
+        coordinates = Coordinates.of_columns(data.X, columns, data.row_weights)
     return CoordinateChoice(coordinates, data.outputs.warps)
 
 
@@ -188,6 +190,7 @@ class _Trial:
         self.kernels: Sequence[Any] = TRIAL_KERNELS if automatic else [config.kernel]
         self.X = data.X  # of all rows, from which warps are made
         self.Y = data.Y
+        self.row_weights = data.row_weights
         sizes = config.leaf_sizes
 
         def grown(size: int, most: int) -> list[Leaf]:
@@ -211,6 +214,7 @@ class _Trial:
             Y=data.Y[used],
             labels=data.labels[used],
             noise=None if data.noise is None else data.noise[used],
+            row_weights=None if data.row_weights is None else data.row_weights[used],
         )
         self.large = [_renumbered(leaf, used) for leaf in large]
         self.leaves = leaves = [_renumbered(leaf, used) for leaf in leaves]
@@ -219,7 +223,8 @@ class _Trial:
         self.folds = [leaves[:half]]
         if 1 < len(leaves) <= FEW_LEAVES:
             self.folds.append(leaves[half:])
-        self.spread = np.diag(OutputScaling.of(data.Y, True).loading)  # one for a constant output
+        scaling = OutputScaling.of(data.Y, True, row_weights=data.row_weights)
+        self.spread = np.diag(scaling.loading)  # one for a constant output
         self.learned_on: Index = np.empty(0, dtype=np.int64)
         self.gains: dict[str, float] = {}
         self.n_evaluations = 0
@@ -240,7 +245,8 @@ class _Trial:
     @property
     def is_exact(self) -> bool:
         """Whether outputs follow from the inputs nearly without error, so that there is nothing to gain."""
-        return bool((np.median(self.scores.small.error[0], axis=0) < EXACT).all())
+        small = self.scores.small
+        return bool((weighted_median(small.error[0], small.row_weights) < EXACT).all())
 
     @property
     def n_features(self) -> int:
@@ -262,11 +268,11 @@ class _Trial:
     def try_input_warps(self) -> None:
         """Try normal scores of all columns, and columns both as they are and warped, the less relevant of the two dropped."""
         n_inputs = self.X.shape[1]
-        rank = Coordinates.of_columns(self.X, [("rank",)] * n_inputs)
+        rank = Coordinates.of_columns(self.X, [("rank",)] * n_inputs, self.row_weights)
         if rank.is_identity:
             return
         ranked = self._learned(self._in(rank))
-        both = Coordinates.of_columns(self.X, [("raw", "rank")] * n_inputs)
+        both = Coordinates.of_columns(self.X, [("raw", "rank")] * n_inputs, self.row_weights)
         side_by_side = self._pruned(self._learned(self._in(both)))
         self._take_best("input warp", [ranked, side_by_side])
 
@@ -274,7 +280,7 @@ class _Trial:
         """Try output warps of several strengths."""
         candidates = []
         for strength in STRENGTHS:
-            warps = tuple(normal_scores(y, strength) for y in self.Y.T)
+            warps = tuple(normal_scores(y, strength, weights=self.row_weights) for y in self.Y.T)
             if all(warp is None for warp in warps):
                 return
             candidates.append(self._learned(replace(self.best, output_warps=warps)))
@@ -341,7 +347,7 @@ class _Trial:
         """Leave out rows, one by one, that nothing was learned on: those of other small leaves, and of large leaves."""
         by_size = []
         for judges in (self.leaves, self.large):
-            losses, errors = [], []
+            losses, errors, weights = [], [], []
             of_folds = zip(candidate.coordinates, candidate.families, self.folds, strict=True)
             for coordinates, family, learned_on in of_folds:
                 seen = _rows(learned_on)
@@ -350,20 +356,26 @@ class _Trial:
                 ] or judges
                 data = self.rows.rescaled(coordinates, candidate.output_warps, self.config)
                 gps = set_up_leaves(judging, family.leaf_kernels, data, self.config)
-                predictions, z, _ = loo_predictions(loo_posterior(gps, family), data.outputs)
+                left_out = loo_predictions(loo_posterior(gps, family), data.outputs)
                 unseen = ~np.isin(np.unique(gps.leaf_rows.flat), seen)
                 unseen |= not unseen.any()  # a single leaf has to do both
-                y = data.outputs.from_experts(z)[unseen]
-                left_out = [each[unseen] for each in predictions]
+                y = data.outputs.from_experts(left_out.observed)[unseen]
+                predictions = [each[unseen] for each in left_out.predictions]
                 losses.append(
                     [
                         -0.5 * (each.joint_logpdf(y) + each.logpdf(y).sum(axis=1))
-                        for each in left_out
+                        for each in predictions
                     ]
                 )
-                errors.append([np.square((each.mean - y) / self.spread) for each in left_out])
+                errors.append([np.square((each.mean - y) / self.spread) for each in predictions])
+                if left_out.row_weights is not None:
+                    weights.append(left_out.row_weights[unseen])
             by_size.append(
-                RowScores(np.concatenate(losses, axis=1), np.concatenate(errors, axis=1))
+                RowScores(
+                    np.concatenate(losses, axis=1),
+                    np.concatenate(errors, axis=1),
+                    np.concatenate(weights) if weights else None,
+                )
             )
         return CandidateScores(*by_size)
 
@@ -402,7 +414,7 @@ class _Trial:
         """Learn a linear map of the features on some leaves, (n_features, n_directions)."""
         data = self.rows.rescaled(coordinates, warps, self.config)
         gps = set_up_leaves(leaves, family.leaf_kernels, data, self.config)
-        n_features, n_rows = len(coordinates.columns), sum(leaf.n_rows for leaf in leaves)
+        n_features, n_rows = len(coordinates.columns), gps.n_observations
         # As many directions as rows can tell: a matrix learned on too few of them does not hold elsewhere.
         rank = int(
             np.clip(n_rows / (ROWS_PER_ENTRY * n_features), 1, min(n_features, MOST_DIRECTIONS))

@@ -91,18 +91,23 @@ def fit_files(
     identity = _identity(stream, n_sample)
     with checkpointed(checkpoint, identity, config, rng, seeded) as recorded:
         sample = stream.sample(n_sample, rng)
-        remarks = (*stream.schema.encoding_remarks(), *stream.imputation_remarks)
+        remarks = (*stream.schema.encoding_remarks(), *stream.remarks)
         for remark in remarks:
             logger.info("%s", remark)
-        rows = ParquetRows(stream, TrainingData.of(*sample, config), config, folder)
+        sampled = TrainingData.of(
+            *sample,
+            config,
+            input_ties=stream.schema.input_ties,
+            indicator_inputs=stream.schema.indicator_inputs,
+        )
+        rows = ParquetRows(stream, sampled, config, folder)
         fitted = fit(rows, FitContext(config, rng, recorded))
     schema = InputSchema(
-        n_features=len(names),
-        n_outputs=len(targets),
-        feature_names=tuple(names),
+        stream.schema,
+        feature_names=tuple(column.name for column in stream.schema.columns),
         target_names=tuple(targets),
+        n_outputs=len(targets),
         single_output=len(targets) == 1,
-        table=stream.schema,
         remarks=remarks,
     )
     return FittedState.from_fit(fitted, TrainingRows.first(*sample), schema, config.local_scale)

@@ -207,7 +207,7 @@ def _tune(
     """
     leaf_gps = model.leaf_posterior.leaf_gps
     # Rows that each objective counts, by their weights; a leaf without any keeps its theta.
-    n_rows = np.asarray(ties @ leaf_gps.leaf_rows.sizes.astype(np.float64))
+    n_rows = np.asarray(ties @ _n_observations(leaf_gps))
     tuned = np.flatnonzero(n_rows > 0)
     if all(thetas.names[k] == "noise" for k in columns):
         noise = NoiseEvidence(leaf_gps, thetas, output, ties, theta)
@@ -230,6 +230,14 @@ def _tune(
         output, len(tuned), ties.nnz, n_iterations,
     )  # fmt: skip
     return table, n_evaluations
+
+
+def _n_observations(leaf_gps: LeafGPs) -> Array:
+    """Number of rows of each leaf, or the sum of their weights."""
+    rows, weights = leaf_gps.leaf_rows, leaf_gps.row_weights
+    if weights is None:
+        return rows.sizes.astype(np.float64)
+    return np.asarray(np.bincount(rows.owner, weights[rows.flat], len(rows)))
 
 
 def _maximise(

@@ -32,6 +32,7 @@ from dsmgp.fitting.training_data import (
 from dsmgp.gp.process import parameters_by_leaf
 from dsmgp.mixture.fitted_model import FittedModel
 from dsmgp.mixture.model import Model
+from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.progress import span
 from dsmgp.tree.changepoint_leaf import ChangePoints
@@ -97,8 +98,11 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
         n_evaluations += sum(each.n_evaluations for each in searches)
     n_gate_rows = EFFORTS[config.effort].n_gate_rows if config.weights == "gated" else 0
     # A sample that stands for more rows has other numbers, and is few of them.
-    learned_on = choice.learned_on if len(rows.data.X) == rows.n_rows else None
-    loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng, learned_on)
+    learned_on, missing = None, None
+    if len(rows.data.X) == rows.n_rows:
+        learned_on = choice.learned_on
+        missing = MissingIndicators.of(rows.data.X, rows.data.indicator_inputs)
+    loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng, learned_on, missing)
     with span(*SHARES["conditioning"], "conditioning leaves"):
         gps = rows.set_up(tree, learned.outputs) if gps is None else gps
         parameters = parameters_by_leaf(tree.families, tree.family)
@@ -114,6 +118,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
             weights=config.weights,
             scales=np.ones((len(tree.family), rows.data.n_outputs)),
             log_jacobian=rows.log_jacobian(learned.outputs),
+            n_observations=rows.data.n_observations,
         )
         model, scores = weigh(ungated, config.local_scale, loo_sample)
     search = SearchRecord(

@@ -160,7 +160,7 @@ def maximise_evidence(
         start = np.concatenate([processes[k].theta for k in outputs])
         best: SearchResult | None = None
         if start.size:
-            n_rows = max(len(gps.leaf_rows.flat), 1)
+            n_rows = max(gps.n_observations, 1)
             starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]
             for number, theta in enumerate(starts):
                 # The optimiser's own matrices are tiny: its threads would only wait for one another.
@@ -186,7 +186,7 @@ def maximise_evidence(
 def maximise(
     objective: Objective,
     start: Vector,
-    n_rows: int,
+    n_rows: float,
     optimizer: str,
     max_iter: int | None,
     tolerance: float,

@@ -118,6 +118,7 @@ class PairEvidence:
             labels=self.leaf_gps.labels,
             device=self.leaf_gps.device,
             dtype=self.leaf_gps.dtype,
+            row_weights=self.leaf_gps.row_weights,
         )
         weights = sparse.csr_matrix(
             (ties.data, np.arange(ties.nnz), ties.indptr), shape=(len(leaf), ties.nnz)
@@ -130,7 +131,8 @@ class NoiseEvidence:
 
     With the covariance of a leaf, known noise included, ``K = Q diag(e) Q'`` and ``u = Q'(y - mean)`` the log evidence at noise s is
     ``-1/2 sum(u^2 / (e + s) + log(e + s)) - n/2 log 2 pi``. Where m rows share their inputs, ``m - 1`` eigenvalues are zero, and the squares of u along
-    these sum to the squares of the rows around their average; the others are those of the averages, scaled by ``sqrt(m)``.
+    these sum to the squares of the rows around their average; the others are those of the averages, scaled by ``sqrt(m)``. Where rows have
+    weights, m is the sum of them, and one eigenvalue counts for all ``m - 1``.
 
     Parameters
     ----------
@@ -163,10 +165,13 @@ class NoiseEvidence:
         parameters = thetas.kernel_parameters(kernel_of, theta[kernel_of])
         families = thetas.family[kernel_of].tolist()
         spectra = self._decompose(list(zip(rows_of.tolist(), families, parameters, strict=True)))
-        sizes = [len(eigenvalues) for eigenvalues, _ in spectra]
+        sizes = [len(eigenvalues) for eigenvalues, *_ in spectra]
         self._spectra = Ragged.of_sizes(np.arange(sum(sizes)), sizes)
-        self._eigenvalues = np.concatenate([np.empty(0), *(values for values, _ in spectra)])
-        self._squares = np.concatenate([np.empty(0), *(squares for _, squares in spectra)])
+        self._eigenvalues, self._squares, counts = (
+            np.concatenate([np.empty(0), *(spectrum[k] for spectrum in spectra)]) for k in range(3)
+        )
+        #: The number of observations that an eigenvalue counts for; None if all count for one.
+        self._counts = None if leaf_gps.row_weights is None else counts
 
     def __call__(self, leaf: Index, theta: Array) -> tuple[Array, Array]:
         """Return values (n,) and gradients by theta (n, n_parameters) of leaves."""
@@ -192,44 +197,57 @@ class NoiseEvidence:
             entries = self._spectra.positions(spectrum[chunk])
             position = np.repeat(np.arange(last - first), sizes[chunk])
             precision = 1.0 / (self._eigenvalues[entries] + noise[chunk][position])
-            square = self._squares[entries] * precision
-            fit = np.bincount(position, square - np.log(precision), last - first)
-            evidence[chunk] = -0.5 * (fit + sizes[chunk] * LOG_2PI)
-            slope[chunk] = 0.5 * np.bincount(position, (square - 1.0) * precision, last - first)
+            square, count, n_rows = self._squares[entries] * precision, np.ones(1), sizes[chunk]
+            if self._counts is not None:
+                count = self._counts[entries]
+                n_rows = np.bincount(position, count, last - first)
+            fit = np.bincount(position, square - count * np.log(precision), last - first)
+            evidence[chunk] = -0.5 * (fit + n_rows * LOG_2PI)
+            slope[chunk] = 0.5 * np.bincount(position, (square - count) * precision, last - first)
             first = last
         return evidence, slope
 
-    def _decompose(self, jobs: Sequence[tuple[int, int, Array]]) -> list[tuple[Array, Array]]:
+    def _decompose(
+        self, jobs: Sequence[tuple[int, int, Array]]
+    ) -> list[tuple[Array, Array, Array]]:
         """Decompose covariances, each of a leaf, under the kernel of a family, at kernel parameters.
 
         Returns
         -------
         list of tuple
-            Eigenvalues, and squares of the observations along the eigenvectors.
+            Eigenvalues, squares of the observations along the eigenvectors, and the number that each counts for.
         """
         X, Y, known_noise = self.leaf_gps.X, self.leaf_gps.Y, self.leaf_gps.known_noise
         # Rows with equal inputs and different known noise have no common eigenvalue.
         labels = self.leaf_gps.labels if known_noise is None else None
-        points = LeafPoints.of(self.leaf_gps.leaf_rows, labels)
+        points = LeafPoints.of(self.leaf_gps.leaf_rows, labels, self.leaf_gps.row_weights)
 
-        def decompose(job: tuple[int, int, Array]) -> tuple[Array, Array]:
+        def decompose(job: tuple[int, int, Array]) -> tuple[Array, Array, Array]:
             leaf, family, parameters = job
             rows, starts = points.of_leaf(leaf)
             if not len(rows):
-                return np.empty(0), np.empty(0)
+                return np.empty(0), np.empty(0), np.empty(0)
             inputs, kernel = X[rows[starts[:-1]]], self.thetas.leaf_kernels[family].at(parameters)
-            counts = np.diff(starts)
-            observed = Observations.of(Y[rows, self.output], np.ones(len(rows)), starts)
+            weights = points.weights(rows)
+            observed = Observations.of(Y[rows, self.output], np.ones(len(rows)), starts, weights)
+            counts = observed.counts
             K = kernel.cross(inputs, inputs) * np.sqrt(np.outer(counts, counts))
+            known = np.zeros(len(inputs))
             if known_noise is not None:
-                K[np.diag_indices_from(K)] += known_noise[rows, self.output]
+                known = known_noise[rows, self.output]
+                K[np.diag_indices_from(K)] += known
             # NumPy's, not SciPy's, which would hold the interpreter lock.
             eigenvalues, vectors = np.linalg.eigh(K)
             along = vectors.T @ (np.sqrt(counts) * (observed.mean - kernel.mean(inputs)))
+            eigenvalues, squares = np.maximum(eigenvalues, 0.0), np.square(along)
             others = counts - 1
-            within = np.repeat(observed.squares / np.maximum(others, 1), others)
-            values = np.append(np.maximum(eigenvalues, 0.0), np.zeros(len(within)))
-            return values, np.append(np.square(along), within)
+            if weights is None:
+                within = np.repeat(observed.squares / np.maximum(others, 1), others)
+                values, n_each = np.zeros(len(within)), np.ones(len(squares) + len(within))
+            else:
+                within, values = observed.squares, known
+                n_each = np.append(np.ones(len(squares)), others)
+            return np.append(eigenvalues, values), np.append(squares, within), n_each
 
         # As in LeafGPs.map: large leaves one by one on all cores, the rest side by side.
         sizes = points.first.sizes

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.weighted import weighted_median
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
 from dsmgp.experts.loo import Components
 from dsmgp.fitting.learning import FitContext, learn_family, loo_posterior
@@ -89,17 +90,18 @@ def choose_outputs(
         Number of evaluations of the evidence.
     """
     Y, standardize, warps = sample.Y, context.config.standardize, sample.outputs.warps
+    weights = sample.row_weights
     # Noise that is known output by output would be correlated in mixed outputs.
     if sample.n_outputs == 1 or sample.noise is not None:
         return sample.outputs, 0
-    if _max_correlation(sample.outputs.to_latent(Y)) <= MIN_CORRELATION:
+    if _max_correlation(sample.outputs.to_latent(Y), weights) <= MIN_CORRELATION:
         return sample.outputs, 0
     order = range(sample.n_outputs)
     candidates = [
         sample.outputs,
-        OutputScaling.rotated(Y, standardize, warps),
-        OutputScaling.chained(Y, standardize, order, warps),
-        OutputScaling.chained(Y, standardize, order[::-1], warps),
+        OutputScaling.rotated(Y, standardize, warps, weights),
+        OutputScaling.chained(Y, standardize, order, warps, weights),
+        OutputScaling.chained(Y, standardize, order[::-1], warps, weights),
     ]
     scores, n_evaluations = [], 0
     for outputs in candidates:
@@ -128,7 +130,7 @@ def rank_kernels(gps: LeafGPs, sample: TrainingData, context: FitContext) -> Ker
         first = _learn_in_turn(gps, sample, context, CANDIDATES)
     with span(0.5, 0.9, "trying kernels"):
         second = _learn_in_turn(gps, sample, context, CANDIDATES[::-1])
-    margin = FAR_BETTER * len(gps.leaf_rows.flat)
+    margin = FAR_BETTER * gps.n_observations
     ranked: list[tuple[float, Family]] = []
     for kernel in CANDIDATES:
         optima = [first[kernel].family]
@@ -184,18 +186,21 @@ def kernel_score(posterior: LeafPosterior) -> float:
     measures, and left out with all its duplicates, which is what new inputs will see. Noise near zero looks fine on duplicates left
     out together and is a disaster on rows seen twice.
     """
+    left_out = loo_predictions(posterior, None)
+    y, known_noise, weights = left_out.observed, left_out.known_noise, left_out.row_weights
+    trust = None if weights is None else np.repeat(weights[:, None], y.shape[1], axis=1)
+    if known_noise is not None:  # errors that are mostly known noise say little about a kernel
+        usual = weighted_median(left_out.predictions[0].var - known_noise, weights)
+        share = usual / (usual + known_noise)
+        trust = share if trust is None else share * trust
 
     def score(predicted: Mixture) -> float:
         error = np.average((y - predicted.component_means[:, 0]) ** 2, axis=0, weights=trust)
         error = np.maximum(error, np.finfo(np.float64).tiny)  # a constant output has no error
-        return float(-predicted.joint_logpdf(y).mean() + 0.5 * np.log(error).sum())
+        density = np.average(predicted.joint_logpdf(y), weights=weights)
+        return float(-density + 0.5 * np.log(error).sum())
 
-    predictions, y, known_noise = loo_predictions(posterior, None)
-    trust = None
-    if known_noise is not None:  # errors that are mostly known noise say little about a kernel
-        usual = np.median(predictions[0].var - known_noise, axis=0)
-        trust = usual / (usual + known_noise)
-    return max(score(predicted) for predicted in predictions)
+    return max(score(predicted) for predicted in left_out.predictions)
 
 
 def outputs_score(posterior: LeafPosterior, outputs: OutputScaling) -> float:
@@ -204,32 +209,45 @@ def outputs_score(posterior: LeafPosterior, outputs: OutputScaling) -> float:
     The sum of the joint negative log density and those of the marginals. The joint one alone rewards whatever makes correlated
     outputs independent, however much worse each of them is then predicted.
     """
-    (predicted, _), z, _ = loo_predictions(posterior, outputs)
-    y = outputs.from_experts(z)
-    return float(-predicted.joint_logpdf(y).mean() - predicted.logpdf(y).sum(axis=1).mean())
+    left_out = loo_predictions(posterior, outputs)
+    y, predicted = outputs.from_experts(left_out.observed), left_out.predictions[0]
+    densities = predicted.joint_logpdf(y), predicted.logpdf(y).sum(axis=1)
+    joint, marginal = (np.average(each, weights=left_out.row_weights) for each in densities)
+    return float(-joint - marginal)
 
 
-def loo_predictions(
-    posterior: LeafPosterior, outputs: OutputScaling | None
-) -> tuple[tuple[Mixture, Mixture], Array, Array | None]:
-    """Predict every row of disjoint leaves from the leaf's other rows.
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Rows of disjoint leaves, each predicted from the leaf's other rows.
 
-    Each row is in one leaf, so there is nothing to weight: a prediction is the leaf's, spread over the shapes of a gate.
-
-    Returns
-    -------
-    tuple of Mixture
-        Each row left out alone, and left out with its duplicates; in the units of ``outputs``.
-    ndarray of shape (n_rows, n_outputs)
+    Attributes
+    ----------
+    predictions : tuple of Mixture
+        Each row left out alone, and left out with its duplicates.
+    observed : ndarray of shape (n_rows, n_outputs)
         Observations in the units of the leaf GPs.
-    ndarray of shape (n_rows, n_outputs) or None
+    known_noise : ndarray of shape (n_rows, n_outputs) or None
         Their known noise variances.
+    row_weights : ndarray of shape (n_rows,) or None
+        Their weights.
+    """
+
+    predictions: tuple[Mixture, Mixture]
+    observed: Array
+    known_noise: Array | None
+    row_weights: Array | None
+
+
+def loo_predictions(posterior: LeafPosterior, outputs: OutputScaling | None) -> LeftOut:
+    """Predict every row of disjoint leaves from the leaf's other rows, in the units of ``outputs``.
+
+    Each row is in one leaf, so there is no mixture of leaves: a prediction is the leaf's, spread over the shapes of a gate.
     """
     loo = posterior.leave_one_out()
     rows = np.unique(posterior.leaf_rows.flat)
     scales = loo.scales_without(rows)
     alone, grouped = (loo.components(rows, with_duplicates) for with_duplicates in (False, True))
-    known_noise = loo.known_noise(rows)
+    known_noise, row_weights = loo.known_noise(rows), loo.weights(rows)
     gate = fit_gate(
         alone,
         scales,
@@ -237,6 +255,7 @@ def loo_predictions(
         loo.observed(rows),
         local_scale=True,
         known_noise=known_noise,
+        row_weights=row_weights,
     )
     weights = np.tile(gate.shape_weights, (len(rows), 1))
 
@@ -247,12 +266,15 @@ def loo_predictions(
         means = np.repeat(components.mean, len(gate.shape_weights), axis=1)
         return Mixture(weights, means, variance, outputs, squeeze=False)
 
-    return (mixture(alone), mixture(grouped)), loo.observed(rows), known_noise
+    predictions = mixture(alone), mixture(grouped)
+    return LeftOut(predictions, loo.observed(rows), known_noise, row_weights)
 
 
-def _max_correlation(Y: Array) -> float:
+def _max_correlation(Y: Array, weights: Array | None) -> float:
     """Return the largest absolute correlation between two outputs."""
-    centred = Y - Y.mean(axis=0)
+    centred = Y - np.average(Y, axis=0, weights=weights)
+    if weights is not None:
+        centred = centred * np.sqrt(weights)[:, None]
     scale = np.sqrt(np.square(centred).sum(axis=0))
     varying = centred[:, scale > 0] / scale[scale > 0]
     if varying.shape[1] < 2:

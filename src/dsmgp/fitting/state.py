@@ -6,17 +6,25 @@ return another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.remarks import evaluation_remarks, prediction_remarks, spread_rows
+from dsmgp.experts.points import joined_weights
+from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.fit import FitResult
 from dsmgp.fitting.optimize import SearchRecord
-from dsmgp.mixture.fitted_model import FittedModel
+from dsmgp.fitting.stacking import Stacking
+from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.ensemble import Ensemble
+from dsmgp.mixture.fitted_model import FittedModel, Predictive
 from dsmgp.mixture.model import Model
+from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.tree.nodes import Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
@@ -24,6 +32,8 @@ __all__ = ["FittedState", "TrainingRows"]
 
 # A review is due when this share of the rows of the last fit has been added or removed, a fit when all have.
 REVIEW_SHARE = 0.2
+# Training rows whose predictive intervals are computed for remarks.
+N_REMARKED = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +46,11 @@ class TrainingRows:
     Y : ndarray of shape (n, n_outputs)
     noise : ndarray of shape (n, n_outputs), or None
         Known noise variances.
+    weights : ndarray of shape (n,), or None
+        Positive weights; None if all are one.
     ids : ndarray of shape (n,)
-        Row numbers in order of arrival. A number is never used twice.
+        Row numbers in order of arrival. A number is never used twice; those of rows with weight zero, which are not kept, are
+        left out.
     next_id : int
         The number of the next row.
     """
@@ -45,42 +58,73 @@ class TrainingRows:
     X: Array
     Y: Array
     noise: Array | None
+    weights: Array | None
     ids: Index
     next_id: int
 
     @classmethod
-    def first(cls, X: Array, Y: Array, noise: Array | None = None) -> TrainingRows:
-        """Number rows from 0."""
-        return cls(X, Y, noise, np.arange(len(X)), len(X))
+    def first(
+        cls,
+        X: Array,
+        Y: Array,
+        noise: Array | None = None,
+        weights: Array | None = None,
+        first_id: int = 0,
+        positions: Index | None = None,
+        n_given: int | None = None,
+    ) -> TrainingRows:
+        """Number rows from ``first_id`` on, and drop those with weight zero.
+
+        Where some of the ``n_given`` rows were left out before, ``positions`` says where the others stood among them.
+        """
+        places = np.arange(len(X)) if positions is None else positions
+        next_id = first_id + (len(X) if n_given is None else n_given)
+        rows = cls(X, Y, noise, weights, first_id + places, next_id)
+        if weights is None:
+            return rows
+        rows = rows.removed(np.flatnonzero(weights == 0))
+        return replace(rows, weights=None) if np.all(rows.weights == 1.0) else rows
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def arrays(self) -> list[Array]:
-        """X, Y and, if there is any, noise."""
-        return [self.X, self.Y, *([] if self.noise is None else [self.noise])]
+        """X, Y and, if there are any, noise and weights."""
+        return [self.X, self.Y, *(a for a in (self.noise, self.weights) if a is not None)]
 
-    def added(self, X: Array, Y: Array, noise: Array | None = None) -> TrainingRows:
-        """Return these rows and further ones; noise that is not given is zero."""
-        parts = [(self.noise, self.Y), (noise, Y)]
-        known_noise = None
-        if self.noise is not None or noise is not None:
-            known_noise = np.concatenate([np.zeros_like(y) if n is None else n for n, y in parts])
-        next_id = self.next_id + len(X)
+    @property
+    def n_observations(self) -> float | None:
+        """Sum of the weights; None if all are one."""
+        return None if self.weights is None else float(self.weights.sum())
+
+    def added(self, other: TrainingRows) -> TrainingRows:
+        """Return these rows and further ones; noise that is not given is zero, and weights are one."""
+        parts = (self, other)
+        noise = None
+        if any(rows.noise is not None for rows in parts):
+            known = [np.zeros_like(rows.Y) if rows.noise is None else rows.noise for rows in parts]
+            noise = np.concatenate(known)
         return TrainingRows(
-            np.concatenate([self.X, X]),
-            np.concatenate([self.Y, Y]),
-            known_noise,
-            np.concatenate([self.ids, np.arange(self.next_id, next_id)]),
-            next_id,
+            np.concatenate([self.X, other.X]),
+            np.concatenate([self.Y, other.Y]),
+            noise,
+            joined_weights([(rows.weights, len(rows)) for rows in parts]),
+            np.concatenate([self.ids, other.ids]),
+            other.next_id,
         )
+
+    def take(self, positions: Index | slice) -> TrainingRows:
+        """Return the rows at some positions."""
+        noise, weights = (
+            None if table is None else table[positions] for table in (self.noise, self.weights)
+        )
+        X, Y = self.X[positions], self.Y[positions]
+        return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id)
 
     def removed(self, positions: Index) -> TrainingRows:
         """Return the rows without those at some positions."""
-        noise = None if self.noise is None else np.delete(self.noise, positions, axis=0)
-        X, Y = (np.delete(table, positions, axis=0) for table in (self.X, self.Y))
-        return TrainingRows(X, Y, noise, np.delete(self.ids, positions), self.next_id)
+        return self.take(np.delete(np.arange(len(self)), positions))
 
     def positions(self, ids: Index) -> Index:
         """Positions of rows that are to be removed; refuse unknown rows, and to remove all but one."""
@@ -125,6 +169,10 @@ class FittedState:
         Numbers of the rows that a metric was learned on; LOO scores leave them out.
     maintenance : tuple of str
         Maintenance steps performed by the last call.
+    alternatives : tuple of FittedState
+        Fits of the same rows under other hypotheses, whose predictions are mixed with those of ``model``; that is the heaviest.
+    stacking : Stacking or None
+        Weights of all hypotheses, the model's own first, and their cross-validated scores, as of the last fit.
     """
 
     model: FittedModel
@@ -139,6 +187,8 @@ class FittedState:
     n_reviewed: int = 0
     metric_ids: Index | None = None
     maintenance: tuple[str, ...] = ()
+    alternatives: tuple[FittedState, ...] = ()
+    stacking: Stacking | None = None
 
     @classmethod
     def from_fit(
@@ -163,11 +213,46 @@ class FittedState:
         )
 
     @property
+    def hypothesis_weights(self) -> Array:
+        """Weights of the model and of its alternatives, of sum one."""
+        return np.ones(1) if self.stacking is None else self.stacking.weights
+
+    @cached_property
+    def predictive(self) -> Predictive:
+        """What predicts: the model, or the weighted sum of it and its alternatives."""
+        if not self.alternatives:
+            return self.model
+        models = (self.model, *(each.model for each in self.alternatives))
+        return Ensemble(models, self.hypothesis_weights)
+
+    @property
+    def members(self) -> tuple[FittedState, ...]:
+        """The states of all hypotheses, each on its own."""
+        return (replace(self, alternatives=(), stacking=None), *self.alternatives)
+
+    def with_members(self, members: Sequence[FittedState]) -> FittedState:
+        """Return the same hypotheses after a change of each."""
+        first, *others = members
+        # One copy of the rows serves all.
+        alternatives = tuple(replace(each, rows=first.rows) for each in others)
+        return replace(first, alternatives=alternatives, stacking=self.stacking)
+
+    @property
+    def reported_scores(self) -> tuple[float, float] | None:
+        """Cross-validated scores where hypotheses were stacked, else those of leave-one-out."""
+        return self.scores if self.stacking is None else self.stacking.scores
+
+    @property
     def metric_rows(self) -> Index | None:
         """Positions of the present rows that a metric was learned on."""
         if self.metric_ids is None:
             return None
         return np.flatnonzero(np.isin(self.rows.ids, self.metric_ids))
+
+    @property
+    def missing(self) -> MissingIndicators | None:
+        """Which training rows lack which values."""
+        return MissingIndicators.of(self.rows.X, self.schema.columns.indicator_inputs)
 
     @property
     def mixture(self) -> Model:
@@ -196,6 +281,44 @@ class FittedState:
             coordinates.n_inputs,
             lambda k, splits: (columns[k], coordinates.to_input(k, np.array(splits)).tolist()),
         )
+
+    @cached_property
+    def feature_importances(self) -> Array:
+        """Importance of each column of the user's table, of sum one (see :func:`total_effect_shares`)."""
+        return total_effect_shares(self.predictive, self.rows.X, self.schema.groups)
+
+    @cached_property
+    def prediction_remarks(self) -> tuple[str, ...]:
+        """Remarks on predictive intervals at some training rows; none if rows are in files, nearly all of which would be read."""
+        Y = self.rows.Y
+        in_files = isinstance(self.model, Model) and self.model.has_rows_in_files
+        if in_files or not (Y.min(axis=0) >= 0).any():
+            return ()
+        some = spread_rows(len(Y), N_REMARKED)
+        distribution = self.predictive.mixture(self.rows.X[some])
+        return tuple(prediction_remarks(distribution, Y, self.schema.output_names))
+
+    def evaluation_remarks(
+        self, X: Array, Y: Array, distribution: Mixture, target_names: Sequence[str]
+    ) -> list[str]:
+        """Return remarks on rows that the model is evaluated on, and on its predictions there.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, n_inputs)
+        Y : ndarray of shape (n, n_outputs)
+        distribution : Mixture
+            Of these rows.
+        target_names : sequence of str
+        """
+        columns, training = self.schema.columns, self.rows
+        direct = columns.direct_inputs
+        return [
+            *evaluation_remarks(
+                X[:, direct], Y, training.X[:, direct], training.Y, columns.indirect_columns
+            ),
+            *prediction_remarks(distribution, training.Y, target_names),
+        ]
 
     @property
     def posterior_weights(self) -> dict[Sum, Array]:

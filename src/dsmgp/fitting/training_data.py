@@ -54,6 +54,10 @@ class TrainingData:
         Equal for rows with duplicate inputs.
     dtype : {"float64", "float32"}
         How precisely the leaf GPs see the rows.
+    input_ties : ndarray of shape (n_inputs,), or None
+        Equal for inputs that are levels of one category, which share a length scale.
+    row_weights : ndarray of shape (n_rows,) or None
+        Weights of the rows; None if all are one.
     """
 
     X: Array
@@ -63,6 +67,9 @@ class TrainingData:
     outputs: OutputScaling
     labels: Index
     dtype: str
+    row_weights: Array | None = None
+    input_ties: Index | None = None
+    indicator_inputs: Index | None = None
 
     @classmethod
     def of(
@@ -72,21 +79,27 @@ class TrainingData:
         config: FitConfig,
         noise: Array | None = None,
         warps: Sequence[OutputWarp | None] | None = None,
+        row_weights: Array | None = None,
+        input_ties: Index | None = None,
+        indicator_inputs: Index | None = None,
     ) -> TrainingData:
         """Scale inputs and outputs column by column, or not at all.
 
         Outputs are warped first: by ``warps``, one per output, or if that is None as ``config.output_warp`` says.
         """
         if warps is None:
-            warps = _named_warps(Y, config, noise)
+            warps = _named_warps(Y, config, noise, row_weights)
         return cls(
             X,
             Y,
             noise,
-            InputScaling.of(X, config.standardize),
-            OutputScaling.of(Y, config.standardize, warps),
+            InputScaling.of(X, config.standardize, None, row_weights, input_ties),
+            OutputScaling.of(Y, config.standardize, warps, row_weights),
             equal_rows(X),
             config.dtype,
+            row_weights,
+            input_ties,
+            indicator_inputs,
         )
 
     def rescaled(
@@ -96,10 +109,11 @@ class TrainingData:
         config: FitConfig,
     ) -> TrainingData:
         """Return the same rows in other coordinates, with other output warps."""
+        ties = coordinate_ties(self.input_ties, coordinates)
         return replace(
             self,
-            inputs=InputScaling.of(self.X, config.standardize, coordinates),
-            outputs=OutputScaling.of(self.Y, config.standardize, warps),
+            inputs=InputScaling.of(self.X, config.standardize, coordinates, self.row_weights, ties),
+            outputs=OutputScaling.of(self.Y, config.standardize, warps, self.row_weights),
         )
 
     def with_outputs(self, outputs: OutputScaling) -> TrainingData:
@@ -114,6 +128,16 @@ class TrainingData:
     @property
     def n_outputs(self) -> int:
         return int(self.Y.shape[1])
+
+    @property
+    def n_observations(self) -> float | None:
+        """Sum of the weights of the rows; None if all are one."""
+        return None if self.row_weights is None else float(self.row_weights.sum())
+
+    @cached_property
+    def ties(self) -> tuple[int, ...] | None:
+        """For each coordinate, which length scale it has; None if each has its own."""
+        return coordinate_ties(self.input_ties, self.inputs.coordinates)
 
     @cached_property
     def U(self) -> Array:
@@ -143,10 +167,31 @@ class TrainingData:
     @cached_property
     def input_spread(self) -> Array:
         """Standard deviation of each input as the leaf GPs see it, (n_dims,)."""
-        return InputScaling.of(self.inputs.scaled(self.U), True).scale
+        scaled = self.inputs.scaled(self.U)
+        return InputScaling.of(scaled, True, None, self.row_weights, self.ties).scale
 
 
-def _named_warps(Y: Array, config: FitConfig, noise: Array | None) -> Sequence[OutputWarp | None]:
+def coordinate_ties(
+    input_ties: Index | None, coordinates: Coordinates | None
+) -> tuple[int, ...] | None:
+    """Return which coordinates share a length scale, given which inputs do; None if none does, as under a metric."""
+    if input_ties is None or (coordinates is not None and coordinates.metric is not None):
+        return None
+    columns = np.arange(len(input_ties)) if coordinates is None else coordinates.columns
+    group = input_ties[columns]
+    # A column that is there twice, as it is and warped, has two length scales.
+    single = np.bincount(input_ties)[group] == 1
+    group = np.where(single, input_ties.max() + 1 + np.arange(len(group)), group)
+    _, first, place = np.unique(group, return_index=True, return_inverse=True)
+    if len(first) == len(group):
+        return None
+    rank = np.argsort(np.argsort(first))  # in the order of the coordinates
+    return tuple(rank[place.reshape(-1)].tolist())
+
+
+def _named_warps(
+    Y: Array, config: FitConfig, noise: Array | None, row_weights: Array | None
+) -> Sequence[OutputWarp | None]:
     """Return the output warps that a user has asked for by name."""
     name = config.output_warp
     if name is None or name == "auto":
@@ -160,7 +205,7 @@ def _named_warps(Y: Array, config: FitConfig, noise: Array | None) -> Sequence[O
     if name != "rank":  # both have the bound 0
         positive = OutputScaling(np.zeros(n_outputs), np.eye(n_outputs), [LogWarp()] * n_outputs)
         positive.check_support(Y)
-    return [named_warp(name, y) for y in Y.T]
+    return [named_warp(name, y, row_weights) for y in Y.T]
 
 
 def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
@@ -168,12 +213,12 @@ def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
     single = config.dtype == "float32"
     variance = 1.0
     if not config.standardize:  # mean variance of the outputs as the leaf GPs see them
-        scale = OutputScaling.of(data.Y, True, data.outputs.warps).loading
+        scale = OutputScaling.of(data.Y, True, data.outputs.warps, data.row_weights).loading
         variance = check_variance(float(np.square(scale).sum() / data.n_outputs), single)
     periods = None
     if isinstance(kernel, str) and "periodic" in kernel:
         Z, y = data.inputs.scaled(data.U), data.outputs.to_experts(data.Y)[:, 0]
-        periods = dominant_periods(Z, y)
+        periods = dominant_periods(Z, y, data.row_weights)
     process = build_process(
         kernel,
         config.mean,
@@ -183,6 +228,7 @@ def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
         spread=data.input_spread,
         variance=variance,
         periods=periods,
+        ties=data.ties,
     )
     return Family(str(kernel), [process] * data.n_outputs)
 
@@ -226,6 +272,7 @@ def set_up_leaves(
         data.labels,
         config.device,
         config.dtype,
+        data.row_weights,
     )
 
 
@@ -288,7 +335,7 @@ class InMemoryRows:
         return set_up_leaves(leaves(tree.tree), kernels, data, self.config)
 
     def log_jacobian(self, outputs: OutputScaling) -> float:
-        return outputs.log_jacobian(self.data.Y)
+        return outputs.log_jacobian(self.data.Y, self.data.row_weights)
 
 
 def check_leaf_memory(largest: int, config: FitConfig) -> None:

@@ -84,24 +84,29 @@ def update(
     return replace(state, maintenance=tuple(steps))
 
 
-def add_rows(state: FittedState, X: Array, Y: Array, noise: Array | None) -> FittedState:
-    """Add training rows, with known noise variances if there are any."""
-    model, known_noise = state.mixture, _noise_to_experts(state.mixture, noise)
-    model.outputs.check_support(Y)
-    rows = state.rows.added(X, Y, noise)
-    ids = rows.ids[len(state.rows) :]
+def add_rows(state: FittedState, new: TrainingRows) -> FittedState:
+    """Add training rows."""
+    if state.alternatives:
+        return state.with_members([add_rows(each, new) for each in state.members])
+    model, known_noise = state.mixture, _noise_to_experts(state.mixture, new.noise)
+    model.outputs.check_support(new.Y)
     single = model.leaf_posterior.leaf_gps.dtype == "float32"
     scaled = (
-        check_in_range(model.inputs.to_experts(X), "X", single),
-        check_in_range(model.outputs.to_experts(Y), "y", single),
+        check_in_range(model.inputs.to_experts(new.X), "X", single),
+        check_in_range(model.outputs.to_experts(new.Y), "y", single),
     )
     return _updated(
-        state, rows, X, lambda online, routes: online.with_rows(routes, ids, *scaled, known_noise)
+        state,
+        state.rows.added(new),
+        new.X,
+        lambda online, routes: online.with_rows(routes, new.ids, *scaled, known_noise, new.weights),
     )
 
 
 def remove_rows(state: FittedState, ids: Index) -> FittedState:
     """Remove training rows by their numbers."""
+    if state.alternatives:
+        return state.with_members([remove_rows(each, ids) for each in state.members])
     positions = state.rows.positions(ids)
     removed, rows = state.rows.X[positions], state.rows.removed(positions)
     return _updated(state, rows, removed, lambda online, routes: online.without_rows(routes, ids))
@@ -111,6 +116,8 @@ def recondition(state: FittedState) -> FittedState:
     """Condition all leaves together on the present rows, and compute LOO scores; nothing to do without updates."""
     if state.scores is not None:
         return state
+    if state.alternatives:
+        return state.with_members([recondition(each) for each in state.members])
     every = np.arange(len(state.partition_sizes))
     return _conditioned(state, state.tree, every, None, np.random.default_rng(0))
 
@@ -119,6 +126,10 @@ def review(
     state: FittedState, config: FitConfig, rng: np.random.Generator
 ) -> tuple[FittedState, int]:
     """Cut outgrown leaves and fit scales and gate again; return the number of leaves that were cut, too."""
+    if state.alternatives:
+        reviews = [review(each, config, rng) for each in state.members]
+        members, n_cuts = zip(*reviews, strict=True)
+        return state.with_members(members), sum(n_cuts)
     unit = length_scales(state.model.families[0], state.model.inputs.scale)
     U = state.model.inputs.to_coordinates(state.rows.X)
     tree, origin = _cut_outgrown(state.tree, U, state.partition_sizes, unit)
@@ -146,8 +157,13 @@ def _updated(
     if state.local_scale:
         scales = scales.copy()
         scales[routes.leaf] = online.scales(routes.leaf)
-    log_jacobian = model.outputs.log_jacobian(rows.Y)
-    model = replace(model, leaf_posterior=online, scales=scales, log_jacobian=log_jacobian)
+    model = replace(
+        model,
+        leaf_posterior=online,
+        scales=scales,
+        log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
+        n_observations=rows.n_observations,
+    )
     return replace(updated, model=model)
 
 
@@ -190,11 +206,12 @@ def _conditioned(
         [[kernels[k] for k in origin] for kernels in old.leaf_gps.kernels],
         known_noise,
         labels,
+        rows.weights,
     )
     kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
     fits_gate = config is not None and model.weights == "gated"
     n_gate_rows = EFFORTS[config.effort].n_gate_rows if config and fits_gate else 0
-    sample = LOOSample.draw(len(rows), n_gate_rows, rng, state.metric_rows)
+    sample = LOOSample.draw(len(rows), n_gate_rows, rng, state.metric_rows, state.missing)
     conditioned = replace(
         model,
         tree=tree,
@@ -202,7 +219,8 @@ def _conditioned(
         leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, True, sample.rows),
         scales=model.scales[origin],
         thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
-        log_jacobian=model.outputs.log_jacobian(rows.Y),
+        log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
+        n_observations=rows.n_observations,
     )
     weighed, scores = weigh(conditioned, state.local_scale, sample)
     sizes = state.partition_sizes[origin]

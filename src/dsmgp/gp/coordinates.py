@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline
-from scipy.special import ndtri
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.weighted import mid_rank_scores, weighted_values
 
 __all__ = ["Coordinates", "InputWarp"]
 
@@ -62,14 +62,15 @@ class InputWarp:
         )
 
     @classmethod
-    def normal_scores(cls, x: Array) -> InputWarp | None:
+    def normal_scores(cls, x: Array, weights: Array | None = None) -> InputWarp | None:
         """Return the warp that maps quantiles of x to those of a standard normal; None if x has too few distinct values."""
         if len(x) > QUANTILE_ROWS:
-            x = x[:: len(x) // QUANTILE_ROWS + 1]
-        distinct, counts = np.unique(x, return_counts=True)
+            step = len(x) // QUANTILE_ROWS + 1
+            x, weights = x[::step], None if weights is None else weights[::step]
+        distinct, counts = weighted_values(x, weights)
         if len(distinct) < LEAST_VALUES or not np.isfinite(distinct[-1] - distinct[0]):
             return None
-        scores = ndtri((np.cumsum(counts) - 0.5 * counts) / len(x))  # of mid-ranks
+        scores = mid_rank_scores(counts)
         if len(distinct) > MOST_KNOTS:
             # Evenly spaced in the score, so that tails have knots as well.
             wanted = np.linspace(scores[0], scores[-1], MOST_KNOTS)
@@ -185,7 +186,9 @@ class Coordinates:
         return cls(n_inputs, np.arange(n_inputs), (None,) * n_inputs)
 
     @classmethod
-    def of_columns(cls, X: Array, kinds: Sequence[Sequence[str]]) -> Coordinates:
+    def of_columns(
+        cls, X: Array, kinds: Sequence[Sequence[str]], row_weights: Array | None = None
+    ) -> Coordinates:
         """Return the coordinates that use each column as ``"raw"``, ``"rank"`` (normal scores) or both.
 
         A column that cannot be warped is taken as it is, once.
@@ -193,7 +196,9 @@ class Coordinates:
         columns: list[int] = []
         warps: list[InputWarp | None] = []
         for column, wanted in enumerate(kinds):
-            warp = InputWarp.normal_scores(X[:, column]) if "rank" in wanted else None
+            warp = None
+            if "rank" in wanted:
+                warp = InputWarp.normal_scores(X[:, column], row_weights)
             if warp is None or "raw" in wanted:
                 columns.append(column)
                 warps.append(None)

@@ -314,6 +314,7 @@ def gpytorch_modules(process: NamedProcess | GPyTorchProcess) -> Modules:
     """Return mean, kernel and likelihood of a process as new GPyTorch modules with the same parameters and priors."""
     if isinstance(process, GPyTorchProcess):
         return copy.deepcopy(process.modules)
+    process = process.untied()  # a module has a length scale for each input
     kernel = gpytorch_kernel(process.kernel)
     scaled = list(kernel.kernels) if isinstance(kernel, AdditiveKernel) else [kernel]
     blocks = {name: [b for b in process.blocks if b.name == name] for name in set(process.names)}

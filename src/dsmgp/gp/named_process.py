@@ -91,11 +91,15 @@ class NamedProcess:
     blocks : tuple of ParameterBlock
         In the order of theta: those of the mean, of each term (output scale, length scales or metric, shape or periods), and the noise.
     theta : ndarray of shape (n_parameters,)
+    ties : tuple of int, optional
+        For each input, which of the length scales in theta it has; without it each has its own. Inputs that are levels of one
+        category share one, so that all levels are equally far from one another.
     """
 
     leaf_kernel: StationaryKernel | MetricKernel | SumKernel
     blocks: tuple[ParameterBlock, ...]
     theta: Array
+    ties: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         theta = np.array(self.theta, dtype=np.float64)
@@ -119,13 +123,34 @@ class NamedProcess:
     def with_theta(self, theta: Array) -> NamedProcess:
         return replace(self, theta=theta)
 
+    def untied(self) -> NamedProcess:
+        """Return the same process with a length scale of its own for each input."""
+        if self.ties is None:
+            return self
+        tied, blocks, theta = list(self.ties), [], []
+        ends = np.cumsum([block.size for block in self.blocks])[:-1]
+        for block, values in zip(self.blocks, np.split(self.theta, ends), strict=True):
+            if block.name == "lengthscale":
+                prior = block.prior
+                if isinstance(prior, LogNormal):
+                    loc = np.broadcast_to(prior.loc, block.size)[tied]
+                    prior = LogNormal(loc, prior.scale)
+                block, values = replace(block, size=len(tied), prior=prior), values[tied]
+            blocks.append(block)
+            theta.append(values)
+        return NamedProcess(self.leaf_kernel, tuple(blocks), np.concatenate(theta))
+
     def kernel_parameters(self, theta: Array | None = None) -> Array:
         return np.asarray(self._values(self.theta if theta is None else theta)[..., self._order])
 
     def pull_back(self, theta: Array, gradient: Array) -> Array:
-        by_value = np.empty(np.broadcast_shapes(np.shape(theta), np.shape(gradient)))
-        by_value[..., self._order] = gradient
-        return np.asarray(by_value * self._slopes(theta))
+        slopes = self._slopes(theta)
+        by_value = np.zeros((*np.shape(gradient)[:-1], slopes.shape[-1]))
+        if self.ties is None:
+            by_value[..., self._order] = gradient
+        else:
+            np.add.at(by_value.T, self._order, gradient.T)
+        return np.asarray(by_value * slopes)
 
     def noise_and_gradient(self, theta: Array) -> tuple[Array, Array]:
         gradient = np.zeros_like(theta)
@@ -184,6 +209,10 @@ class NamedProcess:
         starts = np.cumsum([0, *(block.size for block in self.blocks)])
         places = [np.arange(a, b) for a, b in pairwise(starts)]
         n_mean = sum(block.name == "mean" for block in self.blocks)
+        if self.ties is not None:
+            tied = np.array(self.ties, dtype=np.int64)
+            pairs = zip(places, self.blocks, strict=True)
+            places = [p[tied] if block.name == "lengthscale" else p for p, block in pairs]
         mean, rest, noise = places[:n_mean], places[n_mean:-1], places[-1]
         # Theta has the output scale of a term before its length scales, the kernel parameters have it after them.
         for k, block in enumerate(self.blocks[n_mean:-1]):
@@ -210,10 +239,13 @@ def build_named_process(
     spread: Array,
     variance: float,
     periods: Array | None = None,
+    ties: tuple[int, ...] | None = None,
 ) -> NamedProcess:
     """Build a process from names; see :func:`dsmgp.gp.process.build_process`."""
     n_dims = len(spread)
-    terms, values = _kernel_blocks(kernel, n_dims, spread, variance, periods)
+    if isinstance(kernel, Kernel):
+        ties = None  # it has a value for each input
+    terms, values = _kernel_blocks(kernel, n_dims, spread, variance, periods, ties)
     mean_blocks = {
         "zero": [],
         "constant": [ParameterBlock("mean", 1, "identity")],
@@ -225,7 +257,7 @@ def build_named_process(
         *(block.to_theta(value) for block, value in values),
         noise.to_theta(start_noise),
     ]
-    return NamedProcess(leaf_kernel(terms, mean), tuple(blocks), np.concatenate(starts))
+    return NamedProcess(leaf_kernel(terms, mean), tuple(blocks), np.concatenate(starts), ties)
 
 
 def leaf_kernel(terms: tuple[Term, ...], mean: str) -> StationaryKernel | SumKernel:
@@ -275,7 +307,7 @@ def metric_process(process: NamedProcess, rank: int) -> NamedProcess:
     ends = np.cumsum([block.size for block in process.blocks])[:-1]
     for block, values in zip(process.blocks, np.split(process.theta, ends), strict=True):
         if block.name == "lengthscale":
-            prior = _prior_of_metric(block, rank)
+            prior = _prior_of_metric(block, rank, process.ties)
             blocks.append(ParameterBlock("metric", start.size, "identity", prior=prior))
             theta.append(start.reshape(-1))
         else:
@@ -285,12 +317,16 @@ def metric_process(process: NamedProcess, rank: int) -> NamedProcess:
     return NamedProcess(metric, tuple(blocks), np.concatenate(theta))
 
 
-def _prior_of_metric(lengthscale: ParameterBlock, rank: int) -> Normal | None:
+def _prior_of_metric(
+    lengthscale: ParameterBlock, rank: int, ties: tuple[int, ...] | None
+) -> Normal | None:
     """Return a prior for the entries of A: their scale is the inverse of a length scale one standard deviation below the median."""
     prior = lengthscale.prior
     if not isinstance(prior, LogNormal):
         return None
     rates = np.exp(prior.scale - np.broadcast_to(prior.loc, lengthscale.size))
+    if ties is not None:
+        rates = rates[list(ties)]
     return Normal(np.zeros(len(rates) * rank), np.repeat(rates, rank))
 
 
@@ -323,7 +359,12 @@ def principal_directions(A: Array) -> Array:
 
 
 def _kernel_blocks(
-    kernel: str | Kernel, n_dims: int, spread: Array, variance: float, periods: Array | None
+    kernel: str | Kernel,
+    n_dims: int,
+    spread: Array,
+    variance: float,
+    periods: Array | None,
+    ties: tuple[int, ...] | None,
 ) -> tuple[tuple[Term, ...], list[tuple[ParameterBlock, ArrayLike]]]:
     """Return the terms of a kernel, and its parameters in the order of theta, each with its starting value."""
     names = kernel_parts(kernel.name if isinstance(kernel, Kernel) else kernel)
@@ -338,14 +379,21 @@ def _kernel_blocks(
     share = variance / len(names)
     # Length scales are learned best on a logarithmic scale. Distances grow with sqrt(n_dims), and so do plausible
     # length scales (Hvarfner et al. 2024).
-    middle = math.sqrt(2.0) + 0.5 * math.log(n_dims) + np.log(spread)
+    n_scales = n_dims
+    if ties is not None:
+        n_scales = max(ties) + 1
+        # Levels of one category have the same unit.
+        spread = np.array([spread[list(ties).index(k)] for k in range(n_scales)])
+    middle = math.sqrt(2.0) + 0.5 * math.log(n_scales) + np.log(spread)
     blocks: list[tuple[ParameterBlock, ArrayLike]] = []
     for k, name in enumerate(names):
         given = kernel.terms[k] if isinstance(kernel, Kernel) else None
         scale = ParameterBlock("outputscale", 1, prior=LogNormal(np.array([math.log(share)]), 2.0))
-        lengthscale = ParameterBlock("lengthscale", n_dims, prior=LogNormal(middle, math.sqrt(3.0)))
+        lengthscale = ParameterBlock(
+            "lengthscale", n_scales, prior=LogNormal(middle, math.sqrt(3.0))
+        )
         blocks.append((scale, share if given is None else given.outputscale))
-        start = 0.5 * math.sqrt(n_dims) * spread
+        start = 0.5 * math.sqrt(n_scales) * spread
         blocks.append((lengthscale, start if given is None else given.lengthscale))
         if name == "rq":
             alpha = math.log(2.0) if given is None or given.alpha is None else given.alpha

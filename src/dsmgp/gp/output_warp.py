@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.weighted import mid_rank_scores, weighted_values
 from dsmgp.gp.spline_moments import spline_moments
 
 __all__ = ["NAMED_WARPS", "LogWarp", "OutputWarp", "SplineWarp", "named_warp", "normal_scores"]
@@ -236,7 +237,9 @@ class SplineWarp:
         )
 
 
-def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -> SplineWarp | None:
+def normal_scores(
+    y: Array, strength: float = 1.0, lower: float | None = None, weights: Array | None = None
+) -> SplineWarp | None:
     """Return the warp under which outputs are about Gaussian: t is the normal score of the rank of y.
 
     Parameters
@@ -247,6 +250,8 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
         Factor of the log slopes: 1 for normal scores, 0 for a linear function.
     lower : float, optional
         A bound that all outputs, and all predictions, are above.
+    weights : ndarray of shape (n,), optional
+        Weights of the outputs.
 
     Returns
     -------
@@ -260,13 +265,13 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     >>> abs(float(np.mean(t**3))) < 0.2 < float(np.mean((y - y.mean()) ** 3))
     True
     """
-    distinct, counts = np.unique(y, return_counts=True)
+    distinct, counts = weighted_values(y, weights)
     if len(distinct) < MIN_DISTINCT:
         return None
     if lower is not None and not distinct[0] > lower:
         raise ValueError(f"expected outputs above {lower:g}, got {distinct[0]:g}")
-    n = len(y)
-    scores = ndtri((np.cumsum(counts) - 0.5 * counts) / n)
+    scores = mid_rank_scores(counts)
+    n = max(float(counts.sum()), len(distinct))  # weights may be small
     outermost = min(OUTERMOST, float(ndtri(1.0 - ROWS_BEYOND / n)))
     ends = np.clip([scores[0], scores[-1]], -outermost, outermost)
     knots = np.linspace(ends[0], ends[1], int(np.clip(KNOTS_PER_ROW * n, 4, MAX_KNOTS)))
@@ -288,7 +293,7 @@ def normal_scores(y: Array, strength: float = 1.0, lower: float | None = None) -
     return replace(warp, start=-float(median))  # t = 0 at the median
 
 
-def named_warp(name: str, y: Array) -> OutputWarp | None:
+def named_warp(name: str, y: Array, weights: Array | None = None) -> OutputWarp | None:
     """Return the warp of an output by the name that the estimator takes.
 
     Parameters
@@ -297,6 +302,7 @@ def named_warp(name: str, y: Array) -> OutputWarp | None:
         Normal scores; the logarithm; normal scores with the bound 0, or the logarithm where there are too few distinct values.
     y : ndarray of shape (n,)
         The training outputs; above 0 but for ``"rank"``.
+    weights : ndarray of shape (n,), optional
 
     Examples
     --------
@@ -306,8 +312,8 @@ def named_warp(name: str, y: Array) -> OutputWarp | None:
     if name == "log":
         return LogWarp()
     if name == "positive":
-        return normal_scores(y, lower=0.0) or LogWarp()
-    return normal_scores(y)
+        return normal_scores(y, lower=0.0, weights=weights) or LogWarp()
+    return normal_scores(y, weights=weights)
 
 
 def _spaced(values: Array, least: float) -> Index:

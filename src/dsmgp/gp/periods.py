@@ -12,7 +12,7 @@ __all__ = ["dominant_periods"]
 MOST_ROWS, PER_PERIOD = 2000, 4
 
 
-def dominant_periods(X: Array, y: Array) -> Array:
+def dominant_periods(X: Array, y: Array, weights: Array | None = None) -> Array:
     """Return the period of y along each input with the largest power in the Lomb-Scargle periodogram, (n_dims,).
 
     Examples
@@ -36,9 +36,25 @@ def dominant_periods(X: Array, y: Array) -> Array:
         if span <= 0 or n_distinct < 6:
             periods[k] = 1.0
             continue
-        trend = np.polynomial.Polynomial.fit(x, z, 1)
+        w = None if weights is None else weights[rows]
+        trend = np.polynomial.Polynomial.fit(x, z, 1, w=None if w is None else np.sqrt(w))
         most = n_distinct // 2  # the Nyquist limit
         cycles = np.arange(PER_PERIOD, PER_PERIOD * most) / PER_PERIOD
-        power = lombscargle(x, z - trend(x), 2.0 * np.pi * cycles / span)
+        frequencies = 2.0 * np.pi * cycles / span
+        if w is None:
+            power = lombscargle(x, z - trend(x), frequencies)
+        else:
+            power = _weighted_power(x, z - trend(x), w, frequencies)
         periods[k] = span / cycles[int(np.argmax(power))]
     return periods
+
+
+def _weighted_power(x: Array, z: Array, w: Array, frequencies: Array) -> Array:
+    """The periodogram of weighted rows; SciPy's has weights from version 1.15 on."""
+    phase = np.outer(frequencies, x)
+    shift = 0.5 * np.arctan2(np.sin(2.0 * phase) @ w, np.cos(2.0 * phase) @ w)
+    waves = [wave(phase - shift[:, None]) for wave in (np.cos, np.sin)]
+    squares = [np.maximum(np.square(wave) @ w, np.finfo(np.float64).tiny) for wave in waves]
+    return np.asarray(
+        sum(np.square(wave @ (w * z)) / square for wave, square in zip(waves, squares, strict=True))
+    )

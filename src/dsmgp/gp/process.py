@@ -150,6 +150,7 @@ def build_process(
     spread: ArrayLike | None = None,
     variance: float = 1.0,
     periods: Array | None = None,
+    ties: tuple[int, ...] | None = None,
 ) -> Process:
     """Build a process from names, or from GPyTorch modules, which are copied, never changed.
 
@@ -169,6 +170,8 @@ def build_process(
         Variance of the output, at which output scales start.
     periods : ndarray of shape (n_dims,), optional
         Where the periods of "periodic" start.
+    ties : tuple of int, optional
+        Of named kernels, which inputs share a length scale: see :class:`~dsmgp.gp.named_process.NamedProcess`.
 
     Examples
     --------
@@ -184,7 +187,9 @@ def build_process(
     noise = ParameterBlock("noise", 1, lower=min(noise_floor * variance, 0.5 * float(start)))
     units = np.ones(n_dims) if spread is None else np.asarray(spread, dtype=np.float64)
     if _is_named(kernel, mean):
-        return build_named_process(kernel, mean, noise, float(start), units, variance, periods)
+        return build_named_process(
+            kernel, mean, noise, float(start), units, variance, periods, ties
+        )
     require_torch("a gpytorch kernel or mean")
     from dsmgp.gp.gpytorch_process import build_gpytorch_process
 

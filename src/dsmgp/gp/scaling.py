@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
 from dsmgp.gp.coordinates import Coordinates
@@ -18,14 +19,16 @@ from dsmgp.gp.output_warp import OutputWarp
 __all__ = ["InputScaling", "OutputScaling"]
 
 
-def _moments(A: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of each column; one for a constant column."""
-    centre = A.mean(axis=0)
-    centre += (A - centre).mean(axis=0)  # a mean far larger than the spread is inexact at first
+def _moments(A: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Mean and standard deviation of each column, of weighted rows; one for a constant column."""
+    centre = np.average(A, axis=0, weights=weights)
+    # A mean far larger than the spread is inexact at first.
+    centre += np.average(A - centre, axis=0, weights=weights)
     largest = np.abs(A - centre).max(axis=0)
     # Squares of very large or small numbers would overflow or underflow.
     unit = np.where(largest > 0, largest, 1.0)
-    scale = unit * np.sqrt(np.square((A - centre) / unit).mean(axis=0))
+    squares = np.square((A - centre) / unit)
+    scale = unit * np.sqrt(np.average(squares, axis=0, weights=weights))
     constant = (A.min(axis=0) == A.max(axis=0)) | ~(scale > 0)
     return centre, np.where(constant, 1.0, scale)
 
@@ -47,13 +50,26 @@ class InputScaling:
 
     @classmethod
     def of(
-        cls, X: Array, standardize: bool, coordinates: Coordinates | None = None
+        cls,
+        X: Array,
+        standardize: bool,
+        coordinates: Coordinates | None = None,
+        row_weights: Array | None = None,
+        ties: ArrayLike | None = None,
     ) -> InputScaling:
-        """Return the scaling of coordinates to zero mean and unit variance, or none."""
+        """Return the scaling of coordinates to zero mean and unit variance, or none.
+
+        Coordinates that share an entry of ``ties``, the levels of a category, have one scale, and unit variance together.
+        """
         U = X if coordinates is None else coordinates(X)
         if not standardize:
             return cls(np.zeros(U.shape[1]), np.ones(U.shape[1]), coordinates)
-        return cls(*_moments(U), coordinates)
+        centre, scale = _moments(U, row_weights)
+        if ties is not None:
+            group = np.asarray(ties)
+            total = np.sqrt(np.bincount(group, np.square(scale)))[group]
+            scale = np.where(np.bincount(group)[group] > 1, total, scale)
+        return cls(centre, scale, coordinates)
 
     @property
     def n_coordinates(self) -> int:
@@ -100,14 +116,18 @@ class OutputScaling:
 
     @classmethod
     def of(
-        cls, Y: Array, standardize: bool, warps: Sequence[OutputWarp | None] = ()
+        cls,
+        Y: Array,
+        standardize: bool,
+        warps: Sequence[OutputWarp | None] = (),
+        row_weights: Array | None = None,
     ) -> OutputScaling:
         """Return the scaling of each latent output to zero mean and unit variance, or none."""
         n = Y.shape[1]
         plain = cls(np.zeros(n), np.eye(n), warps)
         if not standardize:
             return plain
-        centre, scale = _moments(plain.to_latent(Y))
+        centre, scale = _moments(plain.to_latent(Y), row_weights)
         return cls(centre, np.diag(scale), warps)
 
     @classmethod
@@ -123,13 +143,17 @@ class OutputScaling:
 
     @classmethod
     def rotated(
-        cls, Y: Array, standardize: bool, warps: Sequence[OutputWarp | None] = ()
+        cls,
+        Y: Array,
+        standardize: bool,
+        warps: Sequence[OutputWarp | None] = (),
+        row_weights: Array | None = None,
     ) -> OutputScaling:
         """Return the rotation of latent outputs to principal components, each with unit variance if standardised."""
-        plain = cls.of(Y, standardize, warps)
+        plain = cls.of(Y, standardize, warps, row_weights)
         Z = plain.to_experts(Y)
-        centre = Z.mean(axis=0)
-        values, vectors = np.linalg.eigh(np.cov(Z.T, bias=True))
+        centre = np.average(Z, axis=0, weights=row_weights)
+        values, vectors = np.linalg.eigh(np.cov(Z.T, bias=True, aweights=row_weights))
         # A direction without variance keeps its scale.
         spread = np.sqrt(np.maximum(values, 0.0))
         spread = np.where(spread > 1e-9 * spread.max(), spread, 1.0) if standardize else 1.0
@@ -143,17 +167,22 @@ class OutputScaling:
         standardize: bool,
         order: Sequence[int],
         warps: Sequence[OutputWarp | None] = (),
+        row_weights: Array | None = None,
     ) -> OutputScaling:
         """Return the scaling that subtracts from each latent output, in this order, its regression on those before it."""
-        plain = cls.of(Y, standardize, warps)
-        Z = plain.to_experts(Y)
-        Z = Z - Z.mean(axis=0)
+        plain = cls.of(Y, standardize, warps, row_weights)
+        Z: Array = plain.to_experts(Y)
+        Z = Z - np.average(Z, axis=0, weights=row_weights)
+        if row_weights is not None:  # weighted least squares, and means of squares
+            Z = Z * np.sqrt(row_weights / row_weights.mean())[:, None]
         unit = np.eye(Y.shape[1])
         for place, output in enumerate(order):
             before = list(order[:place])
-            slopes = np.linalg.lstsq(Z[:, before], Z[:, output], rcond=None)[0] if before else []
-            unit[output] = np.asarray(slopes, dtype=np.float64) @ unit[before] if before else 0.0
-            rest = Z[:, output] - (Z[:, before] @ slopes if before else 0.0)
+            slopes = np.empty(0)
+            if before:
+                slopes = np.asarray(np.linalg.lstsq(Z[:, before], Z[:, output], rcond=None)[0])
+            unit[output] = slopes @ unit[before]
+            rest = Z[:, output] - Z[:, before] @ slopes
             spread = np.sqrt(np.mean(rest**2))
             unit[output, output] = spread if standardize and spread > 1e-9 else 1.0
         return cls(plain.centre, plain.loading @ unit, warps)
@@ -215,9 +244,12 @@ class OutputScaling:
                 slopes[..., output] = warp.log_slope(Y[..., output])
         return slopes
 
-    def log_jacobian(self, Y: Array) -> float:
-        """Sum of the log slopes over all rows, to convert the log evidence of t to that of y."""
-        return float(self.log_slopes(Y).sum()) if self.warps else 0.0
+    def log_jacobian(self, Y: Array, row_weights: Array | None = None) -> float:
+        """Sum of the log slopes over all rows, weighted, to convert the log evidence of t to that of y."""
+        if not self.warps:
+            return 0.0
+        slopes = self.log_slopes(Y)
+        return float((slopes if row_weights is None else slopes * row_weights[:, None]).sum())
 
     def check_support(self, Y: Array, first_row: int = 0) -> None:
         """Refuse training outputs at or below the bound of a warp; rows are numbered from ``first_row``.

@@ -26,7 +26,7 @@ def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
         f"tree            {len(sizes)} leaves of {sizes.min()} to {sizes.max()} rows "
         f"(median {np.median(sizes):.0f}), {depth(model.tree)} layer(s) of sum nodes",
         f"induced trees   {_tree_count(model)}, of which {n_effective:.3g} carry the posterior",
-        f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / model.n_rows:.4g} per row)",
+        f"log evidence    {model.log_evidence:.6g} ({model.log_evidence / (model.n_observations or model.n_rows):.4g} per row)",
     ]
     if (plan := model.leaf_posterior.sharing) is not None:
         facts.append(

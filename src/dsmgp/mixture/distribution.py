@@ -8,16 +8,17 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.gp.output_warp import OutputWarp
 from dsmgp.gp.scaling import OutputScaling
+from dsmgp.mixture.quantiles import solve_quantile
 
 __all__ = ["Mixture"]
 
@@ -49,11 +50,13 @@ class Mixture:
     >>> two = Mixture(np.array([[0.5, 0.5]]), np.array([[[-1.0], [1.0]]]), np.full((1, 2, 1), 0.25))
     >>> two.mean, two.var
     (array([0.]), array([1.25]))
-    >>> two.cdf(0.0), two.quantile(0.5).round(6)
-    (array([0.5]), array([0.]))
+    >>> two.cdf(0.0), two.quantile(0.5).round(6), two.median.round(6)
+    (array([0.5]), array([0.]), array([0.]))
     >>> low, high = two.interval(0.9)
     >>> print(low.round(3), high.round(3))
     [-1.641] [1.641]
+    >>> print(two.sf(9.0), two.logsf(99.0).round(1), two.logcdf(-99.0).round(1))
+    [3.1943772e-58] [-19214.9] [-19214.9]
     >>> two.pdf(0.0).round(3), two.logpdf(0.0).round(3)
     (array([0.108]), array([-2.226]))
     >>> two.sample(3, random_state=0).shape
@@ -95,6 +98,87 @@ class Mixture:
     def __repr__(self) -> str:
         n, components, outputs = self._latent_means.shape
         return f"Mixture({n} rows, {components} components, {outputs} output{'s' * (outputs > 1)})"
+
+    def merged(self, n: int) -> Mixture:
+        """Return the average of the distributions of every n consecutive rows.
+
+        Examples
+        --------
+        >>> two = Mixture(np.ones((2, 1)), np.array([[[0.0]], [[4.0]]]), np.ones((2, 1, 1)))
+        >>> two.merged(2).mean, two.merged(2).var
+        (array([2.]), array([5.]))
+        """
+        n_rows, _, n_outputs = self._latent_means.shape
+        return Mixture(
+            self.weights.reshape(n_rows // n, -1) / n,
+            self._latent_means.reshape(n_rows // n, -1, n_outputs),
+            self._latent_variances.reshape(n_rows // n, -1, n_outputs),
+            self._units,
+            self._squeeze,
+        )
+
+    @classmethod
+    def joined(cls, mixtures: Sequence[Mixture], weights: ArrayLike) -> Mixture:
+        """Return the weighted sum of several distributions of the same rows, in the same units.
+
+        Parameters
+        ----------
+        mixtures : sequence of Mixture
+        weights : array-like of shape (n_mixtures,)
+            Of sum one.
+
+        Examples
+        --------
+        >>> zero, five = (
+        ...     Mixture(np.ones((1, 1)), np.full((1, 1, 1), m), np.ones((1, 1, 1)))
+        ...     for m in (0.0, 5.0)
+        ... )
+        >>> Mixture.joined([zero, five], [0.8, 0.2]).mean
+        array([1.])
+        """
+        shares = np.asarray(weights, dtype=np.float64)
+        if len(shares) != len(mixtures):
+            raise ValueError(
+                f"expected a weight for each of {len(mixtures)} mixtures, got {len(shares)}"
+            )
+        first = mixtures[0]
+        if not all(_same_units(first._units, each._units) for each in mixtures):
+            raise ValueError("expected mixtures of outputs in the same units")
+        return cls(
+            np.concatenate(
+                [w * each.weights for w, each in zip(shares, mixtures, strict=True)], axis=1
+            ),
+            np.concatenate([each._latent_means for each in mixtures], axis=1),
+            np.concatenate([each._latent_variances for each in mixtures], axis=1),
+            first._units,
+            first._squeeze,
+        )
+
+    def replaced(self, rows: NDArray[np.int64], others: Mixture) -> Mixture:
+        """Return the same distributions, but for some rows, which have those of another mixture in the same units.
+
+        Examples
+        --------
+        >>> zero, five = (
+        ...     Mixture(np.ones((n, 1)), np.full((n, 1, 1), m), np.ones((n, 1, 1)))
+        ...     for n, m in ((2, 0.0), (1, 5.0))
+        ... )
+        >>> zero.replaced(np.array([1]), five).mean
+        array([0., 5.])
+        """
+        parts = []
+        for own, new, fill in (
+            (self.weights, others.weights, 0.0),
+            (self._latent_means, others._latent_means, 0.0),
+            (self._latent_variances, others._latent_variances, 1.0),
+        ):
+            shape = (len(own), max(own.shape[1], new.shape[1]), *own.shape[2:])
+            part = np.full(shape, fill)
+            part[:, : own.shape[1]] = own
+            part[rows] = fill
+            part[rows, : new.shape[1]] = new
+            parts.append(part)
+        return Mixture(parts[0], parts[1], parts[2], self._units, self._squeeze)
 
     def marginal(self, output: int) -> Mixture:
         """Return the distribution of one of several outputs.
@@ -159,6 +243,11 @@ class Mixture:
         """Standard deviation at each row."""
         return np.sqrt(self.var)
 
+    @property
+    def median(self) -> Array:
+        """Median at each row."""
+        return self.quantile(0.5)
+
     def logpdf(self, y: ArrayLike) -> Array:
         """Return the log density of each output at ``y``: one value per row, or one for all rows."""
         z, scale = self._standardised(y)
@@ -193,10 +282,50 @@ class Mixture:
         density = _log_mix(joint, self.weights) - self._units.log_det
         return density + self._units.log_slopes(Y).sum(axis=1) if self._units.warps else density
 
+    def scaled_log_density(self, y: ArrayLike, log_factor: Array) -> tuple[Array, Array]:
+        """Return the joint log density, up to a constant, if the variances of each row were multiplied by a factor.
+
+        Parameters
+        ----------
+        y : array-like
+            As in :meth:`joint_logpdf`.
+        log_factor : ndarray of shape (n,)
+
+        Returns
+        -------
+        log_density, slope : ndarray of shape (n,)
+            The slope is the derivative by ``log_factor``.
+
+        Examples
+        --------
+        >>> standard = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+        >>> _, slope = standard.scaled_log_density(2.0, np.log([4.0]))  # as wide as y is far away
+        >>> slope.round(6) + 0.0
+        array([0.])
+        """
+        z = self._units.to_experts(self._rows(y))[:, None, :]
+        variances = self._latent_variances * np.exp(log_factor)[:, None, None]
+        squares = np.square(z - self._latent_means) / variances
+        terms = -0.5 * (squares + np.log(variances)).sum(axis=-1)
+        density = _log_mix(terms, self.weights)
+        shares = self.weights * np.exp(terms - density[:, None])
+        return density, np.einsum("nk,nkp->n", shares, 0.5 * (squares - 1.0))
+
     def cdf(self, y: ArrayLike) -> Array:
         """Return the probability that each output is at most ``y``."""
-        z, _ = self._standardised(y)
-        return self._out(np.einsum("nk,nkp->np", self.weights, ndtr(z)).clip(0.0, 1.0))
+        return self._out(self._tail(self._standardised(y)[0]))
+
+    def sf(self, y: ArrayLike) -> Array:
+        """Return the probability that each output exceeds ``y``, with all its digits also where that is rare."""
+        return self._out(self._tail(-self._standardised(y)[0]))
+
+    def logcdf(self, y: ArrayLike) -> Array:
+        """Return the log of :meth:`cdf`, also where that underflows."""
+        return self._out(self._log_tail(self._standardised(y)[0]))
+
+    def logsf(self, y: ArrayLike) -> Array:
+        """Return the log of :meth:`sf`, also where that underflows."""
+        return self._out(self._log_tail(-self._standardised(y)[0]))
 
     def quantile(self, q: ArrayLike) -> Array:
         """Return the value at which ``cdf`` is ``q``; (n,) or (n, n_outputs) for a number.
@@ -210,13 +339,39 @@ class Mixture:
             return np.stack([self.quantile(level) for level in levels])
         return self._out(self._quantile(float(levels)))
 
-    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the ends of the central interval with probability ``level``."""
-        number = isinstance(level, SupportsFloat) and np.ndim(level) == 0
-        if not number or not 0 < level < 1:
-            raise ValueError(f"expected an interval level strictly between 0 and 1, got {level!r}")
-        tail = 0.5 * (1.0 - level)
-        return self.quantile(tail), self.quantile(1.0 - tail)
+    def ppf(self, q: ArrayLike) -> Array:
+        """Return quantiles: :meth:`quantile` under SciPy's name.
+
+        Examples
+        --------
+        >>> standard = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+        >>> standard.ppf([0.5, 0.975]).round(2)
+        array([[0.  ],
+               [1.96]])
+        """
+        return self.quantile(q)
+
+    def interval(self, level: ArrayLike = 0.9) -> tuple[Array, Array]:
+        """Return the ends of the central interval with probability ``level``, each as :meth:`quantile` does.
+
+        A list of levels adds an axis in front of both, with one entry per level.
+
+        Examples
+        --------
+        >>> standard = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+        >>> low, high = standard.interval([0.5, 0.9])
+        >>> high.round(2)
+        array([[0.67],
+               [1.64]])
+        """
+        levels = np.asarray(level)
+        numeric = levels.size > 0 and levels.dtype.kind in "fiu"
+        if not numeric or not np.all((levels > 0) & (levels < 1)):
+            raise ValueError(
+                f"expected an interval level strictly between 0 and 1, or a list of them, got {level!r}"
+            )
+        tails = 0.5 * (1.0 - levels)
+        return self.quantile(tails), self.quantile(1.0 - tails)
 
     def sample(
         self,
@@ -264,13 +419,26 @@ class Mixture:
         with np.errstate(over="ignore"):
             return (latent[:, None, :] - self._gaussian_means) / scale, scale
 
+    def _tail(self, z: Array) -> Array:
+        """Probability below standardised outputs, (n, n_outputs); above them if ``z`` is their negative."""
+        return np.einsum("nk,nkp->np", self.weights, ndtr(z)).clip(0.0, 1.0)
+
+    def _log_tail(self, z: Array) -> Array:
+        """Log of :meth:`_tail`."""
+        beyond = self._tail(-z)
+        # A tail of almost one is known by what is beyond it, a small one by its components' logs.
+        with np.errstate(divide="ignore"):
+            large = np.log1p(-beyond)
+        small = _log_mix(log_ndtr(z), self.weights[:, :, None])
+        return np.where(beyond < 0.5, large, np.minimum(small, 0.0))
+
     def _quantile(self, level: float) -> Array:
         n, _, n_outputs = self._gaussian_means.shape
         quantiles = np.empty((n, n_outputs))
         for output in range(n_outputs):
             for start in range(0, n, QUANTILE_ROWS):
                 rows = slice(start, start + QUANTILE_ROWS)
-                quantiles[rows, output] = _solve_quantile(
+                quantiles[rows, output] = solve_quantile(
                     self.weights[rows],
                     self._gaussian_means[rows, :, output],
                     np.sqrt(self._gaussian_variances[rows, :, output]),
@@ -280,6 +448,14 @@ class Mixture:
 
     def _out(self, values: Array) -> Array:
         return values[..., 0] if self._squeeze else values
+
+
+def _same_units(units: OutputScaling, others: OutputScaling) -> bool:
+    return (
+        np.array_equal(units.centre, others.centre)
+        and np.array_equal(units.loading, others.loading)
+        and tuple(units.warps) == tuple(others.warps)
+    )
 
 
 def _positive(variances: Array) -> Array:
@@ -294,41 +470,3 @@ def _log_mix(log_terms: Array, weights: Array) -> Array:
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):  # where no component has any density
         return np.log(np.sum(weights * np.exp(kept - top), axis=1)) + np.squeeze(top, axis=1)
-
-
-def _solve_quantile(weights: Array, means: Array, scales: Array, level: float) -> Array:
-    """Newton's method on the log of the smaller tail, kept inside a bracket that halves.
-
-    Arrays are (rows, components). Rows leave the iteration as they converge.
-    """
-    # Relative to the mean: if that is huge beside the scales, rounding could change the order of quantiles.
-    centre = (weights * means).sum(axis=1)
-    means = means - centre[:, None]
-    ends = means + scales * ndtri(level)
-    low = np.where(weights > 0, ends, np.inf).min(axis=1)
-    high = np.where(weights > 0, ends, -np.inf).max(axis=1)
-    # In the upper half solve for 1 - cdf, so that both tails keep their digits.
-    sign = 1.0 if level <= 0.5 else -1.0
-    target = np.log(min(level, 1.0 - level))
-    result = 0.5 * (low + high)
-    active = np.arange(len(result))
-    for _ in range(200):
-        y = result[active]
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
-            z = (y[:, None] - means) / scales
-            tail = np.log((weights * ndtr(sign * z)).sum(axis=1))
-            density = (weights * np.exp(-0.5 * z * z) / scales).sum(axis=1) / np.sqrt(2.0 * np.pi)
-            step = y - sign * (tail - target) * np.exp(tail) / density
-        beyond = sign * (tail - target) > 0
-        low, high = np.where(beyond, low, y), np.where(beyond, y, high)
-        # At convergence rounding may put a step on the wrong side of y, which is an end of the bracket.
-        close = 1e-13 * (np.abs(y) + scales.min(axis=1))
-        converged = np.abs(step - y) <= close
-        inside = (step > low) & (step < high)
-        result[active] = np.where(converged | inside, step, 0.5 * (low + high))
-        going = ~converged & (high - low > close)
-        if not going.any():
-            break
-        active, low, high = active[going], low[going], high[going]
-        weights, means, scales = weights[going], means[going], scales[going]
-    return centre + result

@@ -20,7 +20,7 @@ from dsmgp.mixture.inference import Posterior
 from dsmgp.mixture.splits import Splits
 from dsmgp.tree.nodes import Node
 
-__all__ = ["Description", "FittedModel", "Unsupported", "check_supported"]
+__all__ = ["Description", "FittedModel", "Predictive", "Unsupported", "check_supported"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,37 @@ class Description:
     kernel_score: str = ""
 
 
-class FittedModel(Protocol):
-    """A fitted model. Inputs and predictions are in the user's units; arrays have the outputs in the last axis."""
+class Predictive(Protocol):
+    """What predicts. Inputs and predictions are in the user's units; arrays have the outputs in the last axis."""
+
+    @property
+    def outputs(self) -> OutputScaling: ...
+    @property
+    def unsupported(self) -> Unsupported: ...
+
+    def mean(self, X: Array) -> Array:
+        """Predictive mean, (n, n_outputs)."""
+
+    def moments(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """Predictive mean and standard deviation, (n, n_outputs) each."""
+
+    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
+        """Predictive distribution at each row."""
+
+    def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
+        """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""
+
+    def draws(
+        self, X: Array, n_samples: int, rng: np.random.Generator, include_noise: bool = False
+    ) -> Array:
+        """Joint draws over the rows, (n, n_outputs, n_samples)."""
+
+    def noise_at(self, X: Array) -> Array:
+        """Noise variance at each row, (n, n_outputs)."""
+
+
+class FittedModel(Predictive, Protocol):
+    """A fitted model: what it has learned, and its predictions."""
 
     @property
     def tree(self) -> Node: ...
@@ -75,8 +104,6 @@ class FittedModel(Protocol):
 
     @property
     def inputs(self) -> InputScaling: ...
-    @property
-    def outputs(self) -> OutputScaling: ...
     @property
     def weights(self) -> str:
         """``"gated"``, ``"posterior"`` or ``"uniform"``."""
@@ -113,29 +140,6 @@ class FittedModel(Protocol):
     def outlier_probability(self) -> Array | None:
         """Posterior probability of each training row to be an outlier, if the model allows for outliers."""
 
-    @property
-    def unsupported(self) -> Unsupported: ...
-
-    def mean(self, X: Array) -> Array:
-        """Predictive mean, (n, n_outputs)."""
-
-    def moments(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
-        """Predictive mean and standard deviation, (n, n_outputs) each."""
-
-    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
-        """Predictive distribution at each row."""
-
-    def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
-        """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""
-
-    def draws(
-        self, X: Array, n_samples: int, rng: np.random.Generator, include_noise: bool = False
-    ) -> Array:
-        """Joint draws over the rows, (n, n_outputs, n_samples)."""
-
-    def noise_at(self, X: Array) -> Array:
-        """Noise variance at each row, (n, n_outputs)."""
-
     def leaf_weights(self, X: Array) -> Array:
         """Mixture weight of every leaf, averaged over the rows of X, (n_leaves,)."""
 
@@ -146,7 +150,7 @@ class FittedModel(Protocol):
         """Return the lines of a summary."""
 
 
-def check_supported(model: FittedModel, name: str) -> None:
+def check_supported(model: Predictive, name: str) -> None:
     """Refuse a method (ValueError) or an attribute (AttributeError, so that ``hasattr`` works) of the estimator."""
     remedy = model.unsupported.remedies.get(name)
     if remedy is not None:

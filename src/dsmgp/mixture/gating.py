@@ -25,6 +25,7 @@ from scipy.optimize import minimize
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.weighted import weighted_median
 from dsmgp.experts.loo import Components
 from dsmgp.linalg.threads import one_thread
 
@@ -88,6 +89,7 @@ def fit_gate(
     y: Array,
     local_scale: bool,
     known_noise: Array | None = None,
+    row_weights: Array | None = None,
 ) -> Gate:
     """Fit the gate to leave-one-out predictions, by L-BFGS.
 
@@ -108,6 +110,8 @@ def fit_gate(
         Whether leaves have scales; without them only the variance exponent is fitted, with one shape.
     known_noise : ndarray of shape (n, n_outputs), optional
         Known noise variances of the rows, beyond the noise of the leaves.
+    row_weights : ndarray of shape (n,), optional
+        Weights of the rows in the score.
     """
     objective = GateObjective(
         log_path,
@@ -117,6 +121,7 @@ def fit_gate(
         components.variance * scale,
         len(START_SHAPES[0]) if local_scale else 0,
         known_noise,
+        row_weights,
     )
     start, bounds = [START_EXPONENTS[0]], [BOUNDS["exponent"]]
     if local_scale:
@@ -152,6 +157,7 @@ class GateObjective:
     n_shapes : int
         0 if leaves have no scales: then theta is the variance exponent alone.
     known_noise : ndarray of shape (n, n_outputs), optional
+    row_weights : ndarray of shape (n,), optional
     """
 
     log_path: Array
@@ -161,6 +167,7 @@ class GateObjective:
     spread: Array
     n_shapes: int
     known_noise: Array | None = None
+    row_weights: Array | None = None
 
     @cached_property
     def square(self) -> Array:
@@ -170,11 +177,22 @@ class GateObjective:
     @cached_property
     def trust(self) -> Array:
         """Weights of the squared errors, (n, n_outputs): rows with much known noise count less."""
+        n, n_components, n_outputs = self.residual.shape
         if self.known_noise is None:
-            return np.ones((len(self.residual), self.residual.shape[-1]))
-        usual = np.median(self.spread, axis=(0, 1))
-        weight = usual / (usual + self.known_noise)
-        return np.asarray(weight / weight.mean(axis=0))
+            trust = np.ones((n, n_outputs))
+        else:
+            weights = self.row_weights
+            if weights is not None:
+                weights = np.repeat(weights, n_components)
+            usual = weighted_median(self.spread.reshape(-1, n_outputs), weights)
+            trust = usual / (usual + self.known_noise)
+            trust = trust / np.average(trust, axis=0, weights=self.row_weights)
+        return trust if self._share is None else trust * self._share[:, None]
+
+    @cached_property
+    def _share(self) -> Array | None:
+        """Weights of the rows, with mean one, (n,)."""
+        return None if self.row_weights is None else self.row_weights / self.row_weights.mean()
 
     def unpack(self, theta: Array) -> tuple[float, float, Array, Array]:
         """Return tau, kappa, and log weights and log variances of the shapes."""
@@ -218,6 +236,8 @@ class GateObjective:
         n = len(terms)
         posterior, total = _softmax(terms.reshape(n, -1))
         posterior = posterior.reshape(terms.shape)
+        if self._share is not None:
+            gate, posterior = gate * self._share[:, None], posterior * self._share[:, None, None]
         moved = posterior.sum(-1) - gate  # weights of the leaves given y, minus those without
         gradient = [-(moved * self.log_v).sum() / n]
         if self.n_shapes:
@@ -225,7 +245,7 @@ class GateObjective:
             gradient.append(-(moved * self.log_z).sum() / n)
             gradient += list((by_shape - np.exp(log_weights))[1:])
             gradient += list(np.einsum("nkj,nkj->j", posterior, by_variance) / n)
-        return float(total.mean()), np.array(gradient)
+        return float(np.average(total, weights=self._share)), np.array(gradient)
 
     def _log_normal(self, log_variances: Array) -> tuple[Array, Array]:
         """Return the log density under each leaf and shape, and its derivative by the shape's log variance.

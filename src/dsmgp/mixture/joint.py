@@ -105,6 +105,7 @@ class GatedLeaves:
     def __init__(self, model: Model, X: Array, include_noise: bool) -> None:
         self.model, self.U = model, model.inputs.to_coordinates(X)
         self.Z = model.scaled(self.U)
+        self.row_scale = None if model.row_scale is None else model.row_scale(X)
         noise = model.leaf_posterior.noise
         self.noise = noise if include_noise else np.zeros_like(noise)
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}
@@ -153,7 +154,11 @@ class GatedLeaves:
         mean, C = self.model.leaf_posterior.joint(number, self.Z[points])
         C = C + self.noise[number][:, None, None] * np.eye(len(points))
         scale = self.model.scales[number] * self.model.effective_gate.mean_variance
-        return mean, C * scale[:, None, None]
+        C = C * scale[:, None, None]
+        if self.row_scale is not None:
+            width = np.sqrt(self.row_scale[points])
+            C = C * (width[:, None] * width)
+        return mean, C
 
     def _moments_to_user(self, leaf: Leaf, points: Index) -> tuple[Array, Array]:
         outputs, gate = self.model.outputs, self.model.effective_gate

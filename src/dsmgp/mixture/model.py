@@ -25,6 +25,7 @@ from dsmgp.mixture.fitted_model import Description, Unsupported
 from dsmgp.mixture.gating import Gate, log_product
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
+from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
 from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
 from dsmgp.tree.routing import Router, Routes
@@ -78,8 +79,12 @@ class Model:
         By output, the hyperparameters of each leaf if leaves were fine-tuned; else those of their families hold.
     router : Router
         That of the tree; made if left out.
+    row_scale : RowScale, optional
+        Factors of the variances of rows with missing values.
     log_jacobian : float
         Sum over the training rows of log dt/dy, the log slopes of the output warps.
+    n_observations : float or None
+        Sum of the weights of the training rows; None if all are one.
     """
 
     tree: Node
@@ -93,7 +98,9 @@ class Model:
     gate: Gate | None = None
     thetas: list[Array] | None = None
     router: Router = None  # type: ignore[assignment]
+    row_scale: RowScale | None = None
     log_jacobian: float = 0.0
+    n_observations: float | None = None
 
     change_dimension: ClassVar[int | None] = None
     outlier_probability: ClassVar[Array | None] = None
@@ -122,7 +129,8 @@ class Model:
     @property
     def log_evidence(self) -> float:
         """Log density of the training outputs in the user's units."""
-        latent = self.posterior.log_evidence - self.n_rows * self.outputs.log_det
+        n_observations = self.n_observations or self.n_rows
+        latent = self.posterior.log_evidence - n_observations * self.outputs.log_det
         return latent + self.log_jacobian
 
     @property
@@ -138,8 +146,12 @@ class Model:
     @property
     def unsupported(self) -> Unsupported:
         """A model whose rows are in files cannot be updated."""
-        stored = self.leaf_posterior.leaf_gps.store is not None
-        return _ROWS_IN_FILES if stored else Unsupported()
+        return _ROWS_IN_FILES if self.has_rows_in_files else Unsupported()
+
+    @property
+    def has_rows_in_files(self) -> bool:
+        """Whether the training rows are in files, from which leaves are computed shard by shard."""
+        return self.leaf_posterior.leaf_gps.store is not None
 
     def description(self, input_names: Sequence[str], output_names: Sequence[str]) -> Description:
         """Return the lines of a summary about tree, evidence and gate."""
@@ -222,9 +234,21 @@ class Model:
         mean, variance = self._moments(X, include_noise)
         return mean, np.sqrt(variance)
 
-    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
-        """Predictive distribution at each row."""
-        return self.distribution(self._components(X), include_noise, squeeze)
+    def mixture(
+        self,
+        X: Array,
+        include_noise: bool = True,
+        squeeze: bool = True,
+        known_noise: Array | None = None,
+    ) -> Mixture:
+        """Predictive distribution at each row; ``known_noise`` (n, n_outputs) is that of the observations there, beyond what was learned."""
+        return self.distribution(
+            self._components(X),
+            include_noise,
+            squeeze,
+            known_noise=None if known_noise is None else self.outputs.noise_to_experts(known_noise),
+            row_scale=self._row_scale(X),
+        )
 
     def noise_at(self, X: Array) -> Array:
         """Noise variance at each row, (n, n_outputs): what the variance of y has beyond that of f."""
@@ -237,6 +261,8 @@ class Model:
             components = self._components(X[rows])
             weights = self._component_weights(components)[:, :, None]
             total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
+            if self.row_scale is not None:
+                total *= self.row_scale(X[rows])[:, None]
             noise[rows] = self.outputs.variance_to_latent(total)
         return noise
 
@@ -262,7 +288,13 @@ class Model:
         z = joint.draws(self.tree, np.arange(len(X)), n_samples, rng)
         return np.moveaxis(self.outputs.from_experts(np.moveaxis(z, 1, 2)), 2, 1)
 
-    def loo_distribution(self, loo: LeaveOneOut, rows: Index, grouped: bool = False) -> Mixture:
+    def loo_distribution(
+        self,
+        loo: LeaveOneOut,
+        rows: Index,
+        grouped: bool = False,
+        missing: MissingIndicators | None = None,
+    ) -> Mixture:
         """Predictive distribution at training rows given all others; ``grouped`` leaves out duplicate inputs, too."""
         components, known_noise = loo.components(rows, grouped), loo.known_noise(rows)
         local_scale = (self.scales != 1.0).any()
@@ -272,10 +304,14 @@ class Model:
             # These weights have seen the row: without it they are w_k / p_k(y_i | y_-i), up to a factor,
             # with the density of the evidence, which knows no scales.
             log_path = log_path - loo.log_density(rows, grouped)
+        row_scale = None
+        if self.row_scale is not None and missing is not None:
+            row_scale = self.row_scale.of_indicators(missing.table[rows])
         return self.distribution(
             components,
             squeeze=False,
             scale=scale,
+            row_scale=row_scale,
             log_constant=self.effective_gate.log_constant(log_path, scale),
             known_noise=known_noise,
         )
@@ -288,6 +324,7 @@ class Model:
         scale: Array | None = None,
         log_constant: Array | None = None,
         known_noise: Array | None = None,
+        row_scale: Array | None = None,
     ) -> Mixture:
         """Combine the leaves' predictions of y into a mixture in the user's units.
 
@@ -301,12 +338,16 @@ class Model:
             Used instead of the part of the log weights that does not depend on x.
         known_noise : ndarray of shape (n, n_outputs), optional
             Noise variance beyond that of the leaves.
+        row_scale : ndarray of shape (n,), optional
+            Factors of the variances of rows.
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
         weights = self._component_weights(components, log_constant)
         gate = self.effective_gate
         n_shapes = len(gate.shape_weights)
+        if row_scale is not None:
+            scale = scale * row_scale[:, None, None]
         variance = self._scaled_variance(components, scale, include_noise)[:, :, None, :]
         variance = variance * gate.shape_variances[:, None]
         if known_noise is not None:
@@ -328,7 +369,7 @@ class Model:
         variance = np.empty_like(mean) if with_variance else mean[:0]
         for rows in self._chunks(len(X)):
             if units.warps:  # the mean of y depends on the variance of its latent output, too
-                mixture = self.distribution(self._components(X[rows]), include_noise, False)
+                mixture = self.mixture(X[rows], include_noise, False)
                 mean[rows] = mixture.mean
                 if with_variance:
                     variance[rows] = mixture.var
@@ -344,6 +385,8 @@ class Model:
             if not with_variance:
                 continue
             scale = components.of_leaves(self.scales, 1.0) * self.effective_gate.mean_variance
+            if self.row_scale is not None:
+                scale = scale * self.row_scale(X[rows])[:, None, None]
             spread = self._scaled_variance(components, scale, include_noise)
             if not units.diagonal:
                 spread = units.variance_to_latent(spread)
@@ -362,6 +405,10 @@ class Model:
                 np.finfo(np.float64).tiny,
             )
         return variance * scale
+
+    def _row_scale(self, X: Array) -> Array | None:
+        """Factors of the variances of rows, (n,); None if all are one."""
+        return None if self.row_scale is None else self.row_scale(X)
 
     # Predictions of the leaves
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from dsmgp._util.arrays import Index
+from dsmgp.experts.loo import LeaveOneOut
 from dsmgp.mixture.gating import fit_gate
 from dsmgp.mixture.model import Model
+from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 
 __all__ = ["LOOSample", "weigh"]
 
@@ -28,10 +31,13 @@ class LOOSample:
         Rows on which the gate is fitted; none if it stays.
     scored : ndarray of int
         Rows on which the scores are computed.
+    missing : MissingIndicators, optional
+        Which rows lack which values.
     """
 
     gate: Index
     scored: Index
+    missing: MissingIndicators | None = None
 
     @classmethod
     def draw(
@@ -40,6 +46,7 @@ class LOOSample:
         n_gate_rows: int,
         rng: np.random.Generator,
         learned_on: Index | None = None,
+        missing: MissingIndicators | None = None,
     ) -> LOOSample:
         """Draw rows without replacement; no gate rows if ``n_gate_rows`` is 0.
 
@@ -50,7 +57,7 @@ class LOOSample:
         if learned_on is not None and n_rows - len(learned_on) >= LEAST_SCORED_ROWS:
             rows = np.delete(rows, learned_on)
         gate = _sample(rows, n_gate_rows, rng) if n_gate_rows else np.empty(0, dtype=np.int64)
-        return cls(gate, _sample(rows, MAX_SCORED_ROWS, rng))
+        return cls(gate, _sample(rows, MAX_SCORED_ROWS, rng), missing)
 
     @property
     def rows(self) -> Index:
@@ -85,17 +92,37 @@ def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tu
         log_path = components.of_leaves(model.log_path_weights, -np.inf)
         known_noise = loo.known_noise(rows)
         gate = fit_gate(
-            components, leaf_scales, log_path, loo.observed(rows), local_scale, known_noise
+            components,
+            leaf_scales,
+            log_path,
+            loo.observed(rows),
+            local_scale,
+            known_noise,
+            loo.weights(rows),
         )
     scales = loo.scales if local_scale else np.ones_like(loo.squares)
     model = replace(model, scales=scales, gate=gate)
+    if len(rows) and sample.missing is not None:
+        model = replace(model, row_scale=_row_scale(model, loo, sample.missing, rows))
     Y = model.outputs.from_experts(loo.observed(sample.scored))
     distributions = (
-        model.loo_distribution(loo, sample.scored, grouped) for grouped in (False, True)
+        model.loo_distribution(loo, sample.scored, grouped, sample.missing)
+        for grouped in (False, True)
     )
-    alone, at_new_inputs = (float(-each.logpdf(Y).sum(axis=1).mean()) for each in distributions)
+    weights = loo.weights(sample.scored)
+    alone, at_new_inputs = (
+        float(-np.average(each.logpdf(Y).sum(axis=1), weights=weights)) for each in distributions
+    )
     model.leaf_posterior.drop_loo()
     return model, (alone, at_new_inputs)
+
+
+def _row_scale(model: Model, loo: LeaveOneOut, missing: MissingIndicators, rows: Index) -> RowScale:
+    """Fit the scales of rows with missing values to leave-one-out residuals."""
+    predicted = replace(model, row_scale=None).loo_distribution(loo, rows)
+    Y = model.outputs.from_experts(loo.observed(rows))
+    log_density = partial(predicted.scaled_log_density, Y)
+    return RowScale.fit(missing, rows, log_density, loo.weights(rows))
 
 
 def _sample(rows: Index, most: int, rng: np.random.Generator) -> Index:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -19,43 +19,47 @@ import numpy as np
 
 from dsmgp._util.archive import ModelFileError, read_archive, write_archive
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.dates import Dates
-from dsmgp._util.validation import LARGEST, check_finite
+from dsmgp._util.validation import check_finite
 from dsmgp._util.warnings import warn_user
 from dsmgp.changepoints.model import ChangePointModel
 from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.schema import ColumnSchema
+from dsmgp.data.schema import Column, ColumnSchema, input_names, output_names
 from dsmgp.fitting.config import check_parameters
-from dsmgp.fitting.optimize import SearchRecord, SearchResult
 from dsmgp.fitting.state import FittedState, TrainingRows
-from dsmgp.gp.coordinates import Coordinates, InputWarp
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
 from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
+from dsmgp.persistence.hypotheses import read_hypotheses, write_hypotheses
 from dsmgp.persistence.mixture import read_mixture, write_mixture
 from dsmgp.persistence.model_path import model_file
-from dsmgp.persistence.output_warps import OUTPUT_WARPS, latents_in_range
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import FAMILIES, OwnModules, read_families
 from dsmgp.persistence.record import (
     ArrayField,
     Entry,
-    Items,
     Length,
-    Part,
     Record,
     Section,
     refused,
 )
+from dsmgp.persistence.scaling import INPUT_SCALING, OUTPUT_SCALING, read_scaling
+from dsmgp.persistence.search import SCORES, SEARCH
 
 __all__ = ["read_model", "write_model"]
 
-# Training rows and scaling
+# Training rows
 
 
-def _make_rows(X: Array, Y: Array, noise: Array | None, ids: Index | None, next_id: int) -> Any:
+def _make_rows(
+    X: Array,
+    Y: Array,
+    noise: Array | None,
+    weights: Array | None,
+    ids: Index | None,
+    next_id: int,
+) -> Any:
     if X.size == 0 or Y.size == 0:
         raise ValueError("there are none")
     check_finite(X, "X")
@@ -63,7 +67,7 @@ def _make_rows(X: Array, Y: Array, noise: Array | None, ids: Index | None, next_
     ids = np.arange(len(X)) if ids is None else ids
     if ids[0] < 0 or (np.diff(ids) <= 0).any() or next_id <= ids[-1]:
         raise ValueError("they are not numbered in their order")
-    return TrainingRows(X, Y, noise, ids, next_id)
+    return TrainingRows(X, Y, noise, weights, ids, next_id)
 
 
 ROWS = Record(
@@ -73,143 +77,88 @@ ROWS = Record(
         "X": ArrayField("X", ("rows", "inputs")),
         "Y": ArrayField("Y", ("rows", "outputs")),
         "noise": ArrayField("noise", ("rows", "outputs"), checks.NOT_NEGATIVE, optional=True),
+        "weights": ArrayField("row_weights", ("rows",), checks.POSITIVE, optional=True),
         "ids": ArrayField("ids", ("rows",), optional=True, dtype=np.int64),
         "next_id": Entry("changes.following", checks.count()),
     },
-    # They are 0, 1, 2, ... as long as no row was forgotten.
+    # They are 0, 1, 2, ... as long as no row was forgotten, or had no weight.
     values={"ids": lambda rows: None if rows.next_id == len(rows) else rows.ids},
 )
-INPUT_WARP = Record(
-    "input warp",
-    InputWarp,
-    {name: ArrayField(name, (None,)) for name in ("knots", "values", "slopes", "tails")},
-    check=lambda warp: (
-        len({len(warp.knots), len(warp.values), len(warp.slopes)}) == 1
-        and len(warp.knots) > 1
-        and all((np.diff(each) > 0).all() for each in (warp.knots, warp.values))
-        and (warp.slopes > 0).all()
-        and len(warp.tails) == 2
-        and (warp.tails > 0).all()
-    ),
-)
 
 
-def _is_valid(coordinates: Coordinates) -> bool:
-    n_features = len(coordinates.columns)
-    return bool(
-        n_features == len(coordinates.warps) > 0
-        and (coordinates.columns < coordinates.n_inputs).all()
-        and (coordinates.metric is None or len(coordinates.metric) == n_features)
+# Columns of the table
+
+
+def _make_schema(
+    n_inputs: int,
+    feature_names: list[str] | None,
+    target_names: list[str] | None,
+    table: Any,
+    dates: dict[str, str] | None,
+    remarks: list[str] | None,
+    **fields: Any,
+) -> InputSchema:
+    targets = output_names(target_names, fields["n_outputs"], fields["single_output"])
+    if table is None:  # a file of an earlier version, fitted to an array or a frame
+        if feature_names is not None and len(feature_names) != n_inputs:
+            raise ValueError("feature_names do not fit the inputs")
+        columns = _former_columns(input_names(feature_names, n_inputs), dates or {}, targets)
+    else:
+        columns = ColumnSchema.from_dict(table)
+        if (
+            dates is not None
+        ):  # of an earlier version, fitted to a file: the names were those of the inputs
+            feature_names = [column.name for column in columns.columns]
+    if len(columns.input_names) != n_inputs:
+        raise ValueError("the columns of its table do not make its inputs")
+    schema = InputSchema(
+        columns=columns,
+        feature_names=None if feature_names is None else tuple(feature_names),
+        target_names=None if target_names is None else tuple(target_names),
+        remarks=tuple(remarks or ()),
+        **fields,
     )
+    if not {column.name for column in columns.columns} <= set(schema.column_names):
+        raise ValueError("feature_names lack a column of the table")
+    return schema
 
 
-COORDINATES = Record(
-    "coordinates",
-    lambda columns, warps, **fields: Coordinates(
-        columns=np.array(columns, dtype=np.int64), warps=tuple(warps), **fields
-    ),
-    {
-        "n_inputs": Length("inputs"),
-        "columns": Entry("columns", checks.list_of(checks.count()), encode=np.ndarray.tolist),
-        "warps": Items("warps", INPUT_WARP, prefix="warp.", optional=True),
-        "metric": ArrayField("metric", (None, "coordinates"), optional=True),
-    },
-    check=_is_valid,
-)
-INPUT_SCALING = Record(
-    "scaling parameters",
-    InputScaling,
-    {
-        "centre": ArrayField("inputs.centre", ("coordinates",)),
-        "scale": ArrayField("inputs.scale", ("coordinates",), checks.POSITIVE),
-        "coordinates": Part("coordinates", COORDINATES, prefix="coordinates.", optional=True),
-    },
-)
-OUTPUT_SCALING = Record(
-    "scaling parameters",
-    OutputScaling,
-    {
-        "centre": ArrayField("outputs.centre", ("outputs",)),
-        "loading": ArrayField("outputs.loading", ("outputs", "outputs")),
-        "warps": OUTPUT_WARPS,
-    },
-    check=lambda outputs: math.isfinite(outputs.log_det) and latents_in_range(outputs),
-)
+def _former_columns(
+    names: list[str], dates: dict[str, str], targets: Sequence[str]
+) -> ColumnSchema:
+    """Return numbers and dates as earlier versions stored them: by number the first moment of each column of dates."""
+    columns = [Column(name, "number") for name in names]
+    for key, text in dates.items():
+        if key not in map(str, range(len(names))):
+            raise ValueError("there are dates in columns that it does not have")
+        origin = np.datetime64(text, "us")
+        if np.isnat(origin):
+            raise ValueError("a date is missing")
+        number = int(key)
+        columns[number] = Column(names[number], "date", origin=int(origin.astype(np.int64)))
+    return ColumnSchema(tuple(columns), tuple(targets))
 
 
-# Names and dates of columns, search and scores
-
-
-def _names(size: str) -> Entry:
-    names = checks.list_of(checks.TEXT)
-    key = {"inputs": "feature_names", "outputs": "target_names"}[size]
-    return Entry(key, names, optional=True, size=size, encode=lambda names: list(map(str, names)))
-
-
-def _make_schema(n_features: int, dates: dict[str, str], table: Any, **fields: Any) -> InputSchema:
-    columns = {str(k): k for k in range(n_features)}
-    if not dates.keys() <= columns.keys():
-        raise ValueError("there are dates in columns that it does not have")
-    origins = {columns[k]: np.datetime64(text, "us") for k, text in dates.items()}
-    if any(np.isnat(origin) for origin in origins.values()):
-        raise ValueError("a date is missing")
-    by_column = {k: Dates(origin) for k, origin in origins.items()}
-    fields |= {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
-    columns_of_file = None if table is None else ColumnSchema.from_dict(table)
-    return InputSchema(n_features=n_features, dates=by_column, table=columns_of_file, **fields)
-
-
+NAMES = checks.list_of(checks.TEXT)
 SCHEMA = Record(
     "columns",
     _make_schema,
     {
-        "n_features": Length("inputs"),
+        "n_inputs": Length("inputs"),
         "n_outputs": Length("outputs"),
         "single_output": Entry("squeeze", checks.BOOLEAN),
-        "feature_names": _names("inputs"),
-        "target_names": _names("outputs"),
+        "feature_names": Entry("feature_names", NAMES, optional=True, encode=list),
+        "target_names": Entry("target_names", NAMES, optional=True, size="outputs", encode=list),
         "table": Entry("table", checks.OBJECT, optional=True, encode=ColumnSchema.to_dict),
-        "dates": Entry("dates", checks.values_of(checks.TEXT)),
+        "dates": Entry("dates", checks.values_of(checks.TEXT), optional=True),
+        "remarks": Entry("remarks", NAMES, optional=True, encode=list),
+        "n_array_columns": Entry("n_array_columns", checks.count(), optional=True),
     },
-    check=lambda schema: (
-        (schema.n_outputs == 1 or not schema.single_output)
-        and (schema.table is None or len(schema.table.input_names) == schema.n_features)
-    ),
-    values={"dates": lambda schema: {str(k): str(d.origin) for k, d in schema.dates.items()}},
-)
-SEARCH_RESULT = Record(
-    "search results",
-    lambda path, **fields: SearchResult(**fields, path=path.tolist()),
-    {
-        "theta": ArrayField("theta", (None,)),
-        "objective": Entry("objective", checks.NUMBER, encode=float),
-        "n_iterations": Entry("n_iterations", checks.count(), encode=int),
-        "n_evaluations": Entry("n_evaluations", checks.count(), encode=int),
-        # Minus infinity where a leaf could not be factorised.
-        "path": ArrayField("path", (None,), finite=False),
-    },
-)
-SEARCH = Record(
-    "search results",
-    lambda results, **fields: SearchRecord(tuple(results), **fields),
-    {
-        "results": Items("learned", SEARCH_RESULT, prefix="learned."),
-        "kernel_scores": Entry("scores.kernels", checks.values_of(checks.NUMBER), optional=True),
-        "n_evaluations": Entry("scores.n_evaluations", checks.count()),
-        "gains": Entry("scores.gains", checks.values_of(checks.NUMBER), optional=True),
-    },
-)
-# Models with change points have no leave-one-out scores; JSON has no NaN.
-SCORES = Record(
-    "scores",
-    lambda **scores: tuple(math.nan if score is None else score for score in scores.values()),
-    {
-        "loo": Entry("scores.loo", checks.number(), optional=True),
-        "new_inputs": Entry("scores.loo_new_inputs", checks.number(), optional=True),
-    },
+    check=lambda schema: schema.n_outputs == 1 or not schema.single_output,
     values={
-        "loo": lambda scores: scores[0] if math.isfinite(scores[0]) else None,
-        "new_inputs": lambda scores: scores[1] if math.isfinite(scores[1]) else None,
+        "n_inputs": lambda schema: schema.n_features,
+        "table": lambda schema: schema.columns,
+        "dates": lambda schema: None,
     },
 )
 #: All of a :class:`FittedState` but the model and its rows.
@@ -235,7 +184,14 @@ OUTPUT = Entry("output", checks.one_of(*OUTPUTS), optional=True)
 
 
 # Parameters that older files lack, where what they did then is not what their default does.
-FORMER_DEFAULTS = {"input_warp": None, "output_warp": None, "metric": "diagonal"}
+FORMER_DEFAULTS = {
+    "input_warp": None,
+    "output_warp": None,
+    "metric": "diagonal",
+    "missing": "error",
+    "mean": "zero",
+    "hypotheses": None,
+}
 
 
 # Writing and reading
@@ -284,6 +240,7 @@ def write_model(
         write_changepoints(model, state.rows, section)
     else:
         target = write_mixture(state.mixture, state.rows, target, include_factors, section)
+        write_hypotheses(state, include_factors, section)
     write_archive(target, section.header, section.arrays)
 
 
@@ -302,7 +259,7 @@ def read_model(
         _use_available_device(made)
         with refused("parameters"):
             config = check_parameters(made)
-        scaling = _read_scaling(section, rows)
+        scaling = read_scaling(section, rows)
         families = read_families(section)
         model: Any
         if "breaks" in section.header:
@@ -313,22 +270,8 @@ def read_model(
         state = FittedState(model=model, rows=rows, **STATE.read(section))
         if any(map(math.isnan, state.scores or ())) and not isinstance(model, ChangePointModel):
             raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
+        state = read_hypotheses(state, config, section)
         return made, state, OUTPUT.read(section) or "default"
-
-
-def _read_scaling(section: Section, rows: TrainingRows) -> tuple[InputScaling, OutputScaling]:
-    """Read the scaling, under which the rows must stay in range."""
-    inputs, outputs = INPUT_SCALING.read(section), OUTPUT_SCALING.read(section)
-    n_inputs, coordinates = rows.X.shape[1], inputs.coordinates
-    if inputs.n_coordinates != (n_inputs if coordinates is None else coordinates.n_coordinates):
-        raise ModelFileError("it has invalid scaling parameters")
-    with refused("scaling parameters"):
-        check_finite(outputs.loading, "the scaling of y")
-    with np.errstate(all="ignore"):
-        scaled = inputs.to_experts(rows.X), outputs.to_experts(rows.Y)
-    if not all((np.abs(table) < LARGEST).all() for table in scaled):
-        raise ModelFileError("it has invalid scaling parameters")
-    return inputs, outputs
 
 
 def _units(inputs: InputScaling, outputs: OutputScaling) -> dict[str, dict[str, list[float]]]:

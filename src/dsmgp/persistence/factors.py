@@ -59,11 +59,10 @@ def read_factors(
         _sorted(rows), _sorted(expected)
     ):
         raise ModelFileError("its factors are of other rows than its leaves")
-    points = LeafPoints.of(rows, leaf_gps.labels)
+    points = LeafPoints.of(rows, leaf_gps.labels, leaf_gps.row_weights)
     if section.array("factor.alpha", dtype, leaf_gps.n_outputs, None).shape[1] == n_pairs:
-        points = LeafPoints.of(
-            rows, None
-        )  # as earlier versions wrote them, with a row for each of the leaf's
+        # As earlier versions wrote them, with a row for each of the leaf's.
+        points = LeafPoints.of(rows, None, leaf_gps.row_weights)
     first = points.first
     alpha = section.array("factor.alpha", dtype, leaf_gps.n_outputs, len(first.flat))
     evidence = section.array("factor.log_evidence", np.float64, "leaves", "outputs")
@@ -134,7 +133,8 @@ class _Moments:
             noise = np.full(len(rows), kernel.noise)
             if leaf_gps.known_noise is not None:
                 noise = noise + leaf_gps.known_noise[rows, output]
-            observations = Observations.of(leaf_gps.Y[rows, output], noise, starts)
+            weights = points.weights(rows)
+            observations = Observations.of(leaf_gps.Y[rows, output], noise, starts, weights)
             residual = observations.mean - kernel.mean(X)
             diagonal = kernel.variance(X) + observations.variance
             return cls(observations, residual, diagonal, kernel.cross(X, X[-1:])[:, 0])
@@ -167,6 +167,6 @@ def _agrees(
         evidence = observations.log_evidence(
             float(white @ white), float(np.log(L.diagonal()).sum())
         )
-        n_rows = len(observations.y)
+        n_rows = observations.n_observations
         close = abs(evidence - log_evidence) <= 1e-3 * (n_rows + abs(evidence))
     return bool(error <= limit < np.inf and same.all() and close and np.isfinite(evidence))

@@ -28,6 +28,7 @@ from dsmgp.gp.process import Family, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
+from dsmgp.mixture.row_scale import RowScale
 from dsmgp.persistence import checks
 from dsmgp.persistence.factors import read_factors, write_factors
 from dsmgp.persistence.model_path import MODEL
@@ -40,6 +41,9 @@ __all__ = ["read_mixture", "write_mixture"]
 
 # Rounded, as logarithms are what a fit bounds.
 SHAPES = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
+
+# Factors of variances beyond this are no result of a fit.
+LARGEST_LOG_FACTOR = 40.0
 
 # The bounds are those of a fit: beyond them a leaf that is less certain could outweigh one that is more so.
 GATE = Record(
@@ -56,6 +60,18 @@ GATE = Record(
         and bool(((gate.shape_variances >= SHAPES[0]) & (gate.shape_variances <= SHAPES[1])).all())
     ),
 )
+ROW_SCALE = Record(
+    "scales of rows",
+    RowScale,
+    {
+        "inputs": ArrayField("inputs", (None,), checks.NOT_NEGATIVE, dtype=np.int64),
+        "log_factors": ArrayField("log_factors", (None,)),
+    },
+    check=lambda scale: (
+        len(scale.log_factors) == len(scale.inputs) + 1
+        and bool((np.abs(scale.log_factors) < LARGEST_LOG_FACTOR).all())
+    ),
+)
 MIXTURE = Record(
     "weights, which do not go with its gate",
     SimpleNamespace,
@@ -64,6 +80,7 @@ MIXTURE = Record(
         "scales": ArrayField("leaf.scale", ("leaves", "outputs"), checks.POSITIVE),
         "weights": Entry("weights", checks.one_of(*WEIGHTS)),
         "gate": Part("gate", GATE, prefix="gate.", optional=True),
+        "row_scale": Part("row_scale", ROW_SCALE, prefix="row_scale.", optional=True),
     },
     check=lambda stored: (stored.gate is not None) == (stored.weights == "gated"),
 )
@@ -143,11 +160,13 @@ def read_mixture(
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
         posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory)
-        log_jacobian = scaling[1].log_jacobian(rows.Y)
+        log_jacobian = scaling[1].log_jacobian(rows.Y, rows.weights)
     model = Model(
         tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas,
-        log_jacobian=log_jacobian,
+        row_scale=stored.row_scale, log_jacobian=log_jacobian, n_observations=rows.n_observations,
     )  # fmt: skip
+    if stored.row_scale is not None and (stored.row_scale.inputs >= rows.X.shape[1]).any():
+        raise ModelFileError("its scales of rows are those of inputs that it does not have")
     _check_variances(model, posterior)
     return model
 
@@ -171,6 +190,7 @@ def _leaf_gps(
         labels=equal_rows(rows.X),
         device=config.device,
         dtype=config.dtype,
+        row_weights=rows.weights,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsmgp._util.validation import LARGEST
+from dsmgp._util.constants import LARGEST
 from dsmgp.gp.output_warp import LogWarp, SplineWarp
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.persistence import checks

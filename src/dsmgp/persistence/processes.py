@@ -99,12 +99,21 @@ TERM = Record(
 
 
 def _make_named_process(
-    mean: str, terms: list[Term], blocks: list[ParameterBlock], theta: Array
+    mean: str,
+    terms: list[Term],
+    blocks: list[ParameterBlock],
+    theta: Array,
+    ties: list[int] | None,
 ) -> NamedProcess:
     if not terms:
         raise ValueError("there are none")
     kernel, n_dims = "+".join(term.kind for term in terms), len(terms[0].columns)
-    named: Any = build_process(kernel, mean, None, n_dims)
+    if ties is not None and (
+        len(ties) != n_dims or set(ties) != set(range(len(set(ties)))) or len(set(ties)) == n_dims
+    ):
+        raise ValueError("invalid ties of length scales")
+    tied = None if ties is None else tuple(ties)
+    named: Any = build_process(kernel, mean, None, n_dims, ties=tied)
     expected = [(block.name, block.size, block.transform) for block in named.blocks]
     if [(block.name, block.size, block.transform) for block in blocks] != expected:
         raise ValueError(f"expected the parameters {expected}")
@@ -112,7 +121,7 @@ def _make_named_process(
         raise ValueError("a parameter has another lower bound than zero")
     if theta.shape != named.theta.shape:
         raise ValueError(f"theta has {len(theta)} entries, expected {len(named.theta)}")
-    return NamedProcess(named.leaf_kernel, tuple(blocks), theta)
+    return NamedProcess(named.leaf_kernel, tuple(blocks), theta, tied)
 
 
 NAMED = Record(
@@ -123,6 +132,7 @@ NAMED = Record(
         "terms": Items("terms", TERM),
         "blocks": Items("parameters", BLOCK),
         "theta": ArrayField("theta", (None,)),
+        "ties": Entry("ties", checks.list_of(checks.count()), optional=True, encode=list),
     },
     values={
         "mean": lambda process: process.leaf_kernel.mean_kind,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import input_number
+from dsmgp.data.schema import Column, level_name
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.plots.style import (
@@ -31,6 +32,8 @@ __all__ = ["plot_dependence", "plot_predictive"]
 MAX_BACKGROUND_ROWS = 100
 # Mixture components of an averaged distribution that are drawn, the heaviest first.
 MAX_COMPONENTS = 1000
+# Levels of a category that are drawn, the most frequent.
+MOST_LEVELS = 20
 
 
 def plot_predictive(
@@ -77,7 +80,7 @@ def plot_predictive(
     ax = axes_or_new(ax)
     margin = 0.03 * np.ptp(x)
     grid = np.linspace(x.min() - margin, x.max() + margin, n_points)
-    distribution = model.state_.model.mixture(grid[:, None])
+    distribution = model.state_.predictive.mixture(grid[:, None])
     bounds = () if y is None else (np.min(y), np.max(y))
     _draw_curve(ax, grid, distribution.mean, "mean", distribution, level, bounds)
     if y is not None:
@@ -104,7 +107,7 @@ def plot_dependence(
     The line is the average of the predictive means. The shading and the interval show the uncertainty of an
     observation: the average of the rows' predictive distributions, each shifted to the average mean, since
     the differences between rows in their other inputs are no uncertainty. Ticks mark the values of the input in ``X``.
-    A categorical column of the table that ``dsmgp fit`` read is drawn level by level.
+    A category is drawn level by level.
 
     Parameters
     ----------
@@ -135,29 +138,43 @@ def plot_dependence(
     schema = model.state_.schema
     rows, names = schema.to_numbers(X), schema.input_names  # dates as days
     ax = axes_or_new(ax)
-    levels = schema.columns.category_inputs.get(feature) if isinstance(feature, str) else None
-    if levels is not None and feature not in names:
-        inputs = list(levels.values())
-        distribution, means = _averaged(model, rows, inputs, np.eye(len(levels)), output)
-        _draw_levels(ax, list(levels), means, distribution, level)
+    category = schema.columns.category(feature)
+    if category is not None:
+        column, inputs = category
+        levels, values = _most_frequent(column, inputs, rows)
+        distribution, means = _averaged(model, rows, inputs.tolist(), values, output)
+        _draw_levels(ax, levels, means, distribution, level)
         ax.set_xlabel(str(feature))
     else:
-        column = input_number(feature, len(names), names)
-        values = rows[:, column]
+        number = input_number(feature, len(names), names)
+        values = rows[:, number]
         low, high = np.quantile(values, [0.01, 0.99])
         if not low < high:
             low, high = values.min() - 0.5, values.max() + 0.5
         grid = np.linspace(low, high, n_points)
-        distribution, means = _averaged(model, rows, [column], grid[:, None], output)
+        distribution, means = _averaged(model, rows, [number], grid[:, None], output)
         _draw_curve(ax, grid, means, "average of the means", distribution, level)
         base = np.full(len(values), 0.01)
         below = ax.get_xaxis_transform()
         ax.plot(values, base, "|", transform=below, color=OBSERVED, alpha=0.25, markersize=7)
-        ax.set_xlabel(names[column])
-        show_dates(ax, model, column)
+        ax.set_xlabel(names[number])
+        show_dates(ax, model, number)
     ax.set_ylabel(schema.output_names[output])
     add_legend(ax)
     return ax
+
+
+def _most_frequent(column: Column, inputs: Index, rows: Array) -> tuple[list[str], Array]:
+    """Return the most frequent levels of a category among some rows, in the order of the category, and their inputs."""
+    table = column.level_inputs[:-1]
+    if len(table) <= MOST_LEVELS:
+        return [level_name(level) for level in column.levels], table
+    # Rows of the training data have effects without their own fold: the nearest level counts.
+    order = np.argsort(table[:, 0])
+    nearest = order[np.searchsorted(table[order, 0], rows[:, inputs[0]]).clip(max=len(table) - 1)]
+    counts = np.bincount(nearest, minlength=len(table))
+    kept = np.sort(np.argsort(-counts, kind="stable")[:MOST_LEVELS])
+    return [level_name(column.levels[k]) for k in kept.tolist()], table[kept]
 
 
 def _draw_curve(
@@ -221,7 +238,7 @@ def _averaged(
     n_values, n_rows = len(values), len(rows)
     set_rows = np.repeat(rows[None], n_values, axis=0)  # (n_values, n_rows, n_inputs)
     set_rows[:, :, inputs] = values[:, None, :]
-    each = model.state_.model.mixture(set_rows.reshape(-1, rows.shape[1])).marginal(output)
+    each = model.state_.predictive.mixture(set_rows.reshape(-1, rows.shape[1])).marginal(output)
     latent = each.latent
 
     def row_means(distribution: Mixture) -> Array:

@@ -24,7 +24,7 @@ MAX_ROWS = 1000
 
 
 def plot_relevance(model: DSMGPRegressor, *, n_most: int = 20, ax: Axes | None = None) -> Axes:
-    """Plot how fast the function varies along each input: inverse length scales per standard deviation.
+    """Plot how fast the function varies along each column: inverse length scales per standard deviation.
 
     They are relative to the largest, and averaged over the leaves with their mixture weights. Needs kernels with a
     length scale per input.
@@ -34,7 +34,7 @@ def plot_relevance(model: DSMGPRegressor, *, n_most: int = 20, ax: Axes | None =
     model : DSMGPRegressor
         A fitted estimator.
     n_most : int
-        Number of inputs shown, the most relevant ones.
+        Number of columns shown, the most relevant ones.
     ax : Axes, optional
         Where to draw; a new figure if left out.
 
@@ -47,7 +47,7 @@ def plot_relevance(model: DSMGPRegressor, *, n_most: int = 20, ax: Axes | None =
     >>> [label.get_text() for label in model.plot_relevance().get_yticklabels()]
     ['x0', 'x1']
     """
-    values, names = relevance(model), model.state_.schema.input_names
+    values, names = relevance(model), [name for name, _ in model.state_.schema.groups]
     ax = axes_or_new(ax)
     order = np.argsort(values)[-n_most:]
     ax.barh([names[k] for k in order], values[order], color=BAND)
@@ -67,14 +67,16 @@ def has_length_scales(model: DSMGPRegressor) -> bool:
 
 
 def relevance(model: DSMGPRegressor) -> Array:
-    """Return the inverse length scale per standard deviation of each input, relative to the largest.
+    """Return the inverse length scale per standard deviation of each column, relative to the largest.
+
+    That of a column with several inputs, such as the levels of a category, is the root of their sum of squares.
 
     It is the average over outputs, and over leaves with the mixture weights that they have at training rows.
     Leaves that were fine-tuned count with their own length scales.
 
     Returns
     -------
-    ndarray of shape (n_inputs,)
+    ndarray of shape (n_columns,)
     """
     fitted = model.state_.model
     inputs, rows = fitted.inputs, model.state_.rows.X
@@ -90,7 +92,9 @@ def relevance(model: DSMGPRegressor) -> Array:
     if inputs.coordinates is not None:
         spread = inputs.coordinates.features(rows).std(axis=0)
         rates = inputs.coordinates.input_rates(rates / inputs.scale, spread)
-    return np.asarray(rates / (rates.max() or 1.0))
+    groups = model.state_.schema.groups
+    by_column = np.array([np.linalg.norm(rates[inputs]) for _, inputs in groups])
+    return np.asarray(by_column / (by_column.max() or 1.0))
 
 
 def _leaf_rates(model: Model, n_dims: int) -> Array:

@@ -86,17 +86,15 @@ def calibration_figures(evaluation: Evaluation) -> list[Figure]:
 
 def relevance_figures(evaluation: Evaluation) -> list[Figure]:
     """Draw the relevance of the inputs, and the partial dependence on the most relevant."""
-    model, names = evaluation.model, evaluation.names
+    model = evaluation.model
+    names = [name for name, _ in model.state_.schema.groups]
     figures, order = [], np.arange(len(names))
     if has_length_scales(model):
         order = np.argsort(-relevance(model))
-        caption = "How fast the function varies along each input, per standard deviation of that input, relative to the fastest."
+        caption = "How fast the function varies along each column, per standard deviation of that column, relative to the fastest."
         height = max(2.2, 0.28 * min(len(names), 20) + 0.8)
-        figures.append(draw(model.plot_relevance, "Relevance of inputs", caption, height))
-    # The inputs of a categorical column are one figure: they belong together.
-    categories = model.state_.schema.columns.category_inputs
-    column_of = {k: column for column, levels in categories.items() for k in levels.values()}
-    features = list(dict.fromkeys(column_of.get(k, names[k]) for k in order.tolist()))
+        figures.append(draw(model.plot_relevance, "Relevance of columns", caption, height))
+    features = [names[k] for k in order.tolist()]
     caption = "Prediction with this input set, averaged over the rows, and the interval of an observation around it."
     return figures + [
         draw(

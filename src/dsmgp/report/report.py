@@ -35,8 +35,7 @@ def write_report(
     >>> page.read_text().startswith("<!doctype html>")
     True
     """
-    page = report_html(model, X, y, targets, title).encode()
-    atomic_write(path, lambda file: file.write(page))
+    write_page(path, Evaluation.of(model, X, y, targets), title)
 
 
 def report_html(
@@ -46,14 +45,14 @@ def report_html(
     targets: Sequence[str] = ("y",),
     title: str = "",
 ) -> str:
-    """Return a page that works offline: data, model, scores, calibration, relevance, uncertain rows, splits, settings.
+    """Return a page that works offline: data, remarks, model, scores, calibration, relevance, uncertain rows, splits, settings.
 
     Parameters
     ----------
     model : DSMGPRegressor
         A fitted estimator.
-    X, y : array-like
-        Rows on which it is evaluated, preferably not in the training set.
+    X, y : array-like or frame
+        Rows on which it is evaluated, preferably not in the training set. Rows without a target are left out.
     targets : sequence of str
         Names of the outputs.
     title : str
@@ -67,7 +66,18 @@ def report_html(
     >>> "<title>A line</title>" in report_html(model, X, X[:, 0], title="A line")
     True
     """
-    results = collect(Evaluation.of(model, X, y, targets), title)
+    return page_html(Evaluation.of(model, X, y, targets), title)
+
+
+def write_page(path: str | Path, evaluation: Evaluation, title: str) -> None:
+    """Write the page of an evaluation to a file, completely or not at all."""
+    page = page_html(evaluation, title).encode()
+    atomic_write(path, lambda file: file.write(page))
+
+
+def page_html(evaluation: Evaluation, title: str) -> str:
+    """Return the page of an evaluation."""
+    results = collect(evaluation, title)
     environment = Environment(
         loader=PackageLoader("dsmgp.report", ""),
         autoescape=True,

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_consistent_length
 
 from dsmgp import __version__
 from dsmgp._util.arrays import Array
 from dsmgp._util.dates import format_day, format_position
+from dsmgp.data.frames import taken
+from dsmgp.data.input_schema import target_numbers
+from dsmgp.data.unknown_inputs import mixture_at
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.report.figures import (
@@ -56,6 +60,8 @@ class Evaluation:
         Predictive standard deviations relative to those of the training outputs, averaged over outputs.
     names, targets : list of str
         Names of inputs and outputs.
+    remarks : list of str
+        On these rows and on the predictions.
     """
 
     model: DSMGPRegressor
@@ -67,31 +73,59 @@ class Evaluation:
     uncertainty: Array
     names: list[str]
     targets: list[str]
+    remarks: list[str]
 
     @classmethod
     def of(
-        cls, model: DSMGPRegressor, X: ArrayLike, y: ArrayLike, targets: Sequence[str]
+        cls,
+        model: DSMGPRegressor,
+        X: ArrayLike,
+        y: ArrayLike,
+        targets: Sequence[str],
+        remarks: Sequence[str] = (),
     ) -> Evaluation:
-        """Predict the rows of X."""
-        rows = model.state_.schema.to_numbers(X)
-        observed = np.asarray(y, dtype=np.float64).reshape(len(rows), -1)
+        """Predict the rows of X that have a target.
+
+        Parameters
+        ----------
+        model : DSMGPRegressor
+        X, y : array-like or frame
+        targets : sequence of str
+        remarks : sequence of str
+            On how the rows were read.
+        """
+        state = model.state_
+        observed, _ = target_numbers(y)
         if observed.shape[1] != len(targets):
             raise ValueError(
                 f"expected a name for each of {observed.shape[1]} outputs, got {list(targets)}"
             )
-        distribution = model.predict_dist(X)
-        training_std = model.state_.rows.Y.std(axis=0)
-        std = distribution.std.reshape(len(rows), -1)
+        check_consistent_length(X, observed)
+        said = list(remarks)
+        known = np.flatnonzero(~np.isnan(observed).any(axis=1))
+        n_left_out = len(observed) - len(known)
+        if not len(known):
+            raise ValueError("expected rows with a target, got none")
+        if n_left_out:
+            said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
+            X, observed = taken(X, known), observed[known]
+        rows = state.schema.to_rows(X)
+        distribution = mixture_at(state.model, rows, squeeze=state.schema.single_output)
+        said += state.schema.remarks_on(X)
+        said += state.evaluation_remarks(rows.X, observed, distribution, targets)
+        training_std = state.rows.Y.std(axis=0)
+        std = distribution.std.reshape(len(observed), -1)
         return cls(
             model,
             X,
-            rows,
+            rows.X,
             observed,
-            model.state_.schema.shaped(observed),
+            state.schema.shaped(observed),
             distribution,
             (std / np.where(training_std > 0, training_std, 1.0)).mean(axis=1),
-            model.state_.schema.input_names,
+            state.schema.input_names,
             list(targets),
+            said,
         )
 
     def input_text(self, dimension: int, value: float) -> str:
@@ -112,6 +146,10 @@ def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
         "title": title or f"Report on {', '.join(evaluation.targets)}",
         "version": __version__,
         "data": _data(evaluation),
+        "remarks": {
+            "training": list(evaluation.model.state_.schema.remarks),
+            "here": evaluation.remarks,
+        },
         "model": _model(evaluation.model),
         "targets": _targets(evaluation),
         "joint_nlpd": joint_nlpd(evaluation.y, evaluation.distribution),
@@ -126,7 +164,7 @@ def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
 
 def _data(evaluation: Evaluation) -> dict[str, Any]:
     """Return the ranges of all columns in training and evaluation rows, and how far rows lie outside."""
-    training = evaluation.model.state_.rows
+    training, columns = evaluation.model.state_.rows, evaluation.model.state_.schema.columns.columns
     train, outputs, rows = training.X, training.Y, evaluation.rows
     outside = ((rows < train.min(axis=0)) | (rows > train.max(axis=0))).any(axis=1)
     return {
@@ -135,15 +173,23 @@ def _data(evaluation: Evaluation) -> dict[str, Any]:
         "n_rows": len(rows),
         "outside": float(outside.mean()),
         "outside_ratio": _ratio(evaluation.uncertainty, outside),
-        "ranges": [
-            [name, *(evaluation.input_text(k, value) for value in _ranges(train, rows, k))]
-            for k, name in enumerate(evaluation.names)
-        ]
+        "ranges": [_column_cells(evaluation, k) for k in range(len(columns))]
         + [
             [name, *map(number, _ranges(outputs, evaluation.observed, k))]
             for k, name in enumerate(evaluation.targets)
         ],
     }
+
+
+def _column_cells(evaluation: Evaluation, place: int) -> list[str]:
+    """Return the name of a column and its ranges; of a category, its levels in training."""
+    state = evaluation.model.state_
+    column = state.schema.columns.columns[place]
+    if column.kind == "category":
+        return [column.name, f"{len(column.levels)} levels", *[""] * 5]
+    k = int(state.schema.groups[place][1][0])
+    ranges = _ranges(state.rows.X, evaluation.rows, k)
+    return [column.name, *(evaluation.input_text(k, value) for value in ranges)]
 
 
 def _ranges(train: Array, rows: Array, column: int) -> list[float]:
@@ -175,6 +221,7 @@ def _model(model: DSMGPRegressor) -> dict[str, Any]:
         "min_rows": min(sizes),
         "max_rows": max(sizes),
         "weights": fitted.weights,
+        "score_kind": "leave-one-out" if model.state_.stacking is None else "cross-validated",
         "loo": model.loo_score_,
         "loo_new_inputs": model.loo_score_new_inputs_,
     }

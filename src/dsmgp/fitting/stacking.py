@@ -1,0 +1,100 @@
+"""Stacking: weights of predictive distributions that maximise the cross-validated log density of their mixture.
+
+Leave-one-out keeps the hyperparameters that were learned on all rows, and on small tables that is too kind: the hypothesis with
+more to learn wins. Log densities of rows that a fit has not seen are honest, and a mixture of hypotheses is better than the best of
+them (Yao et al. 2018, Using stacking to average Bayesian predictive distributions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from dsmgp._util.arrays import Array
+
+__all__ = ["Stacking", "stack", "stacked_log_density"]
+
+# Hypotheses with less weight are dropped: they cost as much to predict with as the others.
+LEAST_WEIGHT = 0.01
+# Standard deviation of the prior on the logarithm of each weight, up to a constant: hypotheses that hardly differ share their weight.
+PRIOR_SCALE = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Stacking:
+    """How several hypotheses are weighed.
+
+    Attributes
+    ----------
+    names : tuple of str
+        What each hypothesis assumes, the heaviest first.
+    weights : ndarray of shape (n_hypotheses,)
+        Of sum one.
+    scores : tuple of float
+        Cross-validated negative log densities of their mixture, per row: with rows in random folds, and with all rows of equal
+        inputs in one fold.
+    """
+
+    names: tuple[str, ...]
+    weights: Array
+    scores: tuple[float, float]
+
+
+def stack(log_densities: Array, row_weights: Array | None = None) -> Array:
+    """Return the weights of hypotheses that maximise the log density of their mixture.
+
+    Parameters
+    ----------
+    log_densities : ndarray of shape (n_rows, n_hypotheses)
+        Log predictive densities of rows that the fits have not seen.
+    row_weights : ndarray of shape (n_rows,), optional
+
+    Returns
+    -------
+    ndarray of shape (n_hypotheses,)
+        Of sum one; zero for hypotheses that are not worth their cost.
+
+    Examples
+    --------
+    >>> log_densities = np.log([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
+    >>> stack(log_densities).round(2)
+    array([0.5, 0.5])
+    >>> stack(log_densities[:50]).round(1)
+    array([1., 0.])
+    """
+    rows = np.ones(len(log_densities)) if row_weights is None else row_weights
+    top = log_densities.max(axis=1, keepdims=True)
+    # Relative to the best of each row; a difference beyond any that matters must not underflow to a row without density.
+    densities = np.exp(np.maximum(log_densities - top, -500.0))
+
+    def loss(logits: Array) -> tuple[float, Array]:
+        weights = _softmax(logits)
+        mixed = densities @ weights
+        shares = (rows / mixed) @ densities * weights
+        value = 0.5 * logits @ logits / PRIOR_SCALE**2 - rows @ np.log(mixed)
+        return float(value), logits / PRIOR_SCALE**2 - shares + rows.sum() * weights
+
+    found = minimize(loss, np.zeros(log_densities.shape[1]), jac=True, method="L-BFGS-B")
+    weights = _softmax(found.x)
+    weights[weights < LEAST_WEIGHT] = 0.0
+    return weights / weights.sum()
+
+
+def stacked_log_density(log_densities: Array, weights: Array) -> Array:
+    """Return the log density of the mixture at each row, (n_rows,).
+
+    Examples
+    --------
+    >>> stacked_log_density(np.log([[0.2, 0.4]]), np.array([0.5, 0.5])).round(3)
+    array([-1.204])
+    """
+    kept = log_densities[:, weights > 0]
+    top = kept.max(axis=1)
+    return np.asarray(top + np.log(np.exp(kept - top[:, None]) @ weights[weights > 0]))
+
+
+def _softmax(logits: Array) -> Array:
+    weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())

@@ -1,0 +1,100 @@
+"""How the scaling of inputs and outputs is stored: coordinates, warps, centres and scales."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dsmgp._util.archive import ModelFileError
+from dsmgp._util.constants import LARGEST
+from dsmgp._util.validation import check_finite
+from dsmgp.fitting.state import TrainingRows
+from dsmgp.gp.coordinates import Coordinates, InputWarp
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.persistence import checks
+from dsmgp.persistence.output_warps import OUTPUT_WARPS, latents_in_range
+from dsmgp.persistence.record import (
+    ArrayField,
+    Entry,
+    Items,
+    Length,
+    Part,
+    Record,
+    Section,
+    refused,
+)
+
+__all__ = ["INPUT_SCALING", "OUTPUT_SCALING", "read_scaling"]
+
+INPUT_WARP = Record(
+    "input warp",
+    InputWarp,
+    {name: ArrayField(name, (None,)) for name in ("knots", "values", "slopes", "tails")},
+    check=lambda warp: (
+        len({len(warp.knots), len(warp.values), len(warp.slopes)}) == 1
+        and len(warp.knots) > 1
+        and all((np.diff(each) > 0).all() for each in (warp.knots, warp.values))
+        and (warp.slopes > 0).all()
+        and len(warp.tails) == 2
+        and (warp.tails > 0).all()
+    ),
+)
+
+
+def _is_valid(coordinates: Coordinates) -> bool:
+    n_features = len(coordinates.columns)
+    return bool(
+        n_features == len(coordinates.warps) > 0
+        and (coordinates.columns < coordinates.n_inputs).all()
+        and (coordinates.metric is None or len(coordinates.metric) == n_features)
+    )
+
+
+COORDINATES = Record(
+    "coordinates",
+    lambda columns, warps, **fields: Coordinates(
+        columns=np.array(columns, dtype=np.int64), warps=tuple(warps), **fields
+    ),
+    {
+        "n_inputs": Length("inputs"),
+        "columns": Entry("columns", checks.list_of(checks.count()), encode=np.ndarray.tolist),
+        "warps": Items("warps", INPUT_WARP, prefix="warp.", optional=True),
+        "metric": ArrayField("metric", (None, "coordinates"), optional=True),
+    },
+    check=_is_valid,
+)
+INPUT_SCALING = Record(
+    "scaling parameters",
+    InputScaling,
+    {
+        "centre": ArrayField("inputs.centre", ("coordinates",)),
+        "scale": ArrayField("inputs.scale", ("coordinates",), checks.POSITIVE),
+        "coordinates": Part("coordinates", COORDINATES, prefix="coordinates.", optional=True),
+    },
+)
+OUTPUT_SCALING = Record(
+    "scaling parameters",
+    OutputScaling,
+    {
+        "centre": ArrayField("outputs.centre", ("outputs",)),
+        "loading": ArrayField("outputs.loading", ("outputs", "outputs")),
+        "warps": OUTPUT_WARPS,
+    },
+    check=lambda outputs: math.isfinite(outputs.log_det) and latents_in_range(outputs),
+)
+
+
+def read_scaling(section: Section, rows: TrainingRows) -> tuple[InputScaling, OutputScaling]:
+    """Read the scaling, under which the rows must stay in range."""
+    inputs, outputs = INPUT_SCALING.read(section), OUTPUT_SCALING.read(section)
+    n_inputs, coordinates = rows.X.shape[1], inputs.coordinates
+    if inputs.n_coordinates != (n_inputs if coordinates is None else coordinates.n_coordinates):
+        raise ModelFileError("it has invalid scaling parameters")
+    with refused("scaling parameters"):
+        check_finite(outputs.loading, "the scaling of y")
+    with np.errstate(all="ignore"):
+        scaled = inputs.to_experts(rows.X), outputs.to_experts(rows.Y)
+    if not all((np.abs(table) < LARGEST).all() for table in scaled):
+        raise ModelFileError("it has invalid scaling parameters")
+    return inputs, outputs
