@@ -267,7 +267,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: str | Kernel | gpytorch.kernels.Kernel = "auto",
+        kernel: str | Kernel | gpytorch.kernels.Kernel | Sequence[Any] = "auto",
         mean: str | gpytorch.means.Mean = "auto",
         noise_variance: float | None = None,
         structure: str | ChangePoints | Node = "balanced",
@@ -275,7 +275,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sum_children: int | str = "auto",
         product_children: int | None = None,
         depth: int | None = None,
-        weights: str = "gated",
+        weights: str = "auto",
         local_scale: bool | None = None,
         effort: str = "medium",
         optimizer: str | None = "lbfgs",
@@ -296,6 +296,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         missing: str = "model",
         categorical_features: Any = "from_dtype",
         hypotheses: str | None = None,
+        priors: str | None = "lognormal",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -326,6 +327,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.categorical_features = categorical_features
         self.hypotheses = hypotheses
+        self.priors = priors
 
     def fit(
         self,

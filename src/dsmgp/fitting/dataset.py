@@ -79,9 +79,9 @@ def fit_files(
     """
     if folder is not None:
         check_empty(folder)
-    if config.structure != "balanced" or config.objective != "surrogate":
+    if config.structure not in ("balanced", "paper") or config.objective != "surrogate":
         raise ValueError(
-            "fit_dataset needs structure='balanced' and objective='surrogate'; with others fit a part of the rows in memory"
+            "fit_dataset needs structure='balanced' or 'paper' and objective='surrogate'; with others fit a part of the rows in memory"
         )
     stream = RowStream.learn(data, targets, **columns)
     if folder is not None and any(folder.resolve() in f.resolve().parents for f in stream.files):

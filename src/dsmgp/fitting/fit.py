@@ -131,10 +131,11 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
     """Choose output scaling and kernel on a few leaves, and learn hyperparameters on more."""
     config, effort = context.config, EFFORTS[context.config.effort]
     automatic = isinstance(config.kernel, str) and config.kernel == "auto"
-    kernel = NEUTRAL_KERNEL if automatic else config.kernel
+    kernels_given = config.kernel if isinstance(config.kernel, tuple) else (config.kernel,)
+    kernel = NEUTRAL_KERNEL if automatic else kernels_given[0]
     if config.optimizer is None:
-        family = build_family(kernel, rows.data, config)
-        return LearnedFamilies(rows.data.outputs, [family], 1, {}, [], 0)
+        families = [build_family(each, rows.data, config) for each in kernels_given]
+        return LearnedFamilies(rows.data.outputs, families, len(families), {}, [], 0)
 
     grown = surrogate_leaves(rows, given, context)
     data, surrogate = rows.rows_of(grown, rows.data.outputs)
@@ -143,10 +144,11 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
         outputs, n_trial_evaluations = choose_outputs(rows.data, data, trial, kernel, context)
     sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
 
-    families = [build_family(kernel, sample, config)]
+    start = (kernel,) if automatic else kernels_given
+    families = [build_family(each, sample, config) for each in start]
     kernels = families[0].leaf_kernels
     kernel_scores: dict[str, float] = {}
-    n_close = 1
+    n_close = len(families)
     if automatic:
         with span(*SHARES["kernels"], "trying kernels"):
             gps = set_up_leaves(trial, kernels, data, config)
