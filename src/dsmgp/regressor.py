@@ -53,6 +53,7 @@ from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
+from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.weighting import LOOSample
 from dsmgp.persistence.estimator import read_model, write_model
@@ -78,12 +79,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel : str, Kernel or gpytorch.kernels.Kernel, default="auto"
+    kernel : str, list of str, Kernel or gpytorch.kernels.Kernel, default="auto"
         ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
         length scale per input and an output scale, with log-normal priors on both; a sum of them such as
         ``"matern32+periodic"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
         kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
-        tries the first four and keeps the one with the best leave-one-out score.
+        tries the first four and keeps the one with the best leave-one-out score. A list of names such as
+        ``["rbf", "matern32"]`` puts a sum node over them above every leaf: inference over kernels, region by region
+        (``kernel_posterior_``).
     mean : str or gpytorch.means.Mean, default="auto"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
         these are not used it is zero.
@@ -91,26 +94,28 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
         or of the outputs themselves with ``standardize=False``.
-    structure : {"balanced", "paper", "changepoint"}, ChangePoints or a tree, default="balanced"
-        Compact leaves of similar size, the paper's Algorithm 1, or a tree of
+    structure : {"balanced", "paper", "learned", "changepoint"}, ChangePoints or a tree, default="balanced"
+        Compact leaves of similar size, the paper's Algorithm 1, trees learned by posterior inference, or a tree of
         :class:`~dsmgp.tree.nodes.Sum`, :class:`~dsmgp.tree.nodes.Product` and :class:`~dsmgp.tree.nodes.Leaf` built by hand,
-        in the units of X. ``"changepoint"``: rows in order along one input, with any number of change points; all
+        in the units of X. ``"learned"``: a search for the trees with the largest posterior probability, for functions that break
+        along unknown boundaries in several inputs; :meth:`split_posterior` shows where. ``"changepoint"``: rows in order along one input, with any number of change points; all
         segmentations are averaged exactly. :class:`~dsmgp.tree.changepoint_leaf.ChangePoints` sets the input, how often
         the function changes, and whether there are outliers. Weights are then always those of the posterior.
     leaf_size : int, sequence of int or "auto", default="auto"
         M, the largest number of rows in a leaf. A list gives one size per partition (balanced only).
-        ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
+        ``"auto"``: several sizes by ``effort`` (balanced), 100 (paper), or 2,000, 4,000 or 10,000 by ``effort`` (learned).
     sum_children : int or "auto", default="auto"
         K_S, the number of partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is
-        only one size (balanced); 4 (paper).
+        only one size (balanced); 4 (paper); at most 32 trees (learned).
     product_children : int, optional
         K_P, the number of parts of a product: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
         R, the number of layers of sum nodes: 1 (balanced) or 2 (paper).
-    weights : {"gated", "posterior", "uniform"}, default="gated"
+    weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
         leave-one-out (:mod:`dsmgp.mixture.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
-        paper. ``"uniform"``: the prior's equal weights.
+        paper. ``"uniform"``: the prior's equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list of
+        kernels, else ``"gated"``.
     local_scale : bool, optional
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
@@ -178,6 +183,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``input_warp``, ``metric``, ``output_warp``, ``structure``, ``weights`` or ``objective`` is not the default
         (``output_warp`` may be None), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False``, a ``checkpoint``, an
         executor, or files on disk. None: never.
+    priors : "lognormal" or None, default="lognormal"
+        Priors on the hyperparameters of named kernels while they are learned. ``"lognormal"``: wide log-normal priors on length scales, output
+        scales and periods. None: no priors, maximum likelihood, as in the paper. GPyTorch kernels keep their own in any
+        case.
 
     Attributes
     ----------
@@ -189,6 +198,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         learned.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
+    kernel_posterior_ : list of RegionKernels
+        If ``kernel`` is a list: the posterior over these kernels in every region of every partition.
     kernel_, noise_ : Kernel and float
         As learned, in the experts' units. ``kernel_`` is a :class:`~dsmgp.gp.kernels.Kernel` with length scales and output
         scale, or GPyTorch's where one was given. Several outputs: a list of each; if outputs were rotated they belong to
@@ -267,7 +278,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: str | Kernel | gpytorch.kernels.Kernel | Sequence[Any] = "auto",
+        kernel: str | Sequence[str] | Kernel | gpytorch.kernels.Kernel = "auto",
         mean: str | gpytorch.means.Mean = "auto",
         noise_variance: float | None = None,
         structure: str | ChangePoints | Node = "balanced",
@@ -1076,6 +1087,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     plot_calibration = plots.plot_calibration
     plot_changepoints = plots.plot_changepoints
     plot_dependence = plots.plot_dependence
+    plot_kernels = plots.plot_kernels
     plot_learning = plots.plot_learning
     plot_pit = plots.plot_pit
     plot_predictive = plots.plot_predictive
@@ -1127,6 +1139,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:
         return self.state_.posterior_weights
+
+    @property
+    def kernel_posterior_(self) -> list[RegionKernels]:
+        return self.state_.kernel_posterior
 
     @property
     def row_ids_(self) -> NDArray[np.int64]:

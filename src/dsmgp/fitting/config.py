@@ -194,6 +194,8 @@ def _check_kernel(estimator: Any) -> None:
             raise ValueError("objective='full' learns one kernel, got a list of them; leave it out")
         if has_changepoints(estimator.structure):
             raise ValueError("change points have one kernel, got a list of them; give one, or 'auto'")
+        if not all(isinstance(each, str) for each in kernel):
+            raise ValueError(f"expected names in a list of kernels, got {list(kernel)!r}")
     for each in kernel if isinstance(kernel, tuple) else (kernel,):
         if not isinstance(each, str):
             continue  # build_process checks GPyTorch kernels

@@ -7,12 +7,12 @@ all leaves, and fit the gate by leave-one-out. The tree is grown in :mod:`dsmgp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dsmgp._util.arrays import Index
-from dsmgp.fitting.coordinates import choose_coordinates
+from dsmgp.fitting.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import FitContext, learn_family
 from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
@@ -25,6 +25,7 @@ from dsmgp.fitting.partitions import (
 )
 from dsmgp.fitting.selection import choose_outputs, rank_kernels
 from dsmgp.fitting.training_data import (
+    LeafFamilies,
     RowSource,
     build_family,
     set_up_leaves,
@@ -36,7 +37,7 @@ from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.progress import span
 from dsmgp.tree.changepoint_leaf import ChangePoints
-from dsmgp.tree.nodes import Node
+from dsmgp.tree.nodes import Node, Product, nodes
 from dsmgp.tree.routing import place
 
 __all__ = ["FitResult", "fit"]
@@ -80,14 +81,14 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
     with span(*SHARES["coordinates"], "choosing coordinates"):
         choice = choose_coordinates(rows, context)
-    if choice.coordinates is not None or choice.output_warps:
-        data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
-        rows = rows.with_data(data)
-    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
-    learned = _learn(rows, given, context)
-    with span(*SHARES["growing"], "growing the tree"):
-        tree, large_searches = grow_tree(rows, given, learned, context)
-    searches = learned.searches + large_searches
+    grown = _grow(rows, choice, context)
+    if config.structure == "learned" and choice.coordinates is None and grown.is_uncut:
+        # Nothing breaks along the inputs: other coordinates can only help, where leave-one-out says so.
+        as_balanced = replace(config, structure="balanced", weights="gated", local_scale=True)
+        choice = choose_coordinates(rows, replace(context, config=as_balanced))
+        if choice.coordinates is not None or choice.output_warps:
+            grown = _grow(rows, choice, context)
+    rows, learned, tree, searches = grown.rows, grown.learned, grown.tree, grown.searches
     n_evaluations = choice.n_evaluations + learned.n_trial_evaluations
     n_evaluations += sum(each.n_evaluations for each in searches)
     gps = None
@@ -125,6 +126,33 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
         tuple(searches), learned.kernel_scores or None, n_evaluations, choice.gains or None
     )
     return FitResult(model, search, scores, learned_on)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grown:
+    """A tree with the families of its leaves, the rows in its coordinates, and what was learned on the way."""
+
+    rows: RowSource
+    learned: LearnedFamilies
+    tree: LeafFamilies
+    searches: list[SearchResult]
+
+    @property
+    def is_uncut(self) -> bool:
+        return not any(isinstance(node, Product) for node in nodes(self.tree.tree))
+
+
+def _grow(rows: RowSource, choice: CoordinateChoice, context: FitContext) -> _Grown:
+    """Learn hyperparameters and grow the tree, in the coordinates that were chosen."""
+    config = context.config
+    if choice.coordinates is not None or choice.output_warps:
+        data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
+        rows = rows.with_data(data)
+    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
+    learned = _learn(rows, given, context)
+    with span(*SHARES["growing"], "growing the tree"):
+        tree, searches = grow_tree(rows, given, learned, context)
+    return _Grown(rows, learned, tree, learned.searches + searches)
 
 
 def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedFamilies:

@@ -31,6 +31,11 @@ TEXT = Check("text", lambda value: type(value) is str)
 KERNEL_NAME = Check(
     "the name of a kernel", lambda value: type(value) is str and value in NAMED_KERNELS
 )
+KERNEL_NAMES = Check(
+    "text, or a list of texts",
+    lambda value: type(value) is str
+    or (isinstance(value, list) and all(type(each) is str for each in value)),
+)
 OBJECT = Check("an object", lambda value: isinstance(value, dict))
 # JSON has integers of any size.
 NUMBER = Check(
