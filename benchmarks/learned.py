@@ -54,7 +54,7 @@ def piecewise(n_regions: int, rng: np.random.Generator) -> tuple[Function, list[
     def function(X: Array) -> Array:
         y = np.zeros(len(X))
         for (low, high), slope, phase, level in zip(regions, slopes, phases, levels, strict=True):
-            inside = ((X >= low) & (X < high)).all(axis=1)
+            inside = ((low <= X) & (high > X)).all(axis=1)
             y[inside] = level + np.sin(X[inside] @ slope + phase)
         return y
 
@@ -66,11 +66,14 @@ def smooth(name: str, rng: np.random.Generator) -> Function:
     a = rng.permutation(N_INPUTS)
     if name == "friedman":
         return lambda X: (
-            10 * np.sin(np.pi * X[:, a[0]] * X[:, a[1]])
-            + 20 * (X[:, a[2]] - 0.5) ** 2
-            + 10 * X[:, a[3]]
-            + 5 * X[:, a[4]]
-        ) / 5
+            (
+                10 * np.sin(np.pi * X[:, a[0]] * X[:, a[1]])
+                + 20 * (X[:, a[2]] - 0.5) ** 2
+                + 10 * X[:, a[3]]
+                + 5 * X[:, a[4]]
+            )
+            / 5
+        )
     if name == "additive":
         rates, phases = rng.uniform(2, 6, N_INPUTS), rng.uniform(0, 2 * np.pi, N_INPUTS)
         return lambda X: np.sin(rates * X + phases).sum(axis=1) / 1.5

@@ -44,7 +44,7 @@ def test_a_region_with_more_rows_than_a_leaf_may_have_is_always_cut(X):
 def test_moves_lead_to_trees_that_are_there(X):
     known = set(all_trees(X, 1))
     for tree in known:
-        assert {pruned for pruned in prunings(tree, X)} <= known
+        assert set(prunings(tree, X)) <= known
         placed = [snapped(swapped, X, 1) for swapped in swaps(tree, X)]
         assert {new for new, is_valid in placed if is_valid} <= known
 

@@ -207,7 +207,7 @@ def fit(
         structure=change_points or structure.value,
         effort=effort.value,
         weights=weights.value,
-        leaf_size=list(leaf_size) or "auto",
+        leaf_size=leaf_size[0] if len(leaf_size) == 1 else list(leaf_size) or "auto",
         max_iter=max_iter,
         input_warp=None if input_warp is InputWarp.none else input_warp.value,
         metric=metric.value,

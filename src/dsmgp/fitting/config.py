@@ -189,11 +189,15 @@ def _check_kernel(estimator: Any) -> None:
     kernel = _kernel(estimator.kernel)
     if isinstance(kernel, tuple):
         if len(kernel) < 2 or len(set(map(str, kernel))) < len(kernel):
-            raise ValueError(f"expected a list of at least two different kernels, got {list(kernel)!r}")
+            raise ValueError(
+                f"expected a list of at least two different kernels, got {list(kernel)!r}"
+            )
         if estimator.objective == "full":
             raise ValueError("objective='full' learns one kernel, got a list of them; leave it out")
         if has_changepoints(estimator.structure):
-            raise ValueError("change points have one kernel, got a list of them; give one, or 'auto'")
+            raise ValueError(
+                "change points have one kernel, got a list of them; give one, or 'auto'"
+            )
         if not all(isinstance(each, str) for each in kernel):
             raise ValueError(f"expected names in a list of kernels, got {list(kernel)!r}")
     for each in kernel if isinstance(kernel, tuple) else (kernel,):
@@ -267,9 +271,9 @@ def _leaf_sizes(estimator: Any) -> list[int] | None:
         return None
     if isinstance(leaf_size, str) or not np.iterable(leaf_size):
         return [check_count("leaf_size", leaf_size)]
-    if estimator.structure == "paper":
+    if estimator.structure in ("paper", "learned"):
         raise ValueError(
-            f"expected one leaf_size with structure='paper', got {leaf_size!r}; a list of sizes is "
+            f"expected one leaf_size with structure={estimator.structure!r}, got {leaf_size!r}; a list of sizes is "
             "for structure='balanced'"
         )
     sizes = [check_count("every entry of leaf_size", size) for size in leaf_size]

@@ -14,6 +14,7 @@ import numpy as np
 from dsmgp._util.arrays import Index
 from dsmgp.fitting.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.kernel_mixture import build_kernels, learn_kernels
 from dsmgp.fitting.learning import FitContext, learn_family
 from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
 from dsmgp.fitting.partitions import (
@@ -27,7 +28,6 @@ from dsmgp.fitting.selection import choose_outputs, rank_kernels
 from dsmgp.fitting.training_data import (
     LeafFamilies,
     RowSource,
-    build_family,
     set_up_leaves,
 )
 from dsmgp.gp.process import parameters_by_leaf
@@ -78,7 +78,6 @@ class FitResult:
 def fit(rows: RowSource, context: FitContext) -> FitResult:
     """Fit a deep structured mixture to the rows of a source, in memory or on disk."""
     config = context.config
-    assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
     with span(*SHARES["coordinates"], "choosing coordinates"):
         choice = choose_coordinates(rows, context)
     grown = _grow(rows, choice, context)
@@ -148,6 +147,7 @@ def _grow(rows: RowSource, choice: CoordinateChoice, context: FitContext) -> _Gr
     if choice.coordinates is not None or choice.output_warps:
         data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
         rows = rows.with_data(data)
+    assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
     given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
     learned = _learn(rows, given, context)
     with span(*SHARES["growing"], "growing the tree"):
@@ -162,7 +162,7 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
     kernels_given = config.kernel if isinstance(config.kernel, tuple) else (config.kernel,)
     kernel = NEUTRAL_KERNEL if automatic else kernels_given[0]
     if config.optimizer is None:
-        families = [build_family(each, rows.data, config) for each in kernels_given]
+        families = build_kernels(kernels_given, rows.data, config)
         return LearnedFamilies(rows.data.outputs, families, len(families), {}, [], 0)
 
     grown = surrogate_leaves(rows, given, context)
@@ -173,7 +173,7 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
     sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
 
     start = (kernel,) if automatic else kernels_given
-    families = [build_family(each, sample, config) for each in start]
+    families = build_kernels(start, sample, config)
     kernels = families[0].leaf_kernels
     kernel_scores: dict[str, float] = {}
     n_close = len(families)
@@ -191,6 +191,10 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
 
     tolerance = RANDOM_TOLERANCE if config.structure == "balanced" else TOLERANCE
     searches: list[SearchResult] = []
+    if isinstance(config.kernel, tuple):
+        with span(*SHARES["learning"], "learning hyperparameters"):
+            searches = learn_kernels(gps, families, context, tolerance=tolerance)
+        return LearnedFamilies(outputs, families, n_close, {}, searches, n_trial_evaluations)
     for family in families[:n_close]:
         what = family.kernel if automatic else "hyperparameters"
         with span(*SHARES["learning"], f"learning {what}"):

@@ -17,13 +17,15 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, seconds
-from dsmgp.fitting.learning import FitContext, learn_family
+from dsmgp.fitting.kernel_mixture import learn_kernels
+from dsmgp.fitting.learning import FitContext
 from dsmgp.fitting.optimize import SearchResult
 from dsmgp.fitting.row_evidence import RowEvidence
 from dsmgp.fitting.selection import rank_kernels
 from dsmgp.fitting.training_data import TrainingData, set_up_leaves
 from dsmgp.fitting.tree_search import TreeSearch
 from dsmgp.gp.process import Family
+from dsmgp.progress import tick
 from dsmgp.tree.cut_tree import CutTree, TreePrior, leaf_rows, to_node
 from dsmgp.tree.nodes import Leaf, Node, Sum
 from dsmgp.tree.region import Region
@@ -143,7 +145,8 @@ class _Learning:
             uncut = self._scored(None, self._learned(None, found.families))
             logger.info("best tree %.6g, uncut %.6g", found.score, uncut.score)
             found = max(found, uncut, key=lambda each: each.score)
-        families, searches = found.families, []
+        families = found.families
+        searches: list[SearchResult] = []
         if self.learns:
             families, searches = self._learned_at_last(found.tree, families)
         search = self._search(families, [found.tree, None], at_last=True)
@@ -158,13 +161,14 @@ class _Learning:
         """Learn trees and hyperparameters in turn until the tree stays."""
         tree: CutTree = None
         for number in range(ROUNDS):
+            tick(number / (ROUNDS + 1))
             search = self._search(families, [None, tree])
             best = search.best(1)[0]
             logger.info(
                 "round %d: %d leaves, score %.6g; %d trees seen",
                 number, len(leaf_rows(best, self.data.U)), search.scores[best], len(search.scores),
             )  # fmt: skip
-            if number and best == tree or not self.learns:
+            if (number and best == tree) or not self.learns:
                 tree = best
                 break
             tree = best
@@ -212,9 +216,8 @@ class _Learning:
             ranking = rank_kernels(gps, self.data, self.context)
             self.n_evaluations += ranking.n_evaluations
             copies = ranking.families[:1]
-        for family in copies:
-            results = learn_family(gps, family, self.context)
-            self.n_evaluations += sum(result.n_evaluations for result in results)
+        results = learn_kernels(gps, copies, self.context)
+        self.n_evaluations += sum(result.n_evaluations for result in results)
         return copies
 
     def _learned_at_last(
@@ -228,11 +231,8 @@ class _Learning:
         affordable = LAST_SECONDS * EFFORTS[self.config.effort].budget(device) / once
         copies = [Family(family.kernel, list(family.processes)) for family in families]
         gps = set_up_leaves(leaves, copies[0].leaf_kernels, self.data, self.config)
-        searches: list[SearchResult] = []
-        for family in copies:
-            max_iter = int(np.clip(affordable, fewest, most))
-            searches += learn_family(gps, family, self.context, max_iter=max_iter)
-        return copies, searches
+        max_iter = int(np.clip(affordable, fewest, most))
+        return copies, learn_kernels(gps, copies, self.context, max_iter=max_iter)
 
     def _leaves(self, tree: CutTree, most: int | None) -> list[Leaf]:
         """Return the leaves of a tree, with at most so many of their rows, for learning."""

@@ -37,12 +37,15 @@ class CutScan:
     Attributes
     ----------
     dimension, split, below, above : ndarray of shape (n_cuts,)
+    whole : float
+        Log evidence of the rows that were scanned, in one leaf; not a number if there are no cuts.
     """
 
     dimension: Index
     split: Array
     below: Array
     above: Array
+    whole: float = math.nan
 
     def __len__(self) -> int:
         return len(self.split)
@@ -53,7 +56,8 @@ class CutScan:
         if not parts:
             return cls(np.empty(0, dtype=np.int64), *np.empty((3, 0)))
         names = ("dimension", "split", "below", "above")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+        return cls(*columns, parts[0].whole)
 
     @property
     def evidence(self) -> Array:
@@ -139,9 +143,11 @@ class RowEvidence:
         cut : Cut
         """
         U, dimension = self.data.U, cut.dimension
-        after, splits = cut_gaps(np.sort(U[rows, dimension]), self.least)
+        _, splits = cut_gaps(np.sort(U[rows, dimension]), self.least)
         totals, valid = np.zeros((2, len(splits))), np.ones(len(splits), dtype=bool)
-        for total, part, is_above in zip(totals, (cut.below, cut.above), (False, True), strict=True):
+        for total, part, is_above in zip(
+            totals, (cut.below, cut.above), (False, True), strict=True
+        ):
             # Every leaf of the part, as far as it would reach without the cut.
             for leaf in leaf_rows(part, U, rows):
                 x = U[leaf, dimension]
@@ -179,25 +185,28 @@ class RowEvidence:
         parts = []
         for k, (dimension, after, splits) in enumerate(lines):
             below, above = evidence[2 * k][after - 1], evidence[2 * k + 1][len(rows) - after - 1]
-            parts.append(CutScan(np.full(len(after), dimension), splits, below, above))
+            whole = float(evidence[0][-1])
+            parts.append(CutScan(np.full(len(after), dimension), splits, below, above, whole))
         return CutScan.joined(parts)
 
     def _prefixes(self, rows: Index, orders: Sequence[Index]) -> list[Array]:
         """Return for each order of the rows the log evidence of the first one, two, and so on."""
-        by_family = [
-            sum(self._of_output(rows, orders, kernel, output) for output, kernel in enumerate(of))
-            for of in self.kernels
-        ]
+        by_family = np.zeros((len(self.kernels), len(orders), len(rows)))
+        for total, of_outputs in zip(by_family, self.kernels, strict=True):
+            for output, kernel in enumerate(of_outputs):
+                total += self._of_output(rows, orders, kernel, output)
         self.n_operations += len(orders) * len(self.kernels) * len(rows) ** 3 / 3
-        table = np.logaddexp.reduce(by_family, axis=0) - math.log(len(by_family))
-        return list(table)
+        return list(np.logaddexp.reduce(by_family, axis=0) - math.log(len(by_family)))
 
     def _of_output(
         self, rows: Index, orders: Sequence[Index], kernel: BoundLeafKernel, output: int
     ) -> Array:
         """Return log evidences of prefixes for one kernel and output, (n_orders, n_rows)."""
         data = self.data
-        X, residual = data.scaled_X[rows], data.scaled_Y[rows, output] - kernel.mean(data.scaled_X[rows])
+        X, residual = (
+            data.scaled_X[rows],
+            data.scaled_Y[rows, output] - kernel.mean(data.scaled_X[rows]),
+        )
         noise, constant = np.full(len(rows), kernel.noise), np.zeros(len(rows))
         if data.known_noise is not None:
             noise = noise + data.known_noise[rows, output]

@@ -338,7 +338,9 @@ class FittedState:
         if not isinstance(self.model, Model):
             return []
         model, posterior = self.model, self.model.posterior
-        named = {old: new for new, old in zip(nodes(self.user_tree), nodes(model.tree), strict=True)}
+        named = {
+            old: new for new, old in zip(nodes(self.user_tree), nodes(model.tree), strict=True)
+        }
         regions = []
         for node, families in kernel_sums(model.tree, model.family):
             names = [model.families[k].kernel for k in families]

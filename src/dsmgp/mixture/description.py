@@ -39,7 +39,11 @@ def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
             f"gate            variance^{0 - gate.variance_exponent:.3g} scale^{0 - gate.scale_exponent:.3g}, "
             "leaf variances times " + ", ".join(f"{c:.3g} ({w:.0%})" for w, c in shapes)
         )
-    notes = [*_kernel_notes(model, sizes), *_family_notes(model, sizes), *_tuning_notes(model, output_names)]
+    notes = [
+        *_kernel_notes(model, sizes),
+        *_family_notes(model, sizes),
+        *_tuning_notes(model, output_names),
+    ]
     return Description("Deep structured mixture of GPs", facts, notes)
 
 

@@ -33,8 +33,9 @@ KERNEL_NAME = Check(
 )
 KERNEL_NAMES = Check(
     "text, or a list of texts",
-    lambda value: type(value) is str
-    or (isinstance(value, list) and all(type(each) is str for each in value)),
+    lambda value: (
+        type(value) is str or (isinstance(value, list) and all(type(each) is str for each in value))
+    ),
 )
 OBJECT = Check("an object", lambda value: isinstance(value, dict))
 # JSON has integers of any size.

@@ -48,7 +48,9 @@ def plot_kernels(
     column = input_number(dimension, len(names), names)
     ax = axes_or_new(ax)
     if not isinstance(state.model, Model) or not state.kernel_posterior:
-        raise ValueError("plot_kernels needs a model that was fitted with a list of kernels, such as ['rbf', 'matern32']")
+        raise ValueError(
+            "plot_kernels needs a model that was fitted with a list of kernels, such as ['rbf', 'matern32']"
+        )
     x = state.rows.X[:, column]
     probabilities = kernel_probabilities(state.model, state.rows.X)
     edges = np.unique(np.quantile(x, np.linspace(0.0, 1.0, n_bins + 1)))
@@ -59,8 +61,8 @@ def plot_kernels(
         share = np.bincount(inside, probabilities[:, k], len(count)) / count
         top = floor + share
         if len(edges) > 1:
-            bounds = [np.append(each, each[-1]) for each in (floor, top)]
-            ax.fill_between(edges, *bounds, step="post", linewidth=0.0, label=family.kernel)
+            low, high = (np.append(each, each[-1]) for each in (floor, top))
+            ax.fill_between(edges, low, high, step="post", linewidth=0.0, label=family.kernel)
         floor = top
     ax.set_ylim(0.0, 1.0)
     ax.set_xlabel(names[column])

@@ -195,8 +195,9 @@ def replaced(tree: CutTree, path: Path, part: CutTree) -> CutTree:
     if not path:
         return part
     assert tree is not None
-    side = "above" if path[0] else "below"
-    return replace(tree, **{side: replaced(getattr(tree, side), path[1:], part)})
+    if path[0]:
+        return replace(tree, above=replaced(tree.above, path[1:], part))
+    return replace(tree, below=replaced(tree.below, path[1:], part))
 
 
 def prunings(tree: CutTree, X: Array) -> Iterator[CutTree]:
@@ -220,20 +221,18 @@ def swaps(tree: CutTree, X: Array) -> Iterator[CutTree]:
             ]
             yield replaced(tree, path, Cut(*_rule(below), *lower))
             continue
-        for side, child in (("below", below), ("above", above)):
+        for is_above, child in enumerate((below, above)):
             if child is not None and _rule(child) != _rule(node):
                 lowered = replace(child, dimension=node.dimension, split=node.split)
                 raised = replace(node, dimension=child.dimension, split=child.split)
-                yield replaced(tree, path, replace(raised, **{side: lowered}))
+                yield replaced(tree, path, replaced(raised, (bool(is_above),), lowered))
 
 
 def _rule(cut: Cut) -> tuple[int, float]:
     return cut.dimension, cut.split
 
 
-def snapped(
-    tree: CutTree, X: Array, least: int, rows: Index | None = None
-) -> tuple[CutTree, bool]:
+def snapped(tree: CutTree, X: Array, least: int, rows: Index | None = None) -> tuple[CutTree, bool]:
     """Return the tree with every split in the middle of its gap, and whether it is valid: each part has ``least`` rows.
 
     Examples
