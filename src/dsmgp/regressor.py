@@ -106,7 +106,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``"auto"``: several sizes by ``effort`` (balanced), 100 (paper), or 2,000, 4,000 or 10,000 by ``effort`` (learned).
     sum_children : int or "auto", default="auto"
         K_S, the number of partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is
-        only one size (balanced); 4 (paper); at most 32 trees (learned).
+        only one size (balanced); 4 (paper); at most 64, two for each tree (learned).
     product_children : int, optional
         K_P, the number of parts of a product: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional

@@ -65,8 +65,10 @@ def test_the_posterior_over_trees_is_that_of_brute_force(everything_kept):
     posterior = np.exp(joint - total)
     assert model.log_marginal_likelihood_ == pytest.approx(total, abs=1e-8)
     (weights,) = (w for node, w in model.posterior_weights_.items() if node is model.tree_)
-    assert len(weights) == len(trees) > 10
-    assert np.sort(weights) == pytest.approx(np.sort(posterior), abs=1e-10)
+    assert len(weights) == 2 * len(trees) - 1 > 20  # twice each, but for the one that is not cut
+    halves = np.repeat(0.5 * posterior[1:], 2)
+    expected_weights = np.append(halves, posterior[0])
+    assert np.sort(weights) == pytest.approx(np.sort(expected_weights), abs=1e-10)
     for dimension in (0, 1):
         splits = model.split_posterior(dimension)
         expected: dict[float, float] = {}
@@ -167,6 +169,18 @@ def test_leaf_size_is_the_most_rows_of_a_leaf():
     ).fit(X, y)
     assert max(leaf.n_rows for leaf in leaves(model.tree_)) <= 60
     assert model.n_induced_trees_ <= 3
+    single = DSMGPRegressor("rbf", structure="learned", sum_children=1, random_state=0)
+    assert single.fit(X, y).n_induced_trees_ == 1
+
+
+def test_a_row_inside_a_gap_is_on_both_sides():
+    rng = np.random.default_rng(0)
+    X = np.append(rng.uniform(0.0, 0.49, 100), rng.uniform(0.51, 1.0, 100))[:, None]
+    y = 3.0 * (X[:, 0] > 0.5) + 0.1 * rng.normal(size=200)
+    model = DSMGPRegressor("rbf", structure="learned", random_state=0).fit(X, y)
+    assert model.split_posterior(0).within(0.45, 0.55) == pytest.approx(1.0, abs=1e-3)
+    density = model.predict_dist(np.full((2, 1), 0.5)).logpdf(np.array([0.0, 3.0]))
+    assert (density > -3.0).all()
 
 
 def test_rows_that_are_all_equal_are_one_leaf():

@@ -3,7 +3,8 @@
 Trees and hyperparameters are learned in turn. A smooth kernel with short length scales absorbs a jump, so the first search uses what was learned inside of small
 leaves, which few jumps cross; what the leaves of the best tree then agree on makes the remaining jumps stand out, and so on until
 the tree stays. A tree that is not cut at all competes with hyperparameters of its own. The best trees found at the final hyperparameters
-become the children of one sum node, weighted by the prior of :class:`~dsmgp.tree.cut_tree.TreePrior`.
+become children of one sum node, weighted by the prior of :class:`~dsmgp.tree.cut_tree.TreePrior`: each twice, with its cuts at either end of their gaps
+between rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dsmgp.fitting.training_data import TrainingData, set_up_leaves
 from dsmgp.fitting.tree_search import TreeSearch
 from dsmgp.gp.process import Family
 from dsmgp.progress import tick
-from dsmgp.tree.cut_tree import CutTree, TreePrior, leaf_rows, to_node
+from dsmgp.tree.cut_tree import CutTree, TreePrior, gap_ends, leaf_rows, to_node
 from dsmgp.tree.nodes import Leaf, Node, Sum
 from dsmgp.tree.region import Region
 
@@ -150,8 +151,7 @@ class _Learning:
         if self.learns:
             families, searches = self._learned_at_last(found.tree, families)
         search = self._search(families, [found.tree, None], at_last=True)
-        most = self.config.sum_children or MOST_TREES
-        trees = search.best(most)
+        trees = search.best(max((self.config.sum_children or 2 * MOST_TREES) // 2, 1))
         least = search.scores[trees[0]] + math.log(LEAST_SHARE)
         trees = [tree for tree in trees if search.scores[tree] >= least]
         logger.info("%d trees of %d are kept", len(trees), len(search.scores))
@@ -247,10 +247,17 @@ class _Learning:
         return [Leaf(whole, rows) for rows in parts]
 
     def _joined(self, trees: Sequence[CutTree]) -> Node:
-        """Return a sum over trees with their prior weights."""
+        """Return a sum over trees with their prior weights.
+
+        Nothing is known about where in its gap between two rows a cut is: every tree is there twice, with its cuts at either end of their gaps,
+        so that a new row inside a gap is on both sides.
+        """
         X: Array = self.data.U
-        if len(trees) == 1:
-            return to_node(trees[0], X)
-        log_prior = np.array([self.prior.log_density(tree, X) for tree in trees])
-        children = tuple(to_node(tree, X) for tree in trees)
-        return Sum(children, log_prior - np.logaddexp.reduce(log_prior))
+        children, log_weights = [], []
+        for tree in trees:
+            ends = {tree} if self.config.sum_children == 1 else {*gap_ends(tree, X)}
+            children += [to_node(end, X) for end in sorted(ends, key=repr)]
+            log_weights += [self.prior.log_density(tree, X) - math.log(len(ends))] * len(ends)
+        if len(children) == 1:
+            return children[0]
+        return Sum(tuple(children), np.array(log_weights) - np.logaddexp.reduce(log_weights))

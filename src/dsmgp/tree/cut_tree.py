@@ -23,6 +23,7 @@ __all__ = [
     "TreePrior",
     "all_trees",
     "cut_gaps",
+    "gap_ends",
     "grown",
     "inner_cuts",
     "leaf_rows",
@@ -255,6 +256,29 @@ def snapped(tree: CutTree, X: Array, least: int, rows: Index | None = None) -> t
         return tree, False
     above, is_valid = snapped(tree.above, X, least, inside[is_above])
     return Cut(tree.dimension, split if low < split else high, below, above), is_valid
+
+
+def gap_ends(tree: CutTree, X: Array, rows: Index | None = None) -> tuple[CutTree, CutTree]:
+    """Return the tree with every split at the lower end of its gap, just above the rows below, and at the upper end.
+
+    Both part the training rows in the same way. A new row inside a gap is above the cut in the first, and below it in the second.
+
+    Examples
+    --------
+    >>> low, high = gap_ends(Cut(0, 0.5), np.array([[0.0], [1.0]]))
+    >>> bool(0.0 < low.split < 1e-300), high.split
+    (True, 1.0)
+    """
+    if tree is None:
+        return None, None
+    inside = np.arange(len(X)) if rows is None else rows
+    x = X[inside, tree.dimension]
+    is_above = x >= tree.split
+    ends = float(np.nextafter(x[~is_above].max(), np.inf)), float(x[is_above].min())
+    below = gap_ends(tree.below, X, inside[~is_above])
+    above = gap_ends(tree.above, X, inside[is_above])
+    low, high = (Cut(tree.dimension, *parts) for parts in zip(ends, below, above, strict=True))
+    return low, high
 
 
 def to_node(tree: CutTree, X: Array) -> Node:
