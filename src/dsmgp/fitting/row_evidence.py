@@ -55,9 +55,13 @@ class CutScan:
         """Return the cuts of several scans."""
         if not parts:
             return cls(np.empty(0, dtype=np.int64), *np.empty((3, 0)))
-        names = ("dimension", "split", "below", "above")
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-        return cls(*columns, parts[0].whole)
+        return cls(
+            np.concatenate([part.dimension for part in parts]),
+            np.concatenate([part.split for part in parts]),
+            np.concatenate([part.below for part in parts]),
+            np.concatenate([part.above for part in parts]),
+            parts[0].whole,
+        )
 
     @property
     def evidence(self) -> Array:
