@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,6 +149,33 @@ class NumbaBackend:
             request.ends,
         )
         return mean, variance
+
+    def covariances(
+        self,
+        bound: BoundKernels,
+        output: int,
+        leaf: int,
+        order: Index,
+        alpha: Array,
+        tests: Array,
+        n: int,
+    ) -> tuple[Array, Array]:
+        """Return the mean of f at test rows (n_test,), and the covariances with the first n points (n_test, n) of one leaf.
+
+        ``order`` are the positions of the leaf's points, and ``alpha`` is in that order.
+        """
+        features = np.empty((len(tests), n))
+        leaves = self._leaves_of(np.array([leaf]), output)
+        mean, _ = _compiled().predict(
+            replace(leaves, rows=leaves.rows[order]),
+            bound.parameters(output, leaf),
+            alpha,
+            None,
+            tests,
+            np.array([0, len(tests)]),
+            features,
+        )
+        return mean, features
 
     def hold_factors(self, matrices: Sequence[Array]) -> Packed:
         return Packed.of(matrices)

@@ -17,6 +17,8 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components, LeaveOneOut
+from dsmgp.experts.low_rank import LEAST_POINTS
+from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.description import describe_mixture
@@ -27,6 +29,7 @@ from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
+from dsmgp.mixture.variance_error import LIMIT, leaf_tolerance, relative_error, wants_exact
 from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
 from dsmgp.tree.routing import Router, Routes
 
@@ -211,7 +214,7 @@ class Model:
         leaf, largest = np.arange(len(noise)), noise + self.leaf_posterior.bound.prior_variance
         return self.log_gate(leaf, largest), self.log_gate(leaf, noise)
 
-    def _component_weights(
+    def component_weights(
         self, components: Components, log_constant: Array | None = None
     ) -> Array:
         """Normalised weights of the leaves at each row, (n, n_components)."""
@@ -243,7 +246,7 @@ class Model:
     ) -> Mixture:
         """Predictive distribution at each row; ``known_noise`` (n, n_outputs) is that of the observations there, beyond what was learned."""
         return self.distribution(
-            self._components(X),
+            self._components(X, True, include_noise),
             include_noise,
             squeeze,
             known_noise=None if known_noise is None else self.outputs.noise_to_experts(known_noise),
@@ -259,7 +262,7 @@ class Model:
         leaf_noise = self.leaf_posterior.noise * self.scales * self.effective_gate.mean_variance
         for rows in self._chunks(len(X)):
             components = self._components(X[rows])
-            weights = self._component_weights(components)[:, :, None]
+            weights = self.component_weights(components)[:, :, None]
             total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
             if self.row_scale is not None:
                 total *= self.row_scale(X[rows])[:, None]
@@ -271,7 +274,7 @@ class Model:
         total = np.zeros(len(self.family))
         for rows in self._chunks(len(X)):
             components = self._components(X[rows])
-            weights, reached = self._component_weights(components), components.leaf >= 0
+            weights, reached = self.component_weights(components), components.leaf >= 0
             total += np.bincount(components.leaf[reached], weights[reached], len(total))
         return total / len(X)
 
@@ -343,7 +346,7 @@ class Model:
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
-        weights = self._component_weights(components, log_constant)
+        weights = self.component_weights(components, log_constant)
         gate = self.effective_gate
         n_shapes = len(gate.shape_weights)
         if row_scale is not None:
@@ -374,8 +377,10 @@ class Model:
                 if with_variance:
                     variance[rows] = mixture.var
                 continue
-            components = self._components(X[rows], with_variance or self.gate is not None)
-            weights = self._component_weights(components)[:, :, None]
+            components = self._components(
+                X[rows], with_variance or self.gate is not None, include_noise
+            )
+            weights = self.component_weights(components)[:, :, None]
             means = components.mean
             # Where outputs are mixed, leaves and mixture are compared in the user's units.
             if not units.diagonal:
@@ -421,15 +426,47 @@ class Model:
         single = self.leaf_posterior.leaf_gps.dtype == "float32"
         return check_in_range(self.inputs.scaled(U), "X", single)
 
-    def _components(self, X: Array, with_variance: bool = True) -> Components:
-        """Predictions of y by the leaves that the rows reach, but for those of negligible weight."""
-        U = self.inputs.to_coordinates(X)
+    def _components(
+        self, X: Array, with_variance: bool = True, include_noise: bool = True
+    ) -> Components:
+        """Predictions of y by the leaves that the rows reach, but for those of negligible weight.
+
+        Variances of large leaves may be low-rank ones, if noise is included and nobody wants exact ones.
+        """
+        low_rank = with_variance and include_noise and not wants_exact()
+        return self.leaf_predictions(self.inputs.to_coordinates(X), with_variance, low_rank)
+
+    def leaf_predictions(
+        self, U: Array, with_variance: bool = True, low_rank: bool = False
+    ) -> Components:
+        """Predictions of y by the leaves that rows reach, from their coordinates."""
+        posterior, Z = self.leaf_posterior, self.scaled(U)
         routes = self._relevant(self.router.route(U))
         leaf, row = routes.pairs
-        mean, variance = self.leaf_posterior.predict(routes, self.scaled(U), with_variance)
-        if with_variance:
-            variance += self.leaf_posterior.noise[leaf]
-        return Components.of_pairs(len(X), leaf, row, mean, variance if with_variance else None)
+        if not low_rank or not isinstance(posterior, InMemoryLeafPosterior):
+            mean, variance = posterior.predict(routes, Z, with_variance)
+            if with_variance:
+                variance += posterior.noise[leaf]
+            return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
+        posterior.prepare(routes, len(U), self._leaf_tolerance)
+        mean, variance = posterior.predict(routes, Z, True, low_rank=True)
+        variance += posterior.noise[leaf]
+        components = Components.of_pairs(len(U), leaf, row, mean, variance)
+        error = posterior.bases.error
+        if not error[routes.leaf].any():
+            return components
+        beyond = relative_error(self, components, error) > LIMIT
+        inexact = beyond[row] & (error[leaf] > 0.0)
+        if inexact.any():
+            _, exact = posterior.predict(routes.only(inexact), Z)
+            variance[inexact] = exact + posterior.noise[leaf[inexact]]
+            components = Components.of_pairs(len(U), leaf, row, mean, variance)
+        return components
+
+    def _leaf_tolerance(self) -> float:
+        """Relative error of large leaves' variances that predictions allow."""
+        sizes = self.leaf_posterior.leaf_sizes
+        return leaf_tolerance(self, (sizes >= LEAST_POINTS).astype(np.float64))
 
     def _relevant(self, routes: Routes) -> Routes:
         """Drop leaves whose weight at a row is negligible beside another's, whatever their variances are there."""
