@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LeafBases", "LeafBasis"]
 
-#: By output, low-rank variances and alpha in the order of their points.
-LeafBasis = list[tuple[LowRankVariance, Array]]
+#: Low-rank variances by output.
+LeafBasis = list[LowRankVariance]
 
 # Sum of n_points^3 over leaves whose bases are made in about a second.
 BRIEF = 1e11
@@ -37,8 +37,8 @@ class LeafBases:
     ----------
     of_leaf : dict of int to LeafBasis
         Replaced, never changed: other threads may read it.
-    error : ndarray of shape (n_leaves,)
-        Largest relative error of a leaf's variances of y; zero where they are exact.
+    errors : ndarray of shape (n_leaves, 2)
+        Mean and largest relative error of a leaf's variances of y; zero where they are exact.
     """
 
     def __init__(self, posterior: InMemoryLeafPosterior) -> None:
@@ -50,7 +50,7 @@ class LeafBases:
         self._n_rows = 0
         self._lock = threading.Lock()
         self.of_leaf: dict[int, LeafBasis] = {}
-        self.error = np.zeros(len(sizes))
+        self.errors = np.zeros((len(sizes), 2))
 
     def due(self, sizes: Index, leaves: Index, n_rows: Index, n_new: int) -> list[int]:
         """Return the leaves whose bases pay now.
@@ -72,24 +72,24 @@ class LeafBases:
         paying = leaves[n_rows >= PAYING_SHARE * sizes[leaves]]
         return [k for k in paying.tolist() if k in self._untried]
 
-    def make(self, posterior: InMemoryLeafPosterior, due: list[int], tolerance: float) -> None:
+    def make(self, posterior: InMemoryLeafPosterior, due: list[int], tolerances: Array) -> None:
         """Make the bases of some leaves, as far as memory allows."""
         with self._lock:
             left = [k for k in due if k in self._untried]
             # Large leaves first, so that threads end together.
             left.sort(key=lambda k: -int(posterior.points.first.sizes[k]))
             found = posterior.leaf_gps.threads.map(
-                lambda leaf: _basis(posterior, leaf, tolerance), left
+                lambda leaf: _basis(posterior, leaf, float(tolerances[leaf])), left
             )
             room = posterior.memory - posterior.factors.n_bytes
             room -= sum(map(_n_bytes, self.of_leaf.values()))
-            bases, error = dict(self.of_leaf), self.error.copy()
+            bases, errors = dict(self.of_leaf), self.errors.copy()
             for leaf, basis in zip(left, found, strict=True):
                 if basis is not None and (room := room - _n_bytes(basis)) >= 0.0:
                     bases[leaf] = basis
-                    error[leaf] = sum(low_rank.error for low_rank, _ in basis)
+                    errors[leaf] = np.sum([low_rank.errors for low_rank in basis], axis=0)
             # Errors before bases: a reader must not see a basis without its error.
-            self.error = error
+            self.errors = errors
             self.of_leaf = bases
             self._untried -= set(left)
 
@@ -109,13 +109,13 @@ def _basis(posterior: InMemoryLeafPosterior, leaf: int, tolerance: float) -> Lea
         kernel, noise = posterior.bound(output, leaf), float(posterior.noise[leaf, output])
         factor = posterior.factor(output, leaf)
         # The gate takes the product of the outputs' variances: errors add up.
-        low_rank = low_rank_variance(kernel, X, factor, noise, tolerance / n_outputs)
+        alpha = posterior.alpha[output][posterior.place(leaf)]
+        low_rank = low_rank_variance(kernel, X, factor, alpha, noise, tolerance / n_outputs)
         if low_rank is None:
             return None
-        alpha = posterior.alpha[output][posterior.place(leaf)][low_rank.order]
-        basis.append((low_rank, alpha))
+        basis.append(low_rank)
     return basis
 
 
 def _n_bytes(basis: LeafBasis) -> int:
-    return sum(low_rank.n_bytes + alpha.nbytes for low_rank, alpha in basis)
+    return sum(low_rank.n_bytes for low_rank in basis)

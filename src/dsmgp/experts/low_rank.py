@@ -6,12 +6,14 @@ kernel's matrix), and the quadratic form becomes ``|W c_x|^2`` with a triangular
 predictive variances (Pleiss et al. 2018) do with a Lanczos basis; here means stay exact, and the error of the variance is measured.
 
 The number of pivots grows until variances of y are within a tolerance of exact ones at check points: training points, points between them
-and points outside. A kernel too rough, or a noise too small, for that has no such basis, and the leaf keeps exact variances.
+and points outside. Where a kernel is too rough for that, all points are pivots, in single precision; with very little noise that is not accurate
+enough either, and the leaf keeps exact variances.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,16 +48,19 @@ class LowRankVariance:
         Positions of the leaf's points, the pivots first.
     weights : ndarray of shape (rank, rank)
         Lower triangular, in single precision where that is accurate enough.
+    alpha : ndarray of shape (n_points,)
+        ``K^-1 (y - mean)`` in this order, for the mean.
     prior : float
         Prior variance of f, the same everywhere.
-    error : float
-        Largest relative error of the variance of y at the check points, which are harder than rows among the training rows.
+    errors : tuple of float
+        Mean and largest relative error of the variance of y at the check points.
     """
 
     order: Index
     weights: Array
+    alpha: Array
     prior: float
-    error: float = 0.0
+    errors: tuple[float, float] = (0.0, 0.0)
 
     @property
     def rank(self) -> int:
@@ -63,7 +68,7 @@ class LowRankVariance:
 
     @property
     def n_bytes(self) -> int:
-        return self.weights.nbytes + self.order.nbytes
+        return self.weights.nbytes + self.order.nbytes + self.alpha.nbytes
 
     def variance(self, covariances: Array) -> Array:
         """Return the variance of f, (n,), from the covariances with the pivots, (n, rank)."""
@@ -81,7 +86,7 @@ class LowRankVariance:
 
 
 def low_rank_variance(
-    kernel: BoundLeafKernel, X: Array, factor: Array, noise: float, tolerance: float
+    kernel: BoundLeafKernel, X: Array, factor: Array, alpha: Array, noise: float, tolerance: float
 ) -> LowRankVariance | None:
     """Return a basis whose variances of y have a relative error of at most ``tolerance``; None if there is no small one.
 
@@ -92,6 +97,8 @@ def low_rank_variance(
         Points of the leaf.
     factor : ndarray of shape (n_points, n_points)
         Lower Cholesky factor of their covariance, noise included.
+    alpha : ndarray of shape (n_points,)
+        ``K^-1 (y - mean)``.
     noise : float
         Noise variance of a new observation.
     tolerance : float
@@ -99,15 +106,15 @@ def low_rank_variance(
     n = len(X)
     if n < LEAST_POINTS:
         return None
-    search = _Search(kernel, X, factor, noise)
+    search = _Search(kernel, X, factor, alpha, noise)
     block, errors = max(16, n // 48), []
     while search.rank + block <= LARGEST_SHARE * n and search.extend(block):
-        errors.append((search.rank, search.error()))
+        errors.append((search.rank, search.largest_error()))
         if errors[-1][1] <= (1.0 - SINGLE_SHARE) * tolerance:
             return search.basis(tolerance)
         if _hopeless(errors, LARGEST_SHARE * n, tolerance):
-            return None
-    return None
+            break
+    return search.of_all_points(tolerance)
 
 
 def _hopeless(errors: list[tuple[int, float]], most: float, tolerance: float) -> bool:
@@ -126,8 +133,11 @@ def _hopeless(errors: list[tuple[int, float]], most: float, tolerance: float) ->
 class _Search:
     """A partial Cholesky decomposition that grows by blocks of pivots, and the variances that it gives."""
 
-    def __init__(self, kernel: BoundLeafKernel, X: Array, factor: Array, noise: float) -> None:
+    def __init__(
+        self, kernel: BoundLeafKernel, X: Array, factor: Array, alpha: Array, noise: float
+    ) -> None:
         self.kernel, self.factor, self.noise, self.n = kernel, factor, noise, len(X)
+        self.alpha = alpha
         checks = _check_points(X)
         self.points = np.concatenate([X, checks])
         self.prior = kernel.variance(self.points)
@@ -190,15 +200,17 @@ class _Search:
             chosen.append(at)
         return np.asarray(candidates[chosen], dtype=np.int64)
 
-    def error(self) -> float:
+    def largest_error(self) -> float:
         """Largest relative error of the variance of y at the check points."""
         r = self.rank
         phi = self._G[:r, self.n :]
         explained = np.einsum("ij,ij->j", phi, self._gram[:r, :r] @ phi)
-        return self._error_of(np.maximum(self.prior[self.n :] - explained, 0.0))
+        return self._errors_of(np.maximum(self.prior[self.n :] - explained, 0.0))[1]
 
-    def _error_of(self, variance: Array) -> float:
-        return float(np.abs((variance + self.noise) / self.exact - 1.0).max())
+    def _errors_of(self, variance: Array) -> tuple[float, float]:
+        """Mean and largest relative error of variances of f at the check points, as variances of y."""
+        errors = np.abs((variance + self.noise) / self.exact - 1.0)
+        return float(errors.mean()), float(errors.max())
 
     def basis(self, tolerance: float) -> LowRankVariance | None:
         """Return the basis of the pivots found so far, in single precision if its error stays below the tolerance."""
@@ -211,13 +223,26 @@ class _Search:
         corner = np.tril(self._G[:r, self.pivots].T)
         lapack.invert_factor(corner)
         weights = np.tril(D @ np.tril(corner))
-        rest = np.setdiff1d(np.arange(self.n), self.pivots)
-        order = np.concatenate([self.pivots, rest])
-        for dtype in (np.float32, np.float64):
-            found = LowRankVariance(order, weights.astype(dtype), float(self.prior[0]))
-            error = self._error_of(found.variance(self.at_checks[:, self.pivots]))
-            if error <= tolerance:
-                return replace(found, error=error)
+        order = np.concatenate([self.pivots, np.setdiff1d(np.arange(self.n), self.pivots)])
+        return self._accurate(order, weights, (np.float32, np.float64), tolerance)
+
+    def of_all_points(self, tolerance: float) -> LowRankVariance | None:
+        """Return the inverse factor of all points in single precision, if that is accurate enough."""
+        weights = np.tril(self.factor)
+        lapack.invert_factor(weights)
+        return self._accurate(np.arange(self.n), weights, (np.float32,), tolerance)
+
+    def _accurate(
+        self, order: Index, weights: Array, dtypes: Sequence[type], tolerance: float
+    ) -> LowRankVariance | None:
+        """The first of some precisions whose error is below the tolerance."""
+        for dtype in dtypes:
+            found = LowRankVariance(
+                order, weights.astype(dtype), self.alpha[order], float(self.prior[0])
+            )
+            errors = self._errors_of(found.variance(self.at_checks[:, order[: found.rank]]))
+            if errors[1] <= tolerance:
+                return replace(found, errors=errors)
         return None
 
 

@@ -25,6 +25,7 @@ from dsmgp.experts.backend import (
     kernel_codes,
 )
 from dsmgp.experts.factor_cache import LeadingBlocks, Packed
+from dsmgp.experts.low_rank import LowRankVariance
 from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.linalg import lapack
@@ -151,25 +152,19 @@ class NumbaBackend:
         return mean, variance
 
     def covariances(
-        self,
-        bound: BoundKernels,
-        output: int,
-        leaf: int,
-        order: Index,
-        alpha: Array,
-        tests: Array,
-        n: int,
+        self, bound: BoundKernels, output: int, leaf: int, basis: LowRankVariance, tests: Array
     ) -> tuple[Array, Array]:
-        """Return the mean of f at test rows (n_test,), and the covariances with the first n points (n_test, n) of one leaf.
-
-        ``order`` are the positions of the leaf's points, and ``alpha`` is in that order.
-        """
-        features = np.empty((len(tests), n))
-        leaves = self._leaves_of(np.array([leaf]), output)
+        """Return the mean of f at test rows (n_test,), and the covariances with the pivots of a basis (n_test, rank)."""
+        features = np.empty((len(tests), basis.rank), basis.weights.dtype)
+        key = ("pivots first", output, leaf, basis.rank)
+        leaves = bound.held.get(key)
+        if leaves is None:
+            leaves = self._leaves_of(np.array([leaf]), output)
+            leaves = bound.held[key] = replace(leaves, rows=leaves.rows[basis.order])
         mean, _ = _compiled().predict(
-            replace(leaves, rows=leaves.rows[order]),
+            leaves,
             bound.parameters(output, leaf),
-            alpha,
+            basis.alpha,
             None,
             tests,
             np.array([0, len(tests)]),

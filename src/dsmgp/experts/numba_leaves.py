@@ -328,6 +328,8 @@ def predict(
     """
     n, most = leaves.largest, int(np.diff(ends).max(initial=0))
     tile = max(1, min(most, max(TILE_ROWS, cache_numbers() // max(n, 1))))
+    if factors is None:  # covariances are used at once
+        tile = 1
     means = np.empty(len(tests))
     variances = np.empty(0 if factors is None else len(tests))
     none = np.zeros(len(leaves), np.int64)
@@ -335,7 +337,7 @@ def predict(
     _predict_leaves(
         lapack.addresses(), *leaves.codes, leaves.X, leaves.rows, leaves.ends, leaves.columns,
         leaves.rank, np.atleast_2d(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends,
-        means, variances, np.empty((0, 0)) if features is None else features,
+        means, variances, np.empty((0, 0), np.float32) if features is None else features,
         _memory.take((leaves.n_scaled + 2 + tile) * n), tile,
     )  # fmt: skip
     return means, variances

@@ -35,7 +35,7 @@ __all__ = ["InMemoryLeafPosterior", "factorise", "posterior_from_factors"]
 # Multiplications and (leaf, row) pairs of a prediction that takes less time than starting threads for it.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
 # Test rows of a large leaf that are predicted at a time from low-rank variances.
-TILE_ROWS = 512
+TILE_ROWS = 256
 
 
 class InMemoryLeafPosterior:
@@ -84,16 +84,16 @@ class InMemoryLeafPosterior:
         #: Low-rank variances of large leaves.
         self.bases = LeafBases(self)
 
-    def prepare(self, routes: Routes, n_rows: int, tolerance: Callable[[], float]) -> None:
+    def prepare(self, routes: Routes, n_rows: int, tolerances: Callable[[], Array]) -> None:
         """Make low-rank variances of the leaves for which they pay, before a prediction of ``n_rows`` rows.
 
-        ``tolerance`` is called where there are any; it returns the largest relative error of a leaf's variance of y.
+        ``tolerances`` is called where there are any; it returns the largest relative errors of leaves' variances of y, (n_leaves,).
         """
         if not isinstance(self.backend, NumbaBackend):
             return
         sizes = self.points.first.sizes
         if due := self.bases.due(sizes, routes.leaf, routes.rows.sizes, n_rows):
-            self.bases.make(self, due, tolerance())
+            self.bases.make(self, due, tolerances())
 
     def settled(self) -> InMemoryLeafPosterior:
         return self
@@ -216,12 +216,12 @@ class InMemoryLeafPosterior:
         """Predict by a leaf that has low-rank variances."""
         backend, by_output = self.backend, []
         assert isinstance(backend, NumbaBackend)
-        for output, (low_rank, alpha) in enumerate(basis):
+        for output, low_rank in enumerate(basis):
             mean, variance = np.empty((2, len(tests)))
             for first in range(0, len(tests), TILE_ROWS):
                 tile = slice(first, first + TILE_ROWS)
                 mean[tile], covariances = backend.covariances(
-                    self.bound, output, leaf, low_rank.order, alpha, tests[tile], low_rank.rank
+                    self.bound, output, leaf, low_rank, tests[tile]
                 )
                 variance[tile] = low_rank.variance(covariances)
             by_output.append((mean, variance))

@@ -17,7 +17,6 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components, LeaveOneOut
-from dsmgp.experts.low_rank import LEAST_POINTS
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
@@ -29,7 +28,7 @@ from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
-from dsmgp.mixture.variance_error import LIMIT, leaf_tolerance, relative_error, wants_exact
+from dsmgp.mixture.variance_error import LIMIT, leaf_tolerances, relative_error, wants_exact
 from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
 from dsmgp.tree.routing import Router, Routes
 
@@ -214,9 +213,7 @@ class Model:
         leaf, largest = np.arange(len(noise)), noise + self.leaf_posterior.bound.prior_variance
         return self.log_gate(leaf, largest), self.log_gate(leaf, noise)
 
-    def component_weights(
-        self, components: Components, log_constant: Array | None = None
-    ) -> Array:
+    def component_weights(self, components: Components, log_constant: Array | None = None) -> Array:
         """Normalised weights of the leaves at each row, (n, n_components)."""
         if log_constant is None:
             log_constant = components.of_leaves(self._log_constants, -np.inf)
@@ -448,25 +445,20 @@ class Model:
             if with_variance:
                 variance += posterior.noise[leaf]
             return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
-        posterior.prepare(routes, len(U), self._leaf_tolerance)
+        posterior.prepare(routes, len(U), partial(leaf_tolerances, self))
         mean, variance = posterior.predict(routes, Z, True, low_rank=True)
         variance += posterior.noise[leaf]
         components = Components.of_pairs(len(U), leaf, row, mean, variance)
-        error = posterior.bases.error
-        if not error[routes.leaf].any():
+        errors = posterior.bases.errors
+        if not errors[routes.leaf].any():
             return components
-        beyond = relative_error(self, components, error) > LIMIT
-        inexact = beyond[row] & (error[leaf] > 0.0)
+        beyond = relative_error(self, components, errors) > LIMIT
+        inexact = beyond[row] & (errors[leaf, 1] > 0.0)
         if inexact.any():
             _, exact = posterior.predict(routes.only(inexact), Z)
             variance[inexact] = exact + posterior.noise[leaf[inexact]]
             components = Components.of_pairs(len(U), leaf, row, mean, variance)
         return components
-
-    def _leaf_tolerance(self) -> float:
-        """Relative error of large leaves' variances that predictions allow."""
-        sizes = self.leaf_posterior.leaf_sizes
-        return leaf_tolerance(self, (sizes >= LEAST_POINTS).astype(np.float64))
 
     def _relevant(self, routes: Routes) -> Routes:
         """Drop leaves whose weight at a row is negligible beside another's, whatever their variances are there."""
