@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -24,6 +24,7 @@ from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
 from dsmgp.experts.points import LeafPoints, Observations
+from dsmgp.experts.row_table import RowTable
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.tree.routing import Routes
 
@@ -84,16 +85,58 @@ class InMemoryLeafPosterior:
         #: Low-rank variances of large leaves.
         self.bases = LeafBases(self)
 
-    def prepare(self, routes: Routes, n_rows: int, tolerances: Callable[[], Array]) -> None:
-        """Make low-rank variances of the leaves for which they pay, before a prediction of ``n_rows`` rows.
+        self._row_tables: dict[bool, list[RowTable]] = {}
 
-        ``tolerances`` is called where there are any; it returns the largest relative errors of leaves' variances of y, (n_leaves,).
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_row_tables": {}}  # they hold addresses
+
+    def prepare(
+        self, leaves: Index, n_rows: Index, n_new: int, tolerances: Callable[[], Array]
+    ) -> None:
+        """Make low-rank variances of the leaves for which they pay, before a prediction.
+
+        Parameters
+        ----------
+        leaves, n_rows : ndarray of shape (n_reached,)
+            Leaves that will be asked, and for how many rows.
+        n_new : int
+            Rows of the prediction.
+        tolerances : callable
+            Called if there is anything to make; returns the largest relative errors of leaves' variances of y, (n_leaves,).
+        """
+        if isinstance(self.backend, NumbaBackend):
+            due = self.bases.due(self.points.first.sizes, leaves, n_rows, n_new)
+            if due:
+                self.bases.make(self, due, tolerances())
+
+    def predict_few(
+        self, leaves: Index, Z: Array, with_variance: bool, low_rank: bool
+    ) -> tuple[Array, Array] | None:
+        """Predict f at few rows in one compiled call; None if that is not possible.
+
+        Parameters
+        ----------
+        leaves : ndarray of shape (n, n_reached)
+            Leaves of each row; -1 for none.
+        Z : ndarray of shape (n, n_dims)
+        with_variance, low_rank : bool
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, n_reached, n_outputs)
         """
         if not isinstance(self.backend, NumbaBackend):
-            return
-        sizes = self.points.first.sizes
-        if due := self.bases.due(sizes, routes.leaf, routes.rows.sizes, n_rows):
-            self.bases.make(self, due, tolerances())
+            return None
+        tables = self._row_tables.get(low_rank)
+        if tables is None or not all(table.current for table in tables):
+            outputs = range(self.leaf_gps.n_outputs)
+            tables = self._row_tables[low_rank] = [RowTable(self, k, low_rank) for k in outputs]
+        Z = np.require(Z, np.float64, ["C", "W"])
+        found = [table.predict(leaves, Z, with_variance) for table in tables]
+        if any(each is None for each in found):
+            return None
+        means, variances = zip(*(each for each in found if each is not None), strict=True)
+        return np.stack(means, axis=-1), np.stack(variances, axis=-1)
 
     def settled(self) -> InMemoryLeafPosterior:
         return self

@@ -41,6 +41,8 @@ WEIGHTS = ("gated", "posterior", "uniform")
 NEGLIGIBLE = float(np.log(1e-12))
 # Entries of the arrays of leaf predictions that are held at once: a few arrays of 64 MB.
 AT_ONCE = 2**23
+# Up to so many rows are predicted one by one in compiled code, on the calling thread.
+FEW_ROWS = 8
 
 _ROWS_IN_FILES = Unsupported(
     "after fit_dataset: rows are in files",
@@ -438,14 +440,19 @@ class Model:
     ) -> Components:
         """Predictions of y by the leaves that rows reach, from their coordinates."""
         posterior, Z = self.leaf_posterior, self.scaled(U)
+        in_memory = isinstance(posterior, InMemoryLeafPosterior)
+        if in_memory and len(U) <= FEW_ROWS and posterior.leaf_gps.compiled:
+            found = self._few_predictions(posterior, U, Z, with_variance, low_rank)
+            if found is not None:
+                return found
         routes = self._relevant(self.router.route(U))
         leaf, row = routes.pairs
-        if not low_rank or not isinstance(posterior, InMemoryLeafPosterior):
+        if not (in_memory and low_rank):
             mean, variance = posterior.predict(routes, Z, with_variance)
             if with_variance:
                 variance += posterior.noise[leaf]
             return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
-        posterior.prepare(routes, len(U), partial(leaf_tolerances, self))
+        posterior.prepare(routes.leaf, routes.rows.sizes, len(U), partial(leaf_tolerances, self))
         mean, variance = posterior.predict(routes, Z, True, low_rank=True)
         variance += posterior.noise[leaf]
         components = Components.of_pairs(len(U), leaf, row, mean, variance)
@@ -458,6 +465,48 @@ class Model:
             _, exact = posterior.predict(routes.only(inexact), Z)
             variance[inexact] = exact + posterior.noise[leaf[inexact]]
             components = Components.of_pairs(len(U), leaf, row, mean, variance)
+        return components
+
+    def _few_predictions(
+        self,
+        posterior: InMemoryLeafPosterior,
+        U: Array,
+        Z: Array,
+        with_variance: bool,
+        low_rank: bool,
+    ) -> Components | None:
+        """The same for few rows, in compiled calls on this thread; None if leaves do not allow that."""
+        leaves = self.router.reached(U)
+        least, most = self._log_weight_bounds
+        if most.min() < least.max() + NEGLIGIBLE:
+            best = np.where(leaves >= 0, least[leaves], -np.inf).max(axis=1, keepdims=True)
+            leaves = np.where(most[leaves] >= best + NEGLIGIBLE, leaves, -1)
+        if low_rank:
+            reached = np.unique(leaves[leaves >= 0])
+            posterior.prepare(
+                reached, np.full(len(reached), len(U)), len(U), partial(leaf_tolerances, self)
+            )
+        found = posterior.predict_few(leaves, Z, with_variance, low_rank)
+        if found is None:
+            return None
+        mean, variance = found
+        if not with_variance:
+            return Components(leaves, mean, variance)
+        noise = np.where(leaves[:, :, None] >= 0, posterior.noise[leaves], 0.0)
+        components = Components(leaves, mean, variance + noise)
+        if not low_rank:
+            return components
+        inexact = (leaves >= 0) & (posterior.bases.errors[leaves, 1] > 0.0)
+        if not inexact.any():
+            return components
+        beyond = relative_error(self, components, posterior.bases.errors) > LIMIT
+        if beyond.any():
+            inexact &= beyond[:, None]
+            exact = posterior.predict_few(np.where(inexact, leaves, -1), Z, True, False)
+            if exact is None:
+                return None
+            variance = np.where(inexact[:, :, None], exact[1], variance)
+            components = Components(leaves, mean, variance + noise)
         return components
 
     def _relevant(self, routes: Routes) -> Routes:
