@@ -51,7 +51,7 @@ PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
     memory_limit executor checkpoint random_state verbose input_warp output_warp
-    metric missing categorical_features hypotheses
+    metric missing categorical_features hypotheses variances
     """
 ATTRIBUTES = """
     adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
@@ -100,7 +100,7 @@ COMMANDS = {
         --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --quiet --seed --target --text
         --weights
         """,
-    "predict": "--dayfirst --debug --decimal --encoding --function --interval --json --keep --na --out --quantiles",
+    "predict": "--dayfirst --debug --decimal --encoding --exact --function --interval --json --keep --na --out --quantiles",
     "evaluate": "--dayfirst --debug --decimal --encoding --json --na",
     "report": "--dayfirst --debug --decimal --encoding --json --na --out --title",
     "info": "--debug --json",

@@ -54,6 +54,7 @@ from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.splits import ChangePoint, Splits
+from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.mixture.weighting import LOOSample
 from dsmgp.persistence.estimator import read_model, write_model
 from dsmgp.summary import summarise
@@ -178,6 +179,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``input_warp``, ``metric``, ``output_warp``, ``structure``, ``weights`` or ``objective`` is not the default
         (``output_warp`` may be None), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False``, a ``checkpoint``, an
         executor, or files on disk. None: never.
+    variances : {"auto", "exact"}, default="auto"
+        How predictions get the variances of large leaves. ``"auto"``: by low-rank factors, where enough rows are predicted to pay for
+        making them and the standard deviation of y moves by at most a thousandth; leaves that matter more at a row are computed exactly there.
+        ``"exact"``: always exactly. May be set after :meth:`fit`, too. Fits, draws, covariances and spreads of the function
+        (``include_noise=False``) are always exact.
 
     Attributes
     ----------
@@ -296,6 +302,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         missing: str = "model",
         categorical_features: Any = "from_dtype",
         hypotheses: str | None = None,
+        variances: str = "auto",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -326,6 +333,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.categorical_features = categorical_features
         self.hypotheses = hypotheses
+        self.variances = variances
 
     def fit(
         self,
@@ -657,10 +665,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if return_cov:
             mean, covariance = model.covariance(rows.X, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
-        if return_std:
-            mean, std = moments_at(model, rows, include_noise)
-            return schema.framed(mean, X, output), schema.framed(std, X, output)
-        return schema.framed(mean_at(model, rows), X, output)
+        with exact_variances(self.variances == "exact"):
+            if return_std:
+                mean, std = moments_at(model, rows, include_noise)
+                return schema.framed(mean, X, output), schema.framed(std, X, output)
+            return schema.framed(mean_at(model, rows), X, output)
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
         """Return the predictive distribution: at each row a mixture of Gaussians.
@@ -681,7 +690,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         state = self.state_
         rows = state.schema.to_rows(X)
-        return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
+        with exact_variances(self.variances == "exact"):
+            return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
 
     def sample_y(
         self,
@@ -881,7 +891,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         state = self.state_
         intervals = [interval] if isinstance(interval, (int, float)) else list(interval)
-        with progress_shown(self.verbose):
+        with progress_shown(self.verbose), exact_variances(self.variances == "exact"):
             n_rows, remarks = predict_files(
                 state.predictive, state.schema, data, out, intervals, quantiles, keep, include_noise
             )

@@ -47,6 +47,7 @@ def predict(
     quantiles: Annotated[list[str], typer.Option(help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
     keep: Annotated[list[str], typer.Option(help="Column of the data to copy to the predictions; may be repeated, or a list with commas.")] = [],  # noqa: B006
     function: Annotated[bool, typer.Option("--function", help="Uncertainty of the function, without observation noise.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Exact standard deviations; otherwise those of large leaves may be off by a thousandth.")] = False,
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
@@ -60,6 +61,7 @@ def predict(
     """
     from dsmgp.data.predictions import check_kept_columns, predict_files
     from dsmgp.data.tables import check_target, is_dataset
+    from dsmgp.mixture.variance_error import exact_variances
 
     levels = _levels(",".join(quantiles))
     for level in interval:
@@ -73,17 +75,18 @@ def predict(
     check_not_an_input(out, model, data)
     fitted, schema = load_model(model)
     check_kept_columns([*keep, *split_list(keep)], schema.targets, interval, levels)
-    if from_files:
-        state = fitted.state_
-        keep = named_columns(keep, columns_of_files(data)) if keep else []
-        n_rows, remarks = predict_files(
-            state.predictive, state.schema, data, out, interval, levels, keep, not function
-        )
-        print_note(*remarks)
-    else:
-        columns = (interval, levels, not function)
-        form = text_format(encoding, decimal, dayfirst, na)
-        n_rows, remarks = _predict_table(fitted, schema, data, form, out, keep, columns)
+    with exact_variances(exact or fitted.variances == "exact"):
+        if from_files:
+            state = fitted.state_
+            keep = named_columns(keep, columns_of_files(data)) if keep else []
+            n_rows, remarks = predict_files(
+                state.predictive, state.schema, data, out, interval, levels, keep, not function
+            )
+            print_note(*remarks)
+        else:
+            columns = (interval, levels, not function)
+            form = text_format(encoding, decimal, dayfirst, na)
+            n_rows, remarks = _predict_table(fitted, schema, data, form, out, keep, columns)
     if as_json:
         print_json({"model": str(model), "rows": n_rows, "file": out, "remarks": remarks})
     elif out != "-":

@@ -24,8 +24,9 @@ LeafBasis = list[LowRankVariance]
 
 # Sum of n_points^3 over leaves whose bases are made in about a second.
 BRIEF = 1e11
-# Rows that a model has predicted when all its bases are made, if that is brief.
-WARM_ROWS = 64
+# Rows that a model has predicted when all its bases are made, if that is brief. A row that is predicted alone counts more: a large leaf is
+# read from memory for it.
+WARM_ROWS, ROWS_FOR_ONE = 1024, 32
 # Rows of one call, as a share of the leaf's points, that pay for its basis.
 PAYING_SHARE = 0.5
 
@@ -52,7 +53,7 @@ class LeafBases:
         self.of_leaf: dict[int, LeafBasis] = {}
         self.errors = np.zeros((len(sizes), 2))
 
-    def due(self, sizes: Index, leaves: Index, n_rows: Index, n_new: int) -> list[int]:
+    def due(self, sizes: Index, leaves: Index, n_rows: Index, n_new: int, alone: bool) -> list[int]:
         """Return the leaves whose bases pay now.
 
         Parameters
@@ -63,10 +64,12 @@ class LeafBases:
             Leaves that a call asks, and for how many rows.
         n_new : int
             Rows of the call.
+        alone : bool
+            Whether they are predicted one by one.
         """
         if not self._untried:
             return []
-        self._n_rows += n_new
+        self._n_rows += n_new * (ROWS_FOR_ONE if alone else 1)
         if self._all_at_once:
             return sorted(self._untried) if self._n_rows >= WARM_ROWS else []
         paying = leaves[n_rows >= PAYING_SHARE * sizes[leaves]]

@@ -91,7 +91,12 @@ class InMemoryLeafPosterior:
         return {**self.__dict__, "_row_tables": {}}  # they hold addresses
 
     def prepare(
-        self, leaves: Index, n_rows: Index, n_new: int, tolerances: Callable[[], Array]
+        self,
+        leaves: Index,
+        n_rows: Index,
+        n_new: int,
+        alone: bool,
+        tolerances: Callable[[], Array],
     ) -> None:
         """Make low-rank variances of the leaves for which they pay, before a prediction.
 
@@ -101,11 +106,13 @@ class InMemoryLeafPosterior:
             Leaves that will be asked, and for how many rows.
         n_new : int
             Rows of the prediction.
+        alone : bool
+            Whether they are predicted one by one.
         tolerances : callable
             Called if there is anything to make; returns the largest relative errors of leaves' variances of y, (n_leaves,).
         """
         if isinstance(self.backend, NumbaBackend):
-            due = self.bases.due(self.points.first.sizes, leaves, n_rows, n_new)
+            due = self.bases.due(self.points.first.sizes, leaves, n_rows, n_new, alone)
             if due:
                 self.bases.make(self, due, tolerances())
 

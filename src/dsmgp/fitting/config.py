@@ -162,6 +162,7 @@ def _check_choices(estimator: Any) -> None:
         check_choice("output_warp", estimator.output_warp, ("auto", *NAMED_WARPS), "or None")
     if estimator.hypotheses is not None:
         check_choice("hypotheses", estimator.hypotheses, ["auto"], "or None")
+    check_choice("variances", estimator.variances, ("auto", "exact"))
     check_choice("missing", estimator.missing, MISSING)
     if isinstance(estimator.categorical_features, str):
         check_choice(

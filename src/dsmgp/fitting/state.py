@@ -25,6 +25,7 @@ from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
+from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.tree.nodes import Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
@@ -295,7 +296,8 @@ class FittedState:
         if in_files or not (Y.min(axis=0) >= 0).any():
             return ()
         some = spread_rows(len(Y), N_REMARKED)
-        distribution = self.predictive.mixture(self.rows.X[some])
+        with exact_variances():  # few rows, and part of a fit
+            distribution = self.predictive.mixture(self.rows.X[some])
         return tuple(prediction_remarks(distribution, Y, self.schema.output_names))
 
     def evaluation_remarks(

@@ -452,7 +452,9 @@ class Model:
             if with_variance:
                 variance += posterior.noise[leaf]
             return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
-        posterior.prepare(routes.leaf, routes.rows.sizes, len(U), partial(leaf_tolerances, self))
+        posterior.prepare(
+            routes.leaf, routes.rows.sizes, len(U), False, partial(leaf_tolerances, self)
+        )
         mean, variance = posterior.predict(routes, Z, True, low_rank=True)
         variance += posterior.noise[leaf]
         components = Components.of_pairs(len(U), leaf, row, mean, variance)
@@ -484,7 +486,7 @@ class Model:
         if low_rank:
             reached = np.unique(leaves[leaves >= 0])
             posterior.prepare(
-                reached, np.full(len(reached), len(U)), len(U), partial(leaf_tolerances, self)
+                reached, np.full(len(reached), len(U)), len(U), True, partial(leaf_tolerances, self)
             )
         found = posterior.predict_few(leaves, Z, with_variance, low_rank)
         if found is None:

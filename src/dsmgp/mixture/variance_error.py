@@ -47,8 +47,8 @@ _exact: ContextVar[bool] = ContextVar("exact_variances", default=False)
 
 @contextmanager
 def exact_variances(wanted: bool = True) -> Iterator[None]:
-    """Compute all variances exactly inside, if ``wanted``."""
-    token = _exact.set(wanted)
+    """Compute all variances exactly inside, if ``wanted`` here or outside."""
+    token = _exact.set(wanted or _exact.get())
     try:
         yield
     finally:
