@@ -36,7 +36,7 @@ __all__ = ["InMemoryLeafPosterior", "factorise", "posterior_from_factors"]
 # Multiplications and (leaf, row) pairs of a prediction that takes less time than starting threads for it.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
 # Test rows of a large leaf that are predicted at a time from low-rank variances.
-TILE_ROWS = 256
+TILE_ROWS = 1024
 
 
 class InMemoryLeafPosterior:
