@@ -455,7 +455,7 @@ class Model:
         posterior.prepare(
             routes.leaf, routes.rows.sizes, len(U), False, partial(leaf_tolerances, self)
         )
-        mean, variance = posterior.predict(routes, Z, True, low_rank=True)
+        mean, variance = posterior.predict(routes, Z, True, low_rank)
         variance += posterior.noise[leaf]
         components = Components.of_pairs(len(U), leaf, row, mean, variance)
         errors = posterior.bases.errors
