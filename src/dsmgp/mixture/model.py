@@ -26,9 +26,10 @@ from dsmgp.mixture.fitted_model import Description, Unsupported
 from dsmgp.mixture.gating import Gate, log_product
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
+from dsmgp.mixture.leaf_components import few_components, low_rank_components
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
-from dsmgp.mixture.variance_error import LIMIT, leaf_tolerances, relative_error, wants_exact
+from dsmgp.mixture.variance_error import wants_exact
 from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
 from dsmgp.tree.routing import Router, Routes
 
@@ -207,7 +208,7 @@ class Model:
         return self.effective_gate.log_constant(self.log_path_weights, self.scales)
 
     @cached_property
-    def _log_weight_bounds(self) -> tuple[Array, Array]:
+    def log_weight_bounds(self) -> tuple[Array, Array]:
         """Least and largest log weight of each leaf: at its prior variance, and where only noise is left."""
         if self.gate is None:
             return self.log_path_weights, self.log_path_weights
@@ -440,86 +441,45 @@ class Model:
     ) -> Components:
         """Predictions of y by the leaves that rows reach, from their coordinates."""
         posterior, Z = self.leaf_posterior, self.scaled(U)
-        in_memory = isinstance(posterior, InMemoryLeafPosterior)
-        if in_memory and len(U) <= FEW_ROWS and posterior.leaf_gps.compiled:
-            found = self._few_predictions(posterior, U, Z, with_variance, low_rank)
-            if found is not None:
-                return found
-        routes = self._relevant(self.router.route(U))
+        if isinstance(posterior, InMemoryLeafPosterior):
+            if len(U) <= FEW_ROWS and posterior.leaf_gps.compiled:
+                found = few_components(self, posterior, U, Z, with_variance, low_rank)
+                if found is not None:
+                    return found
+            if low_rank:
+                return low_rank_components(self, posterior, self.relevant_routes(U), Z)
+        routes = self.relevant_routes(U)
         leaf, row = routes.pairs
-        if not (in_memory and low_rank):
-            mean, variance = posterior.predict(routes, Z, with_variance)
-            if with_variance:
-                variance += posterior.noise[leaf]
-            return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
-        posterior.prepare(
-            routes.leaf, routes.rows.sizes, len(U), False, partial(leaf_tolerances, self)
-        )
-        mean, variance = posterior.predict(routes, Z, True, low_rank)
-        variance += posterior.noise[leaf]
-        components = Components.of_pairs(len(U), leaf, row, mean, variance)
-        errors = posterior.bases.errors
-        if not errors[routes.leaf].any():
-            return components
-        beyond = relative_error(self, components, errors) > LIMIT
-        inexact = beyond[row] & (errors[leaf, 1] > 0.0)
-        if inexact.any():
-            _, exact = posterior.predict(routes.only(inexact), Z)
-            variance[inexact] = exact + posterior.noise[leaf[inexact]]
-            components = Components.of_pairs(len(U), leaf, row, mean, variance)
-        return components
+        mean, variance = posterior.predict(routes, Z, with_variance)
+        if with_variance:
+            variance += posterior.noise[leaf]
+        return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
 
-    def _few_predictions(
-        self,
-        posterior: InMemoryLeafPosterior,
-        U: Array,
-        Z: Array,
-        with_variance: bool,
-        low_rank: bool,
-    ) -> Components | None:
-        """The same for few rows, in compiled calls on this thread; None if leaves do not allow that."""
-        leaves = self.router.reached(U)
-        least, most = self._log_weight_bounds
-        if most.min() < least.max() + NEGLIGIBLE:
-            best = np.where(leaves >= 0, least[leaves], -np.inf).max(axis=1, keepdims=True)
-            leaves = np.where(most[leaves] >= best + NEGLIGIBLE, leaves, -1)
-        if low_rank:
-            reached = np.unique(leaves[leaves >= 0])
-            posterior.prepare(
-                reached, np.full(len(reached), len(U)), len(U), True, partial(leaf_tolerances, self)
-            )
-        found = posterior.predict_few(leaves, Z, with_variance, low_rank)
-        if found is None:
-            return None
-        mean, variance = found
-        if not with_variance:
-            return Components(leaves, mean, variance)
-        noise = np.where(leaves[:, :, None] >= 0, posterior.noise[leaves], 0.0)
-        components = Components(leaves, mean, variance + noise)
-        if not low_rank:
-            return components
-        inexact = (leaves >= 0) & (posterior.bases.errors[leaves, 1] > 0.0)
-        if not inexact.any():
-            return components
-        beyond = relative_error(self, components, posterior.bases.errors) > LIMIT
-        if beyond.any():
-            inexact &= beyond[:, None]
-            exact = posterior.predict_few(np.where(inexact, leaves, -1), Z, True, False)
-            if exact is None:
-                return None
-            variance = np.where(inexact[:, :, None], exact[1], variance)
-            components = Components(leaves, mean, variance + noise)
-        return components
-
-    def _relevant(self, routes: Routes) -> Routes:
-        """Drop leaves whose weight at a row is negligible beside another's, whatever their variances are there."""
-        least, most = self._log_weight_bounds
-        if most.min() >= least.max() + NEGLIGIBLE:
+    def relevant_routes(self, U: Array) -> Routes:
+        """Leaves that rows reach, but for those whose weight is negligible beside another's, whatever their variances are there."""
+        routes = self.router.route(U)
+        if self.all_relevant:
             return routes
+        least, most = self.log_weight_bounds
         leaf, row = routes.pairs
         best = np.full(row.max(initial=-1) + 1, -np.inf)
         np.maximum.at(best, row, least[leaf])
         return routes.only(most[leaf] >= best[row] + NEGLIGIBLE)
+
+    def relevant_leaves(self, U: Array) -> Index:
+        """The same for few rows: numbers of the leaves, (n, n_reached), -1 for none."""
+        leaves = self.router.reached(U)
+        if self.all_relevant:
+            return leaves
+        least, most = self.log_weight_bounds
+        best = np.where(leaves >= 0, least[leaves], -np.inf).max(axis=1, keepdims=True)
+        return np.where(most[leaves] >= best + NEGLIGIBLE, leaves, -1)
+
+    @property
+    def all_relevant(self) -> bool:
+        """Whether no leaf can be negligible anywhere."""
+        least, most = self.log_weight_bounds
+        return bool(most.min() >= least.max() + NEGLIGIBLE)
 
     def _chunks(self, n_rows: int) -> list[slice]:
         """Slices of rows whose leaf predictions fit in memory together."""
