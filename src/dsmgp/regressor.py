@@ -30,7 +30,7 @@ from dsmgp._util.validation import (
     input_number,
     random_generator,
 )
-from dsmgp._util.warnings import warn_user
+from dsmgp._util.warnings import ExtrapolationWarning, warn_user
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.column_learning import EncodedTable
@@ -654,6 +654,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         state, output = self.state_, self._output
         model, schema = state.predictive, state.schema
         rows = schema.to_rows(X)
+        _warn_of_outside(state, rows.X)
         if return_cov:
             mean, covariance = model.covariance(rows.X, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
@@ -671,6 +672,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         include_noise : bool
             Whether it is that of a new observation y, or of the function f.
 
+        Returns
+        -------
+        Mixture
+            Its ``outside`` says how far each row lies outside the training data, in length scales of the kernel; 0 inside. If many
+            rows lie outside, or some far outside, there is an :class:`~dsmgp.ExtrapolationWarning` that names the columns.
+
         Examples
         --------
         >>> import numpy as np
@@ -678,9 +685,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
         >>> model.predict_dist([[0.5]]).mean.round(2)
         array([0.25])
+        >>> model.predict_dist([[0.5]]).outside
+        array([0.])
         """
         state = self.state_
         rows = state.schema.to_rows(X)
+        _warn_of_outside(state, rows.X)
         return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
 
     def sample_y(
@@ -1356,6 +1366,13 @@ def _training_rows(
         given.rows,
         given.n_given,
     )
+
+
+def _warn_of_outside(state: FittedState, X: Array) -> None:
+    """Warn if many rows lie outside the training data, or some far outside."""
+    found = state.outside_rows(X)
+    if found.is_notable:
+        warn_user(found.remark, ExtrapolationWarning, topic="outside")
 
 
 def _warn_of(remarks: Sequence[str]) -> None:

@@ -193,6 +193,13 @@ class ColumnSchema:
         return np.concatenate(kept).astype(np.int64)
 
     @property
+    def measured_inputs(self) -> Index:
+        """Numbers of the inputs that are numbers or dates of the table, which have a range."""
+        pairs = zip(self.columns, self.groups, strict=True)
+        found = [inputs[0] for column, (_, inputs) in pairs if column.kind != "category"]
+        return np.array(found, dtype=np.int64)
+
+    @property
     def indirect_columns(self) -> list[str]:
         """Names of the columns without an input that depends on its row alone: those of which the effects are all there is."""
         return [column.name for column in self.columns if column.effects and not column.one_hot]

@@ -17,15 +17,16 @@ __all__ = ["mean_at", "mixture_at", "moments_at"]
 
 
 def mixture_at(model: Any, rows: Rows, include_noise: bool = True, squeeze: bool = True) -> Any:
-    """Return the predictive distribution of a fitted model at rows."""
+    """Return the predictive distribution of a fitted model at rows, and how far these lie outside the training data."""
     mixture = model.mixture(rows.X, include_noise, squeeze)
+    outside = model.outside(rows.X)
     uncertain = rows.uncertain
     if not len(uncertain):
-        return mixture
+        return mixture.with_outside(outside)
     possible = rows.possible(uncertain)
     flat = possible.reshape(-1, possible.shape[-1])
     at_each = model.mixture(flat, include_noise, squeeze)
-    return mixture.replaced(uncertain, at_each.merged(possible.shape[1]))
+    return mixture.replaced(uncertain, at_each.merged(possible.shape[1])).with_outside(outside)
 
 
 def moments_at(model: Any, rows: Rows, include_noise: bool = True) -> tuple[Array, Array]:
