@@ -11,7 +11,7 @@ from dsmgp._util.arrays import Array, Index
 
 __all__ = ["OutsideRows"]
 
-# Distances in length scales: below the first a row counts as inside, from the second on it is far outside.
+# Distances in length scales: a column in which no row is further out does not matter; from the second on a row is far outside.
 NEAR, FAR = 0.01, 0.5
 # Users are told if this share of the rows is far outside; or this share of at least so many rows is outside at all.
 FAR_SHARE, SHARE, MANY_ROWS = 0.05, 0.5, 20
@@ -26,7 +26,8 @@ class OutsideRows:
     Attributes
     ----------
     n_rows, n_outside, n_far : int
-        All rows; those outside by more than a hundredth of a length scale; and by more than half of one.
+        All rows; those outside; and those outside by more than half a length scale. A column counts if it takes a row outside by more
+        than a hundredth of one.
     columns : dict of str to tuple of int and float
         By column, how many rows it takes outside, and how far in length scales at most.
 
@@ -48,14 +49,13 @@ class OutsideRows:
     @classmethod
     def of(cls, by_input: Array, groups: Sequence[tuple[str, Index]]) -> OutsideRows:
         """Count rows, given how far each lies outside by each input (n, n_inputs), and the inputs of each column."""
-        distance = np.sqrt(np.square(by_input).sum(axis=1))
-        columns = {}
+        columns, squares = {}, np.zeros(len(by_input))
         for name, inputs in groups:
             away = by_input[:, inputs].max(axis=1, initial=0.0)
-            n = int((away > NEAR).sum())
-            if n:
-                columns[name] = (n, float(away.max()))
-        counts = int((distance > NEAR).sum()), int((distance > FAR).sum())
+            if away.max(initial=0.0) > NEAR:
+                columns[name] = (int((away > 0.0).sum()), float(away.max()))
+                squares += np.square(away)
+        counts = int((squares > 0.0).sum()), int((squares > FAR**2).sum())
         return cls(len(by_input), *counts, columns)
 
     def joined(self, other: OutsideRows) -> OutsideRows:
