@@ -36,7 +36,14 @@ from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.column_learning import EncodedTable
 from dsmgp.data.frames import OUTPUTS, framed, kind_of
 from dsmgp.data.input_schema import InputSchema, TableRows
-from dsmgp.data.unknown_inputs import mean_at, mixture_at, moments_at
+from dsmgp.data.unknown_inputs import (
+    covariance_at,
+    draws_at,
+    mean_at,
+    mixture_at,
+    moments_at,
+    noise_at,
+)
 from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
@@ -580,6 +587,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.dataset import fit_files
 
+        by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
+        if not by_type:
+            raise ValueError(
+                "fit_dataset takes categories from the types of the columns, got categorical_features; store such columns as text"
+            )
         folder = None if store is None else Path(store)
         with training_mode(self.verbose):
             state = fit_files(
@@ -656,7 +668,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = schema.to_rows(X)
         _warn_of_outside(state, rows.X)
         if return_cov:
-            mean, covariance = model.covariance(rows.X, include_noise)
+            mean, covariance = covariance_at(model, rows, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
         if return_std:
             mean, std = moments_at(model, rows, include_noise)
@@ -712,7 +724,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_count("n_samples", n_samples)
         state, rng = self.state_, random_generator(random_state)
-        draws = state.predictive.draws(state.schema.to_numbers(X), n_samples, rng, include_noise)
+        draws = draws_at(state.predictive, state.schema.to_rows(X), n_samples, rng, include_noise)
         return draws[:, 0, :] if state.schema.single_output else draws
 
     def explain(
@@ -853,7 +865,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         state = self.state_
-        return state.schema.shaped(state.predictive.noise_at(state.schema.to_numbers(X)))
+        return state.schema.shaped(noise_at(state.predictive, state.schema.to_rows(X)))
 
     def predict_dataset(
         self,
