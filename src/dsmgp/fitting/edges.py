@@ -93,7 +93,8 @@ def calibrate_edges(
         Known noise variances.
     row_weights : ndarray of shape (n_rows,), optional
     """
-    with one_thread():  # many small matrices: threads would wait for one another
+    # Many small matrices: threads would wait for one another. What is out of range is left out below.
+    with one_thread(), np.errstate(all="ignore"):
         return replace(model, edges=_calibrated(model, X, Y, noise, row_weights))
 
 
@@ -138,7 +139,7 @@ def _fit(terms: Array, log_density: ScaledDensity, weights: Array) -> Array:
     start, bounds = np.full(len(used), 0.1), [(0.0, LARGEST)] * len(used)
     found = np.zeros(terms.shape[1])
     found[used] = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return found
+    return np.where(np.isfinite(found), found, 0.0)
 
 
 def _normal_log_density(squares: Array, log_factor: Array) -> tuple[Array, Array]:
@@ -209,7 +210,9 @@ def _solved(
         inverse = np.linalg.inv(K)
         alpha = inverse @ (latent[:, output] - prior.mean(Z))
         squares = np.square(alpha) / np.diag(inverse)
-        solved.append((inverse, alpha, float(np.average(squares, weights=weights))))
+        scale = float(np.average(squares, weights=weights))
+        if scale > 0.0:  # not a constant output
+            solved.append((inverse, alpha, scale))
     return solved
 
 
