@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from dsmgp._util.arrays import Array, Index
@@ -23,6 +24,7 @@ from dsmgp.fitting.learning import length_scales
 from dsmgp.gp.scaling import InputScaling
 from dsmgp.linalg.threads import one_thread
 from dsmgp.mixture.edges import Edges, range_of
+from dsmgp.mixture.fitted_model import FittedModel
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import ScaledDensity
 from dsmgp.tree.nodes import leaves
@@ -30,7 +32,7 @@ from dsmgp.tree.routing import Routes
 
 __all__ = ["calibrate_edges", "with_edges"]
 
-Fitted = TypeVar("Fitted")
+Fitted = TypeVar("Fitted", bound=FittedModel)
 
 # Inputs at whose edges rows are left out at most, those along which the function varies most, and the values they must have.
 MOST_INPUTS, LEAST_VALUES = 8, 8
@@ -69,7 +71,7 @@ def with_edges(model: Fitted, X: Array, measured: Index) -> Fitted:
         np.where(is_measured, high, np.inf),
         length_scales(model.families[0], np.ones(model.inputs.n_coordinates)),
     )
-    return replace(model, edges=edges)  # type: ignore[type-var]
+    return cast(Fitted, replace(cast(Any, model), edges=edges))
 
 
 def _range(model: Any, X: Array) -> tuple[Array, Array]:
@@ -207,7 +209,7 @@ def _solved(
         prior = kernel.at(parameters)
         K = prior.cross(Z, Z)
         K[np.diag_indices(len(X))] += (prior.noise + known[:, output]) / weights
-        inverse = np.linalg.inv(K)
+        inverse: Array = np.linalg.inv(K)
         alpha = inverse @ (latent[:, output] - prior.mean(Z))
         squares = np.square(alpha) / np.diag(inverse)
         scale = float(np.average(squares, weights=weights))
@@ -322,9 +324,9 @@ def _ends(model: Model, leaf: Index, X: Array) -> Array:
     return np.array(ranges)
 
 
-def _in_few_shards(model: Model, leaf: Index, beyond: Array) -> Array:
+def _in_few_shards(model: Model, leaf: Index, beyond: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which leaves are in the two shards with most pairs: others would have to be read and conditioned again."""
-    parts = model.leaf_posterior.leaf_gps.parts
+    parts = cast(Any, model.leaf_posterior.leaf_gps).parts  # those of ShardedLeafGPs
     shard = np.empty(len(model.family), dtype=np.int64)
     for number, part in enumerate(parts):
         shard[part] = number
