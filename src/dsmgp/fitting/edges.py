@@ -209,7 +209,7 @@ def _solved(
         prior = kernel.at(parameters)
         K = prior.cross(Z, Z)
         K[np.diag_indices(len(X))] += (prior.noise + known[:, output]) / weights
-        inverse: Array = np.linalg.inv(K)
+        inverse = np.asarray(np.linalg.inv(K), dtype=np.float64)
         alpha = inverse @ (latent[:, output] - prior.mean(Z))
         squares = np.square(alpha) / np.diag(inverse)
         scale = float(np.average(squares, weights=weights))
