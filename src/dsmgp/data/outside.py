@@ -49,7 +49,10 @@ class OutsideRows:
     @classmethod
     def of(cls, by_input: Array, groups: Sequence[tuple[str, Index]]) -> OutsideRows:
         """Count rows, given how far each lies outside by each input (n, n_inputs), and the inputs of each column."""
-        columns, squares = {}, np.zeros(len(by_input))
+        columns: dict[str, tuple[int, float]] = {}
+        squares = np.zeros(len(by_input))
+        if not by_input.any():  # as nearly always
+            return cls(len(by_input), 0, 0, columns)
         for name, inputs in groups:
             away = by_input[:, inputs].max(axis=1, initial=0.0)
             if away.max(initial=0.0) > NEAR:
