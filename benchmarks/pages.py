@@ -22,6 +22,7 @@ import changepoints
 import cluster
 import compare
 import duplicates
+import edges
 import engine
 import finetune
 import footprint
@@ -44,7 +45,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, duplicates, engine, finetune, footprint, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, duplicates, edges, engine, finetune, footprint, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

@@ -13,7 +13,7 @@ from dsmgp.cli.app import app
 
 NAMES = {
     "dsmgp": """
-        ChangePoints DSMGPRegressor FactorisationWarning Mixture ModelFileError __version__ load
+        ChangePoints DSMGPRegressor ExtrapolationWarning FactorisationWarning Mixture ModelFileError __version__ load
     """,
     "dsmgp.archive": "ModelFileError",
     "dsmgp.baselines": """

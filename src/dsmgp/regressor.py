@@ -30,13 +30,20 @@ from dsmgp._util.validation import (
     input_number,
     random_generator,
 )
-from dsmgp._util.warnings import warn_user
+from dsmgp._util.warnings import ExtrapolationWarning, warn_user
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.column_learning import EncodedTable
 from dsmgp.data.frames import OUTPUTS, framed, kind_of
 from dsmgp.data.input_schema import InputSchema, TableRows
-from dsmgp.data.unknown_inputs import mean_at, mixture_at, moments_at
+from dsmgp.data.unknown_inputs import (
+    covariance_at,
+    draws_at,
+    mean_at,
+    mixture_at,
+    moments_at,
+    noise_at,
+)
 from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
@@ -588,6 +595,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.dataset import fit_files
 
+        by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
+        if not by_type:
+            raise ValueError(
+                "fit_dataset takes categories from the types of the columns, got categorical_features; store such columns as text"
+            )
         folder = None if store is None else Path(store)
         with training_mode(self.verbose):
             state = fit_files(
@@ -662,8 +674,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         state, output = self.state_, self._output
         model, schema = state.predictive, state.schema
         rows = schema.to_rows(X)
+        _warn_of_outside(state, rows.X)
         if return_cov:
-            mean, covariance = model.covariance(rows.X, include_noise)
+            mean, covariance = covariance_at(model, rows, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
         with exact_variances(self.variances == "exact"):
             if return_std:
@@ -680,6 +693,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         include_noise : bool
             Whether it is that of a new observation y, or of the function f.
 
+        Returns
+        -------
+        Mixture
+            Its ``outside`` says how far each row lies outside the training data, in length scales of the kernel; 0 inside. If many
+            rows lie outside, or some far outside, there is an :class:`~dsmgp.ExtrapolationWarning` that names the columns.
+
         Examples
         --------
         >>> import numpy as np
@@ -687,9 +706,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
         >>> model.predict_dist([[0.5]]).mean.round(2)
         array([0.25])
+        >>> model.predict_dist([[0.5]]).outside
+        array([0.])
         """
         state = self.state_
         rows = state.schema.to_rows(X)
+        _warn_of_outside(state, rows.X)
         with exact_variances(self.variances == "exact"):
             return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
 
@@ -712,7 +734,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_count("n_samples", n_samples)
         state, rng = self.state_, random_generator(random_state)
-        draws = state.predictive.draws(state.schema.to_numbers(X), n_samples, rng, include_noise)
+        draws = draws_at(state.predictive, state.schema.to_rows(X), n_samples, rng, include_noise)
         return draws[:, 0, :] if state.schema.single_output else draws
 
     def explain(
@@ -853,7 +875,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         state = self.state_
-        return state.schema.shaped(state.predictive.noise_at(state.schema.to_numbers(X)))
+        return state.schema.shaped(noise_at(state.predictive, state.schema.to_rows(X)))
 
     def predict_dataset(
         self,
@@ -1366,6 +1388,13 @@ def _training_rows(
         given.rows,
         given.n_given,
     )
+
+
+def _warn_of_outside(state: FittedState, X: Array) -> None:
+    """Warn if many rows lie outside the training data, or some far outside."""
+    found = state.outside_rows(X)
+    if found.is_notable:
+        warn_user(found.remark, ExtrapolationWarning, topic="outside")
 
 
 def _warn_of(remarks: Sequence[str]) -> None:

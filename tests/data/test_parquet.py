@@ -511,3 +511,9 @@ def test_kinds_of_columns_are_learned_from_all_over_the_files(tmp_path, monkeypa
     folder = in_parts(frame, tmp_path / "rows")
     names = RowStream.learn(folder, ["y"]).schema.input_names
     assert names == ["x", "year", "late", "late missing", "gap", "gap missing"]
+
+
+def test_codes_that_are_declared_as_categories_are_refused(folder):
+    model = DSMGPRegressor("rbf", categorical_features=["a"])
+    with pytest.raises(ValueError, match="got categorical_features; store such columns as text"):
+        model.fit_dataset(folder, "y")

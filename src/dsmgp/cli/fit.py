@@ -274,7 +274,10 @@ def _training_table(
     rows = read_table(data, [*text, *split_list(text)], used, form)
     named_columns(text, rows.column_names)
     table = encode_table(rows, **_split_names(columns, rows.column_names))
-    return replace(table, remarks=(*reading_remarks(rows), *table.remarks))
+    schema = replace(
+        table.schema, decimal=form.decimal, day_first=form.day_first, missing_texts=form.missing
+    )
+    return replace(table, schema=schema, remarks=(*reading_remarks(rows), *table.remarks))
 
 
 @contextmanager

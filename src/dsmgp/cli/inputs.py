@@ -117,9 +117,15 @@ def load_model(path: Path) -> tuple[DSMGPRegressor, ColumnSchema]:
 def read_for_model(
     schema: ColumnSchema, data: str, form: TextFormat, with_targets: bool = True
 ) -> Any:
-    """Read a table; of its texts, those are understood that the model uses."""
-    from dsmgp.data.tables import read_table
+    """Read a table as the training table was read, unless ``form`` says otherwise; of its texts, those are understood that the model uses."""
+    from dsmgp.data.tables import TextFormat, read_table
 
+    form = TextFormat(
+        form.encoding,
+        schema.decimal if form.decimal is None else form.decimal,
+        schema.day_first if form.day_first is None else form.day_first,
+        (*schema.missing_texts, *form.missing),
+    )
     names = [column.name for column in schema.columns]
     names += schema.targets if with_targets else []
     return read_table(data, schema.categorical, lambda present: names, form)

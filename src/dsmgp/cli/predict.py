@@ -111,13 +111,14 @@ def _predict_table(
     table = read_for_model(schema, data, form, with_targets=False)
     keep = named_columns(keep, table.column_names)
     rows = table_rows(model, table, with_targets=False)
-    print_note(*rows.remarks)
+    remarks = rows.remarks + model.state_.outside_rows(rows.rows.X).remarks
+    print_note(*remarks)
     fitted = model.state_.predictive
     predictions = prediction_columns(fitted, rows.rows, schema.targets, *columns)
     kept = {name: table[name] for name in keep}
     arrays = {name: pa.array(values) for name, values in predictions.items()}
     write_table(pa.table(kept | arrays), out)
-    return len(rows.rows), rows.remarks
+    return len(rows.rows), remarks
 
 
 def _levels(text: str) -> list[float]:

@@ -70,6 +70,8 @@ class RowStore:
         CRC-32 of each file.
     temporary : object, optional
         Keeps a temporary folder until the store is deleted.
+    input_range : tuple of ndarray of shape (n_inputs,), optional
+        Least and largest value of each input, when the rows were written.
     """
 
     folder: Path
@@ -80,6 +82,7 @@ class RowStore:
     sizes: Index
     checksums: Index
     temporary: Any = None
+    input_range: tuple[Array, Array] | None = None
 
     def file(self, shard: int) -> Path:
         return _file(self.folder, shard)
@@ -212,6 +215,7 @@ class RowWriter:
         self._checksums = [0] * n_shards
         self._sizes = np.zeros(firsts[-1], dtype=np.int64)
         self.n_rows = 0
+        self._low, self._high = np.full(n_inputs, np.inf), np.full(n_inputs, -np.inf)
 
     def add(self, leaf: Index, row: Index, X: Array, Y: Array) -> None:
         """Write a batch of rows.
@@ -237,6 +241,8 @@ class RowWriter:
                 file.write(part.data)
                 self._checksums[k] = zlib.crc32(part.data, self._checksums[k])
         self.n_rows += len(X)
+        self._low = np.minimum(self._low, X.min(axis=0, initial=np.inf))
+        self._high = np.maximum(self._high, X.max(axis=0, initial=-np.inf))
 
     def __enter__(self) -> RowWriter:
         return self
@@ -257,6 +263,7 @@ class RowWriter:
             self._sizes,
             np.array(self._checksums, dtype=np.int64),
             self._temporary,
+            (self._low, self._high),
         )
 
 

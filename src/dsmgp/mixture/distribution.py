@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +45,8 @@ class Mixture:
         The transformation to the user's units, warps included; none if left out.
     squeeze : bool
         Whether results for one output have shape (n,) instead of (n, 1).
+    outside : array of shape (n,), optional
+        How far each row lies outside the training data; zero if left out.
 
     Examples
     --------
@@ -70,8 +73,10 @@ class Mixture:
         variances: Array,
         units: OutputScaling | None = None,
         squeeze: bool = True,
+        outside: Array | None = None,
     ) -> None:
         self.weights = weights
+        self._outside = outside
         self._latent_means = means
         self._latent_variances = variances
         self._units = units or OutputScaling(np.zeros(means.shape[-1]), np.eye(means.shape[-1]))
@@ -93,11 +98,30 @@ class Mixture:
             self._latent_variances[rows],
             self._units,
             self._squeeze,
+            None if self._outside is None else self._outside[rows],
         )
 
     def __repr__(self) -> str:
         n, components, outputs = self._latent_means.shape
         return f"Mixture({n} rows, {components} components, {outputs} output{'s' * (outputs > 1)})"
+
+    @property
+    def outside(self) -> Array:
+        """How far each row lies outside the training data, (n,), in length scales of the kernel; 0 inside (docs/uncertainty.md)."""
+        return np.zeros(len(self)) if self._outside is None else self._outside
+
+    def with_outside(self, outside: Array) -> Mixture:
+        """Return the same distributions with the distances of their rows from the training data.
+
+        Examples
+        --------
+        >>> one = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+        >>> one.outside, one.with_outside(np.array([2.5])).outside
+        (array([0.]), array([2.5]))
+        """
+        other = copy(self)
+        other._outside = outside
+        return other
 
     def merged(self, n: int) -> Mixture:
         """Return the average of the distributions of every n consecutive rows.
@@ -194,6 +218,7 @@ class Mixture:
             self._gaussian_means[..., output : output + 1],
             self._gaussian_variances[..., output : output + 1],
             self._units.marginal(output),
+            outside=self._outside,
         )
 
     @property

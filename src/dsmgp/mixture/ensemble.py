@@ -90,5 +90,13 @@ class Ensemble:
         """Noise variance at each row, (n, n_outputs): what the variance of y has beyond that of f."""
         return self._average(lambda model: model.noise_at(X))
 
+    def outside(self, X: Array) -> Array:
+        """How far rows lie outside the training data, in length scales, (n,): the average over models."""
+        return self._average(lambda model: model.outside(X))
+
+    def outside_by_input(self, X: Array) -> Array:
+        """The same by each input alone, (n, n_inputs)."""
+        return self._average(lambda model: model.outside_by_input(X))
+
     def _average(self, of_model: Callable[[Predictive], Array]) -> Array:
         return np.tensordot(self.weights, np.stack([of_model(model) for model in self.models]), 1)

@@ -22,6 +22,7 @@ from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.description import describe_mixture
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.fitted_model import Description, Unsupported
 from dsmgp.mixture.gating import Gate, log_product
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
@@ -90,6 +91,8 @@ class Model:
         Sum over the training rows of log dt/dy, the log slopes of the output warps.
     n_observations : float or None
         Sum of the weights of the training rows; None if all are one.
+    edges : Edges, optional
+        Ranges of the inputs, and factors of the variances of rows beyond them.
     """
 
     tree: Node
@@ -106,6 +109,7 @@ class Model:
     row_scale: RowScale | None = None
     log_jacobian: float = 0.0
     n_observations: float | None = None
+    edges: Edges | None = None
 
     change_dimension: ClassVar[int | None] = None
     outlier_probability: ClassVar[Array | None] = None
@@ -250,7 +254,7 @@ class Model:
             include_noise,
             squeeze,
             known_noise=None if known_noise is None else self.outputs.noise_to_experts(known_noise),
-            row_scale=self._row_scale(X),
+            row_scale=self.row_factors(X),
         )
 
     def noise_at(self, X: Array) -> Array:
@@ -264,8 +268,8 @@ class Model:
             components = self._components(X[rows])
             weights = self.component_weights(components)[:, :, None]
             total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
-            if self.row_scale is not None:
-                total *= self.row_scale(X[rows])[:, None]
+            if (row_scale := self.row_factors(X[rows])) is not None:
+                total *= row_scale[:, None]
             noise[rows] = self.outputs.variance_to_latent(total)
         return noise
 
@@ -390,8 +394,8 @@ class Model:
             if not with_variance:
                 continue
             scale = components.of_leaves(self.scales, 1.0) * self.effective_gate.mean_variance
-            if self.row_scale is not None:
-                scale = scale * self.row_scale(X[rows])[:, None, None]
+            if (row_scale := self.row_factors(X[rows])) is not None:
+                scale = scale * row_scale[:, None, None]
             spread = self._scaled_variance(components, scale, include_noise)
             if not units.diagonal:
                 spread = units.variance_to_latent(spread)
@@ -411,9 +415,23 @@ class Model:
             )
         return variance * scale
 
-    def _row_scale(self, X: Array) -> Array | None:
-        """Factors of the variances of rows, (n,); None if all are one."""
-        return None if self.row_scale is None else self.row_scale(X)
+    def row_factors(self, X: Array) -> Array | None:
+        """Factors of the variances of rows with missing values and of those outside the data, (n,); None if all are one."""
+        missing = None if self.row_scale is None else self.row_scale(X)
+        outside = None if self.edges is None else self.edges.variance_factor(X, self.inputs)
+        if missing is None or outside is None:
+            return missing if outside is None else outside
+        return missing * outside
+
+    def outside(self, X: Array) -> Array:
+        """How far rows lie outside the training data, in length scales, (n,); 0 inside."""
+        return np.zeros(len(X)) if self.edges is None else self.edges.distance(X, self.inputs)
+
+    def outside_by_input(self, X: Array) -> Array:
+        """The same by each input alone, (n, n_inputs)."""
+        if self.edges is None:
+            return np.zeros(X.shape)
+        return self.edges.distance_by_input(X, self.inputs)
 
     # Predictions of the leaves
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.stacking import Stacking
 from dsmgp.fitting.state import FittedState
 from dsmgp.persistence import checks
@@ -114,6 +115,8 @@ def _read_alternative(state: FittedState, config: FitConfig, section: Section) -
         raise ModelFileError("its hypotheses differ in the scaling of y")
     families = read_families(section)
     model = read_mixture(section, config, state.rows, families, scaling, Path())
+    if model.edges is None:  # in a file of an earlier version
+        model = with_edges(model, state.rows.X, state.schema.columns.measured_inputs)
     stored = ALTERNATIVE.read(section)
     if any(map(math.isnan, stored.scores)):
         raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")

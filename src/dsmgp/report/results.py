@@ -110,7 +110,7 @@ class Evaluation:
             said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
             X, observed = taken(X, known), observed[known]
         rows = state.schema.to_rows(X)
-        distribution = mixture_at(state.model, rows, squeeze=state.schema.single_output)
+        distribution = mixture_at(state.predictive, rows, squeeze=state.schema.single_output)
         said += state.schema.remarks_on(X)
         said += state.evaluation_remarks(rows.X, observed, distribution, targets)
         training_std = state.rows.Y.std(axis=0)
@@ -166,7 +166,7 @@ def _data(evaluation: Evaluation) -> dict[str, Any]:
     """Return the ranges of all columns in training and evaluation rows, and how far rows lie outside."""
     training, columns = evaluation.model.state_.rows, evaluation.model.state_.schema.columns.columns
     train, outputs, rows = training.X, training.Y, evaluation.rows
-    outside = ((rows < train.min(axis=0)) | (rows > train.max(axis=0))).any(axis=1)
+    outside = evaluation.distribution.outside > 0
     return {
         "n_train": len(train),
         "n_inputs": len(evaluation.names),
