@@ -14,7 +14,7 @@ NEED_EXTRA = {
     "botorch": {"botorch"},
     "cli": {"_util.progress_bar", "cli"},
     "data": {
-        "data.arrow_values", "data.parquet", "data.parquet_sink", "data.predictions", "data.tables", "data.text_dates",
+        "data.arrow_values", "data.data_files", "data.parquet", "data.parquet_sink", "data.predictions", "data.row_reader", "data.tables", "data.text_dates",
         "data.text_files", "data.text_numbers", "data.text_values", "datasets", "fitting.dataset",
     },
     "plots": {"demo", "report", "reproduce"},

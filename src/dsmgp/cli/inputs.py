@@ -101,7 +101,7 @@ def columns_of_files(data: str) -> list[str]:
 
     first = parquet_files(data)[0]
     try:
-        return list(parquet.read_schema(first).names)
+        return list(parquet.read_schema(first.path, filesystem=first.filesystem).names)
     except (pa.ArrowException, OSError) as error:
         fail(f"{first} cannot be read as Parquet: {str(error).splitlines()[0]}")
 

@@ -9,14 +9,16 @@ actor's constructor instead: a fit makes many sets of leaves, and starting an ac
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 import threading
+import uuid
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +28,15 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import has_cuda, require_torch
 from dsmgp._util.ragged import Ragged
 from dsmgp._util.warnings import warn_user
-from dsmgp.distributed.ray_cluster import capacity, import_ray, wait_for_room
+from dsmgp.distributed.ray_cluster import (
+    capacity,
+    import_ray,
+    n_free_workers,
+    wait_for_room,
+)
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.shard_cache import ShardCache, ShardState, ShardStates
-from dsmgp.distributed.workers import Arguments, LoadRows, RowTables
+from dsmgp.distributed.workers import Arguments, LoadRows, RowTables, within_window
 from dsmgp.linalg.threads import blas_thread_settings
 from dsmgp.progress import tick
 
@@ -74,6 +81,18 @@ class _TaskResult:
         return self.value
 
 
+def _attempted(function: Callable[..., Any], *arguments: Any) -> _TaskResult:
+    """Call a function; errors and warnings are part of the result."""
+    value, error = None, None
+    with warnings.catch_warnings(record=True) as caught:  # actors have one thread
+        warnings.simplefilter("always")
+        try:
+            value = function(*arguments)
+        except Exception as raised:
+            error = raised
+    return _TaskResult(value, error, [(w.category, str(w.message)) for w in caught])
+
+
 @dataclass(frozen=True)
 class _Process:
     """The process of an actor; another one after a restart."""
@@ -93,6 +112,7 @@ class _Actor:
                 raise RuntimeError("no GPU was found by torch on this machine")
         _set_n_threads(n_threads)
         self.cache = ShardCache(fetch=ray.get)
+        self.function: tuple[str, Any] = "", None
         self.process = _Process(ray.get_runtime_context().get_node_id(), os.getpid())
 
     def ready(self) -> _Process:
@@ -102,15 +122,13 @@ class _Actor:
         self, number: int, state: ShardState, memory: float, method: str, *arguments: Any
     ) -> tuple[_Process, _TaskResult]:
         self.cache.memory = memory
-        value, error = None, None
-        with warnings.catch_warnings(record=True) as caught:  # actors have one thread
-            warnings.simplefilter("always")
-            try:
-                value = self.cache.call(number, state, method, *arguments)
-            except Exception as raised:
-                error = raised
-        warned = [(w.category, str(w.message)) for w in caught]
-        return self.process, _TaskResult(value, error, warned)
+        return self.process, _attempted(self.cache.call, number, state, method, *arguments)
+
+    def apply(self, function: bytes, name: str, item: Any) -> tuple[_Process, _TaskResult]:
+        """Compute a function of an item; the last function is kept, by its name, as many items come one after the other."""
+        if name != self.function[0]:
+            self.function = name, _cloudpickle().loads(function)
+        return self.process, _attempted(self.function[1], item)
 
     def drop(self, number: int, key: int) -> None:
         self.cache.drop(number, key)
@@ -226,9 +244,10 @@ class RayWorkers:
         n_threads = max(1, int(options["num_cpus"]))
         return ray.remote(_Actor).options(**options).remote(n_threads, options["num_gpus"] > 0)
 
-    def _all_ready(self) -> list[_Process]:
+    def _all_ready(self, actors: Sequence[Any] | None = None) -> list[_Process]:
+        """Wait until workers answer: all of them, or some."""
         ray = import_ray()
-        replies = [actor.ready.remote() for actor in self._actors]
+        replies = [actor.ready.remote() for actor in (self._actors if actors is None else actors)]
         # Starting a worker means importing dsmgp, and torch with a GPU, on a machine that may be busy: this takes far
         # longer than finding room.
         _, late = ray.wait(replies, num_returns=len(replies), timeout=10 * self.wait_seconds)
@@ -244,6 +263,19 @@ class RayWorkers:
             raise RuntimeError(
                 f"a Ray worker could not start: {cause}; Python, dsmgp and what it needs must be the same there as here"
             ) from error
+
+    def grow(self) -> None:
+        """Start workers on machines that have joined the cluster, as many as there is room for."""
+        with self._lock:
+            # By what machines have: the resources of a worker that is about to be restarted are free, too.
+            n_new = capacity(self.resources) - len(self._actors)
+            n_new = min(n_new, n_free_workers(self.resources)) if n_new > 0 else 0
+            if n_new <= 0:
+                return
+            new = [self._new_actor() for _ in range(n_new)]
+            self._processes += self._all_ready(new)
+            self._actors += new
+        logger.info("%d Ray workers started on machines that joined the cluster", n_new)
 
     def stop(self) -> None:
         """Stop the workers, for good."""
@@ -350,9 +382,23 @@ class RayWorkers:
                     tick(len(results) / len(shards))
         return results
 
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        ray, numbers = import_ray(), itertools.count()
+        # As bytes: arrays in the object store are read-only, for which code is compiled again.
+        sent, name = ray.put(_cloudpickle().dumps(function)), uuid.uuid4().hex
+
+        def submit(_: Any, item: Any) -> tuple[int, Any]:
+            worker = next(numbers) % len(self._alive_actors())
+            return worker, self._actors[worker].apply.remote(sent, name, item)
+
+        def result(task: tuple[int, Any]) -> Any:
+            return self._result(task[0], "reading", task[1]).unwrap()
+
+        return within_window(submit, result, function, items, CALLS_AHEAD * len(self._actors))
+
     def _finished(self, method: str, number: int, values: tuple[Any, ...], reference: Any) -> Any:
         """Wait for a call, and return its result."""
-        result = self._result(number, method, reference)
+        result = self._result(self._worker_of[number], method, reference)
         with self._lock:
             self.traffic.count(method, _n_bytes(values), _n_bytes(result.value))
         value = result.unwrap()
@@ -362,15 +408,20 @@ class RayWorkers:
 
     def _send(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """Send a call to the worker of a shard, and return a reference to its result."""
+        actors = self._alive_actors()
+        actor, memory = actors[self._worker_of[number]], self.memory_of_shard(self._memory)
+        return actor.call.remote(number, self._states[number], memory, method, *arguments)
+
+    def _alive_actors(self) -> list[Any]:
         if not self._actors:
             raise RuntimeError(
                 "the Ray workers that hold this model's leaves were stopped; fit again, or save the model before and load it"
             )
-        actor, memory = self._actors[self._worker_of[number]], self.memory_of_shard(self._memory)
-        return actor.call.remote(number, self._states[number], memory, method, *arguments)
+        return self._actors
 
-    def _result(self, number: int, method: str, reference: Any) -> _TaskResult:
-        ray, worker = import_ray(), self._worker_of[number]
+    def _result(self, worker: int, method: str, reference: Any) -> _TaskResult:
+        """Wait for a call of a worker, which may be another process by then."""
+        ray = import_ray()
         while not ray.wait([reference], timeout=10 * self.wait_seconds)[0]:
             self._check_restart(worker)
         try:
@@ -405,6 +456,14 @@ class RayWorkers:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RayWorkers:
         return self  # a handle on actors, of which there is one set
+
+
+def _cloudpickle() -> Any:
+    """Return Ray's pickle, which takes functions too."""
+    import_ray()
+    from ray import cloudpickle
+
+    return cloudpickle
 
 
 def _set_n_threads(n_threads: int) -> None:

@@ -6,16 +6,27 @@ whether they are in this process or on a cluster (:class:`~dsmgp.distributed.ray
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.shard_cache import ShardCache, ShardStates
+from dsmgp.linalg.threads import n_threads
 from dsmgp.progress import tick
 
-__all__ = ["Arguments", "LoadRows", "LocalWorkers", "RemoteWorkerPool", "RowTables", "WorkerPool"]
+__all__ = [
+    "Arguments",
+    "LoadRows",
+    "LocalWorkers",
+    "RemoteWorkerPool",
+    "RowTables",
+    "WorkerPool",
+    "within_window",
+]
 
 #: Returns the rows of a shard, as often as it is called.
 LoadRows = Callable[[], ShardData]
@@ -60,6 +71,9 @@ class WorkerPool(Protocol):
             Results in the order of the shards. Errors of the shards are raised, and their warnings issued.
         """
 
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """Yield a function of each item, in order; workers compute a few of them ahead."""
+
     def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
         """Record that shards are conditioned, with these arguments; they are when they are next called."""
 
@@ -94,6 +108,23 @@ class RemoteWorkerPool(WorkerPool, Protocol):
         """
 
 
+def within_window(
+    submit: Callable[[Callable[[Any], Any], Any], Any],
+    result: Callable[[Any], Any],
+    function: Callable[[Any], Any],
+    items: Sequence[Any],
+    n_ahead: int,
+) -> Iterator[Any]:
+    """Yield results in order, with at most ``n_ahead`` of them computed before they are asked for."""
+    waiting: deque[Any] = deque()
+    for item in items:
+        if len(waiting) == n_ahead:
+            yield result(waiting.popleft())
+        waiting.append(submit(function, item))
+    while waiting:
+        yield result(waiting.popleft())
+
+
 class LocalWorkers:
     """Shards in this process, called one after the other; those that do not fit in memory are rebuilt when called.
 
@@ -126,6 +157,15 @@ class LocalWorkers:
                 self._states.condition(number, values[:3])
                 tick(len(results) / len(shards))
         return [results[k] for k in range(len(shards))]
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        # Arrow and NumPy release the interpreter's lock for most of what is done with rows.
+        size = min(n_threads(), len(items))
+        if size <= 1:
+            yield from map(function, items)
+            return
+        with ThreadPoolExecutor(size, thread_name_prefix="dsmgp_rows") as threads:
+            yield from within_window(threads.submit, Future.result, function, items, size + 1)
 
     def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
         for number, values in zip(shards, arguments, strict=True):
