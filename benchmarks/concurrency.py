@@ -24,7 +24,7 @@ import numpy as np
 from harness import Runs, results_path, setting, table
 
 KINDS = ("memory", "little memory", "file", "shards", "ray", "changepoint")
-N_TRAIN, N_DISTINCT, N_ROWS = 1000, 100, 5
+N_TRAIN, N_DISTINCT, N_ROWS = 400, 100, 2
 COLUMNS = {
     "kind": "model", "requests": "requests", "threads": "threads", "errors": "errors", "different": "answers that differ", "seconds": "seconds",
     "seconds_one": "one thread (s)", "shard_share": "most that shards took of their memory", "growth_mb": "resident growth (MB)",
@@ -41,9 +41,9 @@ def fitted(kind: str, folder: Path):
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(N_TRAIN, 2))
     y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=N_TRAIN)
-    options = {"kernel": "rbf", "leaf_size": 60, "random_state": 0, "max_iter": 5}
+    options = {"kernel": "rbf", "leaf_size": 40, "random_state": 0, "max_iter": 5}
     if kind == "little memory":
-        return DSMGPRegressor(memory_limit="500kB", **options).fit(X, y), lambda table: table
+        return DSMGPRegressor(memory_limit="300kB", **options).fit(X, y), lambda table: table
     if kind == "ray":
         return DSMGPRegressor(executor="ray", **options).fit(X, y), lambda table: table
     if kind == "changepoint":
@@ -52,7 +52,7 @@ def fitted(kind: str, folder: Path):
     if kind == "shards":
         pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}).to_parquet(folder / "rows.parquet")
         dataset.LEAST_SAMPLE = dataset.MOST_SAMPLE = N_TRAIN // 2
-        model = DSMGPRegressor(memory_limit="3MB", **options)
+        model = DSMGPRegressor(memory_limit="800kB", **options)
         model.fit_dataset(folder / "rows.parquet", target="y")
         return model, lambda table: pd.DataFrame(table, columns=["a", "b"])
     model = DSMGPRegressor(**options).fit(X, y)

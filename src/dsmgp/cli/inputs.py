@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmgp.cli.output import fail
+from dsmgp.cli.output import fail, print_note
 
 if TYPE_CHECKING:
     from dsmgp.data.input_schema import InputSchema
@@ -35,13 +35,16 @@ __all__ = [
     "text_format",
 ]
 
+# Rows of a dataset that a model is evaluated on.
+MOST_SAMPLED = 100_000
+
 Model = Annotated[
     Path, typer.Argument(help="A model file, written by dsmgp fit or DSMGPRegressor.save.")
 ]
 Data = Annotated[
     str,
     typer.Argument(
-        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; predict also takes a folder of Parquet files."
+        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; or a folder of Parquet files, of which evaluate and report take a sample."
     ),
 ]
 
@@ -117,9 +120,11 @@ def load_model(path: Path) -> tuple[DSMGPRegressor, ColumnSchema]:
 def read_for_model(
     schema: ColumnSchema, data: str, form: TextFormat, with_targets: bool = True
 ) -> Any:
-    """Read a table; of its texts, those are understood that the model uses."""
-    from dsmgp.data.tables import read_table
+    """Read a table; of its texts, those are understood that the model uses. Of a dataset a sample is read."""
+    from dsmgp.data.tables import is_dataset, read_table
 
+    if is_dataset(data):
+        return _sampled(schema, data, with_targets)
     names = [column.name for column in schema.columns]
     names += schema.targets if with_targets else []
     return read_table(data, schema.categorical, lambda present: names, form)
@@ -153,6 +158,18 @@ class TableRows:
     def remarks(self) -> list[str]:
         """All remarks on the table."""
         return self.reading + self.values
+
+
+def _sampled(schema: ColumnSchema, data: str, with_targets: bool) -> Any:
+    """Return some rows of Parquet files: enough for scores and plots, and always the same."""
+    import numpy as np
+
+    from dsmgp.data.parquet import RowStream
+
+    stream = RowStream(data, schema, with_targets)
+    if stream.n_rows > MOST_SAMPLED:
+        print_note(f"{MOST_SAMPLED:,} of {stream.n_rows:,} rows, drawn at random")
+    return stream.sample_table(MOST_SAMPLED, np.random.default_rng(0))
 
 
 def table_rows(model: DSMGPRegressor, table: Any, with_targets: bool = True) -> TableRows:

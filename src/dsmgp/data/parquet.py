@@ -288,6 +288,17 @@ class RowStream:
             Y += tables[1]
         return np.concatenate(X), np.concatenate(Y)
 
+    def sample_table(self, most: int, rng: np.random.Generator) -> Any:
+        """Draw at most ``most`` rows at random; return their columns as a table, in the order of the files."""
+        self.check_files()
+        rows = np.arange(self.n_rows)
+        if most < self.n_rows:
+            rows = np.sort(rng.choice(self.n_rows, most, replace=False, shuffle=False))
+        work = partial(_rows_of_tables, self.reader, self.reader.column_names(), rows)
+        return pa.concat_tables(
+            [part for of_piece in self.tasks.map(work, self.pieces) for part in of_piece]
+        )
+
     def inside(
         self, regions: Sequence[Leaf], to_coordinates: Callable[[Array], Array]
     ) -> tuple[Array, Array, list[Index]]:

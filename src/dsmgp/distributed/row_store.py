@@ -13,7 +13,8 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -114,6 +115,45 @@ class RowStore:
         """The files."""
         return [_file(self.folder, number) for number in np.unique(self.files).tolist()]
 
+    def joined(self, other: RowStore) -> RowStore:
+        """Return a store of the files of both, which are in one folder; the rows of the other are numbered after these."""
+        return replace(
+            self,
+            n_rows=self.n_rows + other.n_rows,
+            sizes=self.sizes + other.sizes,
+            files=np.concatenate([self.files, other.files]),
+            ends=np.concatenate([self.ends, other.ends]),
+            checksums=np.concatenate([self.checksums, other.checksums]),
+        )
+
+    def read_file(self, number: int) -> Iterator[tuple[Index, Index, Array, Array]]:
+        """Yield, for each run of a file, the leaf and the number of every row, and inputs and outputs."""
+        for run in np.flatnonzero(self.files == number).tolist():
+            parts = [self.read_part(run, shard) for shard in range(self.n_shards)]
+            raw = np.concatenate(parts)
+            first_leaf = np.repeat(self.firsts[:-1], [len(part) for part in parts])
+            X, Y = np.split(raw[:, N_PREFIX:], [self.n_inputs], axis=1)
+            yield raw[:, 0].astype(np.int64) + first_leaf, raw[:, 1].astype(np.int64), X, Y
+
+    def read_part(self, run: int, shard: int) -> Array:
+        """Read a shard's rows of a run, and compare their checksum."""
+        width = N_PREFIX + self.n_inputs + self.n_outputs
+        path = _file(self.folder, int(self.files[run]))
+        first, end = self.ends[run, shard : shard + 2].tolist()
+        n_numbers = (end - first) * width
+        if not n_numbers:
+            return np.empty((0, width))
+        try:
+            part = np.fromfile(path, count=n_numbers, offset=8 * width * first)
+        except OSError as error:
+            raise ModelFileError(
+                f"the rows of some leaves are gone: {path} cannot be read ({error.strerror}); a model that was fitted to a "
+                "dataset needs its folder"
+            ) from error
+        if part.size != n_numbers or zlib.crc32(part.data) != self.checksums[run, shard]:
+            raise ModelFileError(f"{path} is damaged or was cut short; use a copy, or fit again")
+        return part.reshape(-1, width)
+
     def moved(self, folder: Path) -> RowStore:
         """Return the store after its files were moved to a permanent folder."""
         return replace(self, folder=folder, temporary=None)
@@ -174,8 +214,7 @@ class _RowsOnDisk:
     def __call__(self) -> ShardData:
         store = self.store
         sizes = store.sizes[store.firsts[self.shard] : store.firsts[self.shard + 1]]
-        width = N_PREFIX + store.n_inputs + store.n_outputs
-        raw = np.concatenate([np.empty((0, width)), *self._parts(width)])
+        raw = np.concatenate([store.read_part(run, self.shard) for run in range(len(store.files))])
         # By leaf, then by row, in whatever order runs were written.
         raw = raw[np.lexsort((raw[:, 1], raw[:, 0]))]
         # Rows that are in several leaves of the shard are kept once.
@@ -193,26 +232,6 @@ class _RowsOnDisk:
             Ragged.of_sizes(rows, sizes),
             equal_rows(X),
         )
-
-    def _parts(self, width: int) -> Iterable[Array]:
-        """Yield this shard's rows of every run, after their checksums were compared."""
-        store, shard = self.store, self.shard
-        for run in np.flatnonzero(store.ends[:, shard + 1] > store.ends[:, shard]).tolist():
-            path = _file(store.folder, int(store.files[run]))
-            first, end = store.ends[run, shard : shard + 2].tolist()
-            n_numbers = (end - first) * width
-            try:
-                part = np.fromfile(path, count=n_numbers, offset=8 * width * first)
-            except OSError as error:
-                raise ModelFileError(
-                    f"the rows of some leaves are gone: {path} cannot be read ({error.strerror}); a model that was fitted to a "
-                    "dataset needs its folder"
-                ) from error
-            if part.size != n_numbers or zlib.crc32(part.data) != store.checksums[run, shard]:
-                raise ModelFileError(
-                    f"{path} is damaged or was cut short; use a copy, or fit again"
-                )
-            yield part.reshape(-1, width)
 
 
 class _TemporaryFolder:
@@ -245,8 +264,8 @@ class WrittenPiece:
     checksums: Index
 
 
-#: Leaves and rows of a batch that they reach, the number of its first row, and its X and Y.
-RoutedBatch = tuple[Index, Index, int, Array, Array]
+#: Leaves and rows of a batch that they reach, the number of its first row or of every row, and its X and Y.
+RoutedBatch = tuple[Index, Index, int | Index, Array, Array]
 
 
 @dataclass(frozen=True)
@@ -310,16 +329,29 @@ class RowWriter:
             np.array(checksums, dtype=np.int64).reshape(-1, n_shards),
         )
 
-    def _run(self, leaf: Index, row: Index, first: int, X: Array, Y: Array) -> tuple[Array, Index]:
+    def _run(
+        self, leaf: Index, row: Index, first: int | Index, X: Array, Y: Array
+    ) -> tuple[Array, Index]:
         """Return the rows of a batch, sorted by shard, and where the part of each shard begins."""
         shard = np.searchsorted(self.firsts, leaf, side="right") - 1
         order = np.argsort(shard, kind="stable")
         leaf, row, shard = leaf[order], row[order], shard[order]
         table = np.empty((len(leaf), N_PREFIX + self.n_inputs + self.n_outputs))
-        table[:, 0], table[:, 1] = leaf - self.firsts[shard], row + first
+        numbers = row + first if isinstance(first, int) else first[row]
+        table[:, 0], table[:, 1] = leaf - self.firsts[shard], numbers
         table[:, N_PREFIX : N_PREFIX + self.n_inputs] = X[row]
         table[:, N_PREFIX + self.n_inputs :] = Y[row]
         return table, np.searchsorted(shard, np.arange(len(self.firsts)))
+
+    @contextmanager
+    def removing(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Remove the files of some pieces if an error is raised."""
+        try:
+            yield
+        except BaseException:
+            for number in numbers:
+                _file(self.folder, number).unlink(missing_ok=True)
+            raise
 
     def store(self, pieces: Iterable[WrittenPiece]) -> RowStore:
         """Return the store of pieces that have been written."""

@@ -42,7 +42,7 @@ from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.tree.nodes import Leaf, leaves
 from dsmgp.tree.routing import Router
 
-__all__ = ["ParquetRows", "fit_files"]
+__all__ = ["ParquetRows", "RouteAndWrite", "fit_files", "log_jacobian"]
 
 logger = logging.getLogger("dsmgp")
 
@@ -173,7 +173,7 @@ class ParquetRows:
         firsts = first_leaves_of_shards(expected, n_inputs, n_outputs, room, pool.n_shards)
         router = Router(tree.tree).without_tree()
         writer = RowWriter.into(self.folder, firsts, n_inputs, n_outputs)
-        work = _RouteAndWrite(self.stream.reader, router, self.data.inputs, outputs, writer)
+        work = RouteAndWrite(self.stream.reader, router, self.data.inputs, outputs, writer)
         store = writer.store(pool.map(work, self.stream.pieces))
         check_leaf_memory(int(store.sizes.max()), config)
         scaling = (self.data.inputs, outputs)
@@ -183,12 +183,12 @@ class ParquetRows:
     def log_jacobian(self, outputs: OutputScaling) -> float:
         if not outputs.warps or len(self.data.X) == self.n_rows:
             return outputs.log_jacobian(self.data.Y)
-        work = partial(_log_jacobian, self.stream.reader, outputs)
+        work = partial(log_jacobian, self.stream.reader, outputs)
         return sum(self.stream.tasks.map(work, self.stream.pieces))
 
 
 @dataclass(frozen=True)
-class _RouteAndWrite:
+class RouteAndWrite:
     """Reads a piece, routes its rows to their leaves and writes them; computed by workers."""
 
     reader: RowReader
@@ -207,5 +207,6 @@ class _RouteAndWrite:
             yield leaf, row, batch.first, batch.X, batch.Y
 
 
-def _log_jacobian(reader: RowReader, outputs: OutputScaling, piece: Piece) -> float:
+def log_jacobian(reader: RowReader, outputs: OutputScaling, piece: Piece) -> float:
+    """Return the sum over the rows of a piece of the log slopes of the output warps."""
     return sum(outputs.log_jacobian(batch.Y) for batch in reader.batches(piece))
