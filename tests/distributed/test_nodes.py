@@ -41,7 +41,8 @@ def cluster():
         ray.init(cluster.address, log_to_driver=False)
         yield cluster
         ray.shutdown()
-        cluster.shutdown()
+        for node in (*cluster.worker_nodes, cluster.head_node):  # without waiting for work to end
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 @pytest.fixture
