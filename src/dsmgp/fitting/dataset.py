@@ -39,6 +39,7 @@ from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.fitting.training_data import LeafFamilies, TrainingData, check_leaf_memory
 from dsmgp.gp.process import kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.threads import n_threads
 from dsmgp.tree.nodes import Leaf, leaves
 from dsmgp.tree.routing import Router
 
@@ -49,6 +50,8 @@ logger = logging.getLogger("dsmgp")
 # Share of the memory for the sample, which is held a few times over while trees grow, and how many rows it has at least and at most.
 SAMPLE_SHARE, SAMPLE_COPIES = 0.2, 5
 LEAST_SAMPLE, MOST_SAMPLE = 100_000, 3_000_000
+# Copies of the rows of a batch while it is routed and written, and how many rows it has at least.
+BATCH_COPIES, LEAST_BATCH = 4, 2**13
 # At least this many shards fit in memory side by side.
 SHARDS_HELD = 3
 
@@ -171,14 +174,21 @@ class ParquetRows:
         pool = config.executor.worker_pool(memory, config.device)
         room = pool.memory_of_shard(memory) / SHARDS_HELD
         firsts = first_leaves_of_shards(expected, n_inputs, n_outputs, room, pool.n_shards)
-        router = Router(tree.tree).without_tree()
+        router = Router(tree.tree)
+        reader = self._reader_within(0.1 * memory, router.max_reached * (n_inputs + n_outputs + 2))
         writer = RowWriter.into(self.folder, firsts, n_inputs, n_outputs)
-        work = RouteAndWrite(self.stream.reader, router, self.data.inputs, outputs, writer)
+        work = RouteAndWrite(reader, router.without_tree(), self.data.inputs, outputs, writer)
         store = writer.store(pool.map(work, self.stream.pieces))
         check_leaf_memory(int(store.sizes.max()), config)
         scaling = (self.data.inputs, outputs)
         kernels = kernels_by_leaf(tree.families, tree.family)
         return store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
+
+    def _reader_within(self, memory: float, numbers: int) -> RowReader:
+        """Return a reader of batches that fit in memory when a row becomes so many numbers, on all threads at once."""
+        reader = self.stream.reader
+        fits = int(memory / (8 * BATCH_COPIES * numbers * n_threads()))
+        return replace(reader, batch_rows=min(reader.batch_rows, max(fits, LEAST_BATCH)))
 
     def log_jacobian(self, outputs: OutputScaling) -> float:
         if not outputs.warps or len(self.data.X) == self.n_rows:
