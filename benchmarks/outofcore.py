@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from harness import Runs, results_path, setting, table
 
@@ -35,7 +39,6 @@ def function(X: np.ndarray) -> np.ndarray:
 
 def write(folder: Path, n_rows: int) -> int:
     """Files of a million rows each; the bytes that they hold once they are numbers."""
-    import pyarrow as pa
     from pyarrow import parquet
 
     for k, first in enumerate(range(0, n_rows, PER_FILE)):
@@ -47,10 +50,28 @@ def write(folder: Path, n_rows: int) -> int:
     return 8 * n_rows * (N_INPUTS + 1)
 
 
+@contextmanager
+def limited(n_workers: int) -> Iterator[None]:
+    """Let the process use so many cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(before)[:n_workers]))
+    os.environ["OMP_NUM_THREADS"] = str(n_workers)
+    pa.set_cpu_count(n_workers)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        del os.environ["OMP_NUM_THREADS"]
+        pa.set_cpu_count(len(before))
+
+
 def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, float]:
     """Fit and predict, in this process."""
     from dsmgp import DSMGPRegressor
     from dsmgp.data.parquet import RowStream
+    from dsmgp.distributed.row_store import RowWriter
+    from dsmgp.distributed.workers import LocalWorkers
+    from dsmgp.fitting.dataset import RouteAndWrite
 
     model = DSMGPRegressor(memory_limit=memory_limit, executor=executor, random_state=0)
     start = time.perf_counter()
@@ -59,26 +80,35 @@ def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, flo
     n_rows = model.predict_dataset(data, out)
     done = time.perf_counter()
     store = model.state_.model.leaf_posterior.leaf_gps.store
-    stream, router = RowStream.learn(data, ["y"]), model.state_.model.router
-    begun = time.perf_counter()
-    for _ in stream.batches():
-        pass
-    read = time.perf_counter()
-    for batch in stream.batches():
-        router.route(batch.X)
-    routed = time.perf_counter()
+    # Driver and workers by themselves: a pass that reads, and one that routes and writes too.
+    stream, inner = RowStream.learn(data, ["y"]), model.state_.model
+    seconds = {}
+    for n_workers in (1, 2):
+        with limited(n_workers), tempfile.TemporaryDirectory() as folder:
+            pool = LocalWorkers(1e9, "cpu")
+            writer = RowWriter.into(Path(folder), store.firsts, store.n_inputs, store.n_outputs)
+            router = inner.router.without_tree()
+            work = RouteAndWrite(stream.reader, router, inner.inputs, inner.outputs, writer)
+            begun = time.perf_counter()
+            stream.tasks = pool
+            stream.sample(1000, np.random.default_rng(0))
+            read = time.perf_counter()
+            list(pool.map(work, stream.pieces))
+            seconds[n_workers] = read - begun, time.perf_counter() - read
     return {
-        "read_seconds": round(read - begun, 2),
-        "read_and_route_seconds": round(routed - read, 2),
+        "read_seconds": round(seconds[1][0], 2),
+        "route_and_write_seconds": round(seconds[1][1], 2),
+        "read_speedup": round(seconds[1][0] / seconds[2][0], 2),
+        "route_and_write_speedup": round(seconds[1][1] / seconds[2][1], 2),
         "fit_seconds": round(fitted - start, 1),
         "predict_seconds": round(done - fitted, 1),
         "predicted_rows": n_rows,
         "resident_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "n_leaves": len(store.sizes),
-        "n_shards": len(store.checksums),
+        "n_shards": store.n_shards,
         "mean_leaf": round(float(store.sizes.mean()), 1),
         "loo": round(model.loo_score_, 4),
-        "store_gb": round(sum(store.file(k).stat().st_size for k in range(len(store.checksums))) / 1e9, 2),
+        "store_gb": round(sum(path.stat().st_size for path in store.paths) / 1e9, 2),
     }  # fmt: skip
 
 
@@ -112,31 +142,27 @@ def page(rows: list[dict]) -> str:
         "rmse_to_function": "RMSE to the function", "loo": "leave-one-out NLPD",
     }  # fmt: skip
     last, cores = rows[-1], 2
-    # What the driver does by itself: three passes that read, and two that route too, of which one is for predictions.
-    told = next(row for row in reversed(rows) if "read_seconds" in row)
-    reading, routing = (told[k] / told["rows"] for k in ("read_seconds", "read_and_route_seconds"))
-    driver = 3 * reading + 2 * routing
     fit, predict = (last[k] * cores / last["rows"] for k in ("fit_seconds", "predict_seconds"))
+    # What every core does with a row while it is read, routed and written; read twice more for the sample and the regions that are learned on.
+    told = next(row for row in reversed(rows) if "route_and_write_seconds" in row)
+    ingest = (2 * told["read_seconds"] + told["route_and_write_seconds"]) / told["rows"]
     on_paper = [
         {
             "rows": f"{n:.0e}".replace("e+0", "e"), "cores": n_cores, "fit": f"{n * fit / n_cores / 60:.0f} min",
-            "predict": f"{n * predict / n_cores / 60:.0f} min", "files": f"{n * last['store_gb'] / last['rows']:,.0f} GB",
-            "driver": f"{n * driver / 60:.0f} min", "tree": f"{n * last['n_leaves'] / last['rows'] * TREE_BYTES / 1e9:.0f} GB",
+            "ingest": f"{n * ingest / n_cores / 60:.1f} min", "predict": f"{n * predict / n_cores / 60:.0f} min",
+            "files": f"{n * last['store_gb'] / last['rows']:,.0f} GB",
+            "tree": f"{n * last['n_leaves'] / last['rows'] * TREE_BYTES / 1e9:.0f} GB",
         }
         for n, n_cores in ((1e8, 16), (1e8, 128), (1e9, 128), (1e9, 1024))
     ]  # fmt: skip
     words = {
-        "rows": "rows",
-        "cores": "cores",
-        "fit": "fit",
-        "predict": "predict all",
-        "files": "files",
-        "driver": "driver alone",
-        "tree": "tree at the driver",
-    }
+        "rows": "rows", "cores": "cores", "fit": "fit", "ingest": "of which reading, routing, writing", "predict": "predict all",
+        "files": "files", "tree": "tree at the driver",
+    }  # fmt: skip
     return (
         table(columns, rows)
         + f"\n\nOn paper, from the last of these: {1e6 * fit:.0f} core-microseconds a row to fit, {1e6 * predict:.0f} to predict, "
+        f"{1e6 * ingest:.1f} of the fit to read, route and write ({told['rows']:,} rows on one core), "
         f"{last['store_gb'] * 1e9 / last['rows']:.0f} bytes of files a row.\n\n"
         + table(words, on_paper)
     )

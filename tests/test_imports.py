@@ -50,7 +50,7 @@ ORDER = [
 CORE = {"numba", "numpy", "scipy", "sklearn", "threadpoolctl"}
 # Dependencies that only extras bring. Modules of the core import them inside functions.
 OPTIONAL = {
-    "botorch", "gpytorch", "jinja2", "linear_operator", "matplotlib", "pandas", "polars", "pyarrow",
+    "botorch", "fsspec", "gpytorch", "jinja2", "linear_operator", "matplotlib", "pandas", "polars", "pyarrow",
     "ray", "rich", "torch", "typer",
 }  # fmt: skip
 # Compiled code. Numba is a core dependency, but it takes long to import and may be missing or broken on a machine.

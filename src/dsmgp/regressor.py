@@ -622,6 +622,76 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self._state = state
         return self
 
+    def partial_fit_dataset(self, data: str | Path | Sequence[str | Path]) -> Self:
+        """Add the rows of further Parquet files to a model that was fitted by :meth:`fit_dataset`.
+
+        Rows are written to files beside the others. Tree, scaling and hyperparameters stay; leaves are conditioned again on all rows, and
+        scales and gate are fitted again. A model that was saved has to be saved again.
+
+        Parameters
+        ----------
+        data : path, glob, URL or sequence of them
+            Parquet files, or folders of them, with the columns of the training files.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np, pyarrow as pa
+        >>> from pyarrow import parquet
+        >>> x, folder = np.linspace(0, 1, 400), getfixture("tmp_path")
+        >>> for k, part in enumerate((x[:300], x[300:])):
+        ...     table = pa.table({"x": part, "y": np.sin(6 * part)})
+        ...     parquet.write_table(table, folder / f"{k}.parquet")
+        >>> model = DSMGPRegressor(leaf_size=100, random_state=0)
+        >>> model.fit_dataset(folder / "0.parquet", "y").partial_fit_dataset(folder / "1.parquet")
+        DSMGPRegressor(leaf_size=100, random_state=0)
+        >>> model.adapted_
+        ['conditioned again on 400 rows; scales and gate fitted again']
+        """
+        from dsmgp.fitting.dataset_updates import add_files
+
+        before = self.state_
+        with training_mode(self.verbose):
+            rng = random_generator(self.random_state)
+            self._state = add_files(before, data, self.missing, check_parameters(self), rng)
+        return self
+
+    def forget_dataset(self, where: Any) -> Self:
+        """Remove the rows that fulfil a condition from a model that was fitted by :meth:`fit_dataset`.
+
+        All files of rows are written again without them. Tree, scaling and hyperparameters stay, as in :meth:`partial_fit_dataset`.
+
+        Parameters
+        ----------
+        where : pyarrow.compute.Expression
+            On the inputs, by the names in ``summary()``, and the targets, such as ``pc.field("year") < 2015``. Dates are numbers, and
+            categories have a column for each level or for its effect.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np, pyarrow as pa, pyarrow.compute as pc
+        >>> from pyarrow import parquet
+        >>> x, folder = np.linspace(0, 1, 400), getfixture("tmp_path")
+        >>> parquet.write_table(pa.table({"x": x, "y": np.sin(6 * x)}), folder / "rows.parquet")
+        >>> model = DSMGPRegressor(leaf_size=100, random_state=0).fit_dataset(folder, target="y")
+        >>> model.forget_dataset(pc.field("x") > 0.5).adapted_
+        ['conditioned again on 200 rows; scales and gate fitted again']
+        """
+        from dsmgp.fitting.dataset_updates import forget_rows
+
+        before = self.state_
+        with training_mode(self.verbose):
+            rng = random_generator(self.random_state)
+            self._state = forget_rows(before, where, check_parameters(self), rng)
+        return self
+
     def predict(
         self,
         X: ArrayLike,

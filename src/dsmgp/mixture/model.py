@@ -49,8 +49,8 @@ FEW_ROWS = 8
 _ROWS_IN_FILES = Unsupported(
     "after fit_dataset: rows are in files",
     {
-        "partial_fit": "call fit_dataset on all files",
-        "forget": "call fit_dataset on the files that stay",
+        "partial_fit": "use partial_fit_dataset",
+        "forget": "use forget_dataset",
         "finetune": "leaves have scales of their own already",
         "to_gpytorch": "kernel_ and noise_ are what was learned",
         "row_ids_": "rows are numbered in the order of the files",

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from dsmgp._util.archive import ModelFileError
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.backend import LeafKernel
@@ -103,9 +104,21 @@ MIXTURE = Record(
     },
     check=lambda stored: (stored.gate is not None) == (stored.weights == "gated"),
 )
+
+
+def _row_store(files: Index | None, ends: Index | None, **fields: Any) -> RowStore:
+    if files is None or ends is None:
+        return RowStore.of_shard_files(**fields, folder=Path())
+    n_shards = len(fields["firsts"]) - 1
+    fields["checksums"] = fields["checksums"].reshape(len(files), n_shards)
+    return RowStore(
+        **fields, folder=Path(), files=files, ends=ends.reshape(len(files), n_shards + 1)
+    )
+
+
 ROW_STORE = Record(
     "row files",
-    lambda **fields: RowStore(folder=Path(), **fields),
+    _row_store,
     {
         "n_rows": Entry("store.n_rows", checks.count(1), encode=int),
         "n_inputs": Length("inputs"),
@@ -113,13 +126,21 @@ ROW_STORE = Record(
         "firsts": ArrayField("store.firsts", (None,), dtype=np.int64),
         "sizes": ArrayField("store.sizes", ("leaves",), checks.NOT_NEGATIVE, dtype=np.int64),
         "checksums": ArrayField("store.checksums", (None,), dtype=np.int64),
+        # Files of version 0.1 do not have these: there was a file for each shard.
+        "files": ArrayField("store.files", (None,), checks.NOT_NEGATIVE, np.int64, optional=True),
+        "ends": ArrayField("store.ends", (None,), checks.NOT_NEGATIVE, np.int64, optional=True),
     },
     check=lambda store: (
-        len(store.firsts) == len(store.checksums) + 1
-        and store.firsts[0] == 0
+        store.firsts[0] == 0
         and store.firsts[-1] == len(store.sizes)
         and bool((np.diff(store.firsts) > 0).all())
+        and bool((np.diff(store.ends, axis=1) >= 0).all())
+        and int((store.ends[:, -1] - store.ends[:, 0]).sum()) == int(store.sizes.sum())
     ),
+    values={
+        "checksums": lambda store: store.checksums.reshape(-1),
+        "ends": lambda store: store.ends.reshape(-1),
+    },
 )
 # Computing these would read all rows.
 LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
@@ -260,7 +281,7 @@ def _copy_rows(store: RowStore, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / FOLDER).mkdir(exist_ok=True)
         if not is_same:
-            for shard in range(len(store.checksums)):
-                shutil.copyfile(store.file(shard), store.moved(folder).file(shard))
+            for path in store.paths:
+                shutil.copyfile(path, folder / FOLDER / path.name)
     except OSError as error:
         raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error

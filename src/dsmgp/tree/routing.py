@@ -7,6 +7,7 @@ or, without numba, in NumPy.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -101,6 +102,12 @@ class Router:
             lambda product, counts: max(counts),
             lambda node, counts: sum(counts),
         )
+
+    def without_tree(self) -> Router:
+        """Return a router that routes rows and knows no nodes: a few arrays, to be sent to other processes."""
+        other = copy.copy(self)
+        other.root = None  # type: ignore[assignment]
+        return other
 
     def route(self, X: Array) -> Routes:
         """Return the leaves that each row of ``X``, of shape (n_rows, n_dims), reaches."""
