@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.validation import input_number
-from dsmgp.plots.style import MODEL, SPLIT, axes_or_new, show_dates
+from dsmgp.plots.style import (
+    MODEL,
+    OBSERVED,
+    REFERENCE,
+    SERIES,
+    SPLIT,
+    THIN,
+    add_legend,
+    axes_or_new,
+    show_dates,
+)
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
 
 if TYPE_CHECKING:
@@ -75,7 +85,7 @@ def plot_changepoints(
     model : DSMGPRegressor
         A fitted estimator.
     level : float
-        Least probability of a change point that is marked, by a line and the interval that holds it.
+        Least probability of a change point that is marked, by a triangle and the interval that holds it.
     dimension : int or str, optional
         The input; the one that orders the rows with ``structure="changepoint"``, else the first.
     ax : Axes, optional
@@ -97,14 +107,21 @@ def plot_changepoints(
     column = input_number(dimension, len(names), names)
     splits = replace(model.split_posterior(column), dates=None)
     ax = axes_or_new(ax)
-    ax.vlines(splits.position, 0.0, splits.probability, color="0.35", linewidth=0.8)
-    for change in splits.change_points(level):
-        ax.axvspan(change.low, change.high, color=SPLIT, alpha=0.25, linewidth=0.0)
-        ax.axvline(change.position, color=SPLIT, linewidth=1.0, alpha=change.probability)
+    probabilities = (splits.position, 0.0, splits.probability)
+    ax.vlines(*probabilities, color=OBSERVED, linewidth=THIN, label="probability")
+    above = ax.get_xaxis_transform()
+    for k, change in enumerate(splits.change_points(level)):
+        label, interval = ("change point", "its interval") if k == 0 else (None, None)
+        span = (change.low, change.high)
+        ax.axvspan(*span, color=SPLIT, alpha=0.25, linewidth=0.0, label=interval)
+        # Above the lines, which hold the probabilities.
+        at = ([change.position], [1.03])
+        ax.plot(*at, "v", color=SPLIT, clip_on=False, transform=above, label=label)
     ax.set_ylim(0.0, max(1.0, float(splits.probability.max(initial=0.0))))
     ax.set_xlabel(names[column])
     ax.set_ylabel("probability of a change")
     show_dates(ax, model, column)
+    add_legend(ax)
     return ax
 
 
@@ -141,11 +158,11 @@ def plot_tree(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
                 child_x, child_depth = position[id(child)]
                 width = 0.4 + 1.8 * float(np.exp(log_reach.get(child, 0.0)))
                 ends = ([x, child_x], [-depth, -child_depth])
-                ax.plot(*ends, color="0.55", linewidth=width, zorder=1)
+                ax.plot(*ends, color=REFERENCE, linewidth=width, zorder=1)
     for kind, marker, size, colour in (
         (Sum, "o", 60, MODEL),
         (Product, "s", 60, SPLIT),
-        (Leaf, "o", 25, "#74c476"),
+        (Leaf, "^", 25, SERIES[2]),
     ):
         at = np.array([position[id(n)] for n in shown if isinstance(n, kind)]).reshape(-1, 2)
         label = kind.__name__.lower()
@@ -186,11 +203,17 @@ def plot_learning(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
         drawn = np.isfinite(distance) & (distance > 0)
         evaluations = np.arange(1, len(path) + 1)[drawn]
         ax.plot(
-            evaluations, distance[drawn], ".-", linewidth=1.2, markersize=3, label=f"run {k + 1}"
+            evaluations,
+            distance[drawn],
+            ".-",
+            color=SERIES[k % len(SERIES)],
+            linewidth=THIN,
+            markersize=3,
+            label=f"run {k + 1}",
         )
     if paths:
         ax.set_yscale("log")
-        ax.legend(frameon=False)
+        add_legend(ax)
     else:
         ax.text(0.5, 0.5, "nothing was learned", ha="center", transform=ax.transAxes)
     ax.set_xlabel("evaluation")
