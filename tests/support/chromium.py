@@ -10,10 +10,11 @@ import sys
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
-FLAGS = ["--disable-gpu", "--no-sandbox"]
-if "dark" in sys.argv:
-    FLAGS.append("--blink-settings=preferredColorScheme=0")
-os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", " ".join(FLAGS))
+os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--disable-gpu --no-sandbox")
+# 0 stands for dark; Qt reads the variable when the application starts.
+os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] += " --blink-settings=preferredColorScheme=0" * (
+    "dark" in sys.argv
+)
 
 from PyQt6.QtCore import QTimer, QUrl
 from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineUrlRequestInterceptor

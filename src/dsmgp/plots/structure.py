@@ -114,10 +114,9 @@ def plot_changepoints(
         label, interval = ("change point", "its interval") if k == 0 else (None, None)
         span = (change.low, change.high)
         ax.axvspan(*span, color=SPLIT, alpha=0.25, linewidth=0.0, label=interval)
-        # Above the lines, which hold the probabilities.
-        at = ([change.position], [1.03])
-        ax.plot(*at, "v", color=SPLIT, clip_on=False, transform=above, label=label)
-    ax.set_ylim(0.0, max(1.0, float(splits.probability.max(initial=0.0))))
+        # Above the lines of the probabilities, which it would hide.
+        ax.plot([change.position], [0.96], "v", color=SPLIT, transform=above, label=label)
+    ax.set_ylim(0.0, 1.1 * max(1.0, float(splits.probability.max(initial=0.0))))
     ax.set_xlabel(names[column])
     ax.set_ylabel("probability of a change")
     show_dates(ax, model, column)

@@ -40,8 +40,8 @@ __all__ = [
 
 # The palette of Okabe and Ito, which people with any kind of colour blindness can tell apart: blue for the model, vermilion for
 # splits and change points, grey for observations and references.
-MODEL, BAND, INTERVAL = "#0072B2", "#56B4E9", "#CDE4F3"
-OBSERVED, REFERENCE, MUTED = "#3B3F46", "#8A9099", "#E3E6EA"
+MODEL, BAND, INTERVAL = "#0072B2", "#56B4E9", "#BBDCF1"
+OBSERVED, REFERENCE, MUTED = "#3B3F46", "#8A9099", "#D6DBE0"
 SPLIT = "#D55E00"
 #: Colours of several outputs, runs or models, in this order.
 SERIES = (MODEL, SPLIT, "#009E73", "#CC79A7", "#E69F00", BAND)

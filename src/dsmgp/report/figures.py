@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from dsmgp.plots.relevance import has_length_scales, relevance
-from dsmgp.plots.style import styled
+from dsmgp.plots.style import add_legend, styled
 from dsmgp.report.numbers import count
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def calibration_figures(evaluation: Evaluation) -> list[Figure]:
     y = model.state_.schema.shaped(observed)
     return [
         draw(
-            partial(model.plot_calibration, X, y),
+            _with_targets(partial(model.plot_calibration, X, y), evaluation.targets),
             "Coverage",
             "Share of rows inside central intervals against the probability of the interval. A calibrated model lies on the diagonal.",
             "Curve of the share of rows inside intervals against the probability of the intervals, beside the diagonal.",
@@ -144,7 +144,10 @@ def dependence_figures(evaluation: Evaluation) -> list[Figure]:
     )
     return [
         draw(
-            partial(evaluation.model.plot_dependence, evaluation.drawn[0], feature, output=k),
+            _with_label(
+                partial(evaluation.model.plot_dependence, evaluation.drawn[0], feature, output=k),
+                target,
+            ),
             f"{target} along {feature}",
             caption,
             f"Average prediction of {target} against {feature}, with 90% intervals.",
@@ -184,11 +187,33 @@ def change_figures(evaluation: Evaluation, dimension: int, level: float) -> list
     ]
     if evaluation.draws_function:
         X, observed = evaluation.drawn
-        plot = partial(model.plot_predictive, X, observed[:, 0])
+        plot = _with_label(partial(model.plot_predictive, X, observed[:, 0]), evaluation.targets[0])
         caption = "Mean, density and 90% interval of an observation, and the rows."
         alt = f"Predictive mean and 90% interval of {evaluation.targets[0]} against {names[0]}, with the rows as points."
         figures.insert(0, draw(plot, "The function", caption, alt))
     return figures
+
+
+def _with_label(plot: Callable[..., Any], target: str) -> Callable[..., Any]:
+    """Return a plot with the name of a target beside its y-axis: a model that was fitted to an array does not know it."""
+
+    def labelled(ax: Any) -> None:
+        plot(ax=ax).set_ylabel(target)
+
+    return labelled
+
+
+def _with_targets(plot: Callable[..., Any], targets: list[str]) -> Callable[..., Any]:
+    """Return a plot whose last lines are labelled with the names of several targets."""
+
+    def labelled(ax: Any) -> None:
+        plot(ax=ax)
+        if len(targets) > 1:
+            for line, target in zip(ax.get_lines()[-len(targets) :], targets, strict=True):
+                line.set_label(target)
+            add_legend(ax)
+
+    return labelled
 
 
 def _by_relevance(evaluation: Evaluation) -> list[str]:

@@ -89,5 +89,7 @@ def _value(evaluation: Evaluation, X: Any, row: int, column: str) -> str:
         value = np.asarray(X[column])[row]
     if isinstance(value, (float, np.floating, int, np.integer)) and not isinstance(value, bool):
         return "missing" if np.isnan(value) else number(float(value))
-    text = str(value).removesuffix("T00:00:00.000000000")
+    if isinstance(value, np.datetime64):
+        value = str(value.astype("datetime64[s]")).removesuffix("T00:00:00").replace("T", " ")
+    text = str(value)
     return text if len(text) <= 24 else f"{text[:23]}…"

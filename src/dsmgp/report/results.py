@@ -52,8 +52,8 @@ FEW_SPLITS = 1e-3
 # Lines of the tables of scores: name, key and meaning.
 SCORES = [
     ("RMSE", "rmse", "root mean square error"),
-    ("  of a linear model", "linear", "least squares on the same inputs and training rows"),
-    ("  of a constant", "constant", "the mean of the training rows as every prediction"),
+    ("RMSE of a linear model", "linear", "least squares on the same inputs and training rows"),
+    ("RMSE of a constant", "constant", "the mean of the training rows as every prediction"),
     ("MAE", "mae", "mean absolute error"),
     ("R²", "r2", "share of the variance around that constant that is explained; 1 is perfect"),
     ("NLPD", "nlpd", "negative log predictive density; lower is better, on the same rows"),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from dsmgp._util.interval_check import interval_grade
 from dsmgp.report.numbers import count, number
 from dsmgp.report.references import Comparison
 
 __all__ = ["Statement", "accuracy", "calibration", "reach", "suspicions"]
 
-# Rows below which coverage is not judged.
-MIN_ROWS = 20
 # Share of rows outside the training data from which scores say little about other rows.
 MANY_OUTSIDE = 0.2
 # Parts of remarks on columns and rows that may make a model look better than it is.
@@ -72,15 +69,17 @@ def calibration(coverage: float, n_rows: int, target: str = "") -> Statement:
     """
     of_target = f" of {target}" if target else ""
     holds = f"90% intervals{of_target} hold {{}}{coverage:.1%} of the rows."
-    if n_rows < MIN_ROWS:
-        text = f"{holds.format('')} {count(n_rows, 'row')} are too few to judge."
-        return Statement("Calibration", "fair", text)
-    margin = 1.96 * np.sqrt(0.09 / n_rows)  # of the coverage of a calibrated model
-    if abs(coverage - 0.9) <= margin:
-        return Statement("Calibration", "good", f"Well calibrated: {holds.format('')}")
-    if coverage < 0.9:
-        remedy = "Expect surprises more often than they say."
-        return Statement("Calibration", "poor", f"Too confident: {holds.format('only ')} {remedy}")
+    match interval_grade(coverage, n_rows):
+        case "few":
+            text = f"{holds.format('')} {count(n_rows, 'row')} are too few to judge."
+            return Statement("Calibration", "fair", text)
+        case "calibrated":
+            return Statement("Calibration", "good", f"Well calibrated: {holds.format('')}")
+        case "narrow":
+            text = (
+                f"Too confident: {holds.format('only ')} Expect surprises more often than they say."
+            )
+            return Statement("Calibration", "poor", text)
     return Statement("Calibration", "fair", f"Cautious: {holds.format('')}")
 
 
