@@ -15,6 +15,7 @@ GRADES = {
     "wide": "cautious",
     "few": "too few rows to judge",
 }
+UNKNOWN = "not known; evaluate the model on rows that it has not seen"
 
 
 def verdict_rows(model: Any, quiet: bool) -> list[tuple[str, str]]:
@@ -25,7 +26,7 @@ def verdict_rows(model: Any, quiet: bool) -> list[tuple[str, str]]:
     check, names = loo_check(state), state.schema.output_names
     n_remarks = len(model.remarks_)
     where = "listed by remarks_ of the model in Python" if quiet else "see above"
-    rows = [("accuracy", _accuracy(model)), ("calibration", _unknown(model))]
+    rows = [("accuracy", _accuracy(model)), ("calibration", UNKNOWN)]
     if check is not None:
         rows = [
             ("accuracy", _joined(names, [_error(*errors) for errors in _errors(check)])),
@@ -90,12 +91,8 @@ def _accuracy(model: Any) -> str:
     state = model.state_
     constant = constant_nlpd(state.rows.Y)
     if state.model.change_dimension is not None or constant is None:
-        return "not known; evaluate the model on rows that it has not seen"
+        return UNKNOWN
     how = "leave-one-out" if state.stacking is None else "cross-validated"
     score = model.loo_score_
     words = f"{constant - score:.3g} below" if score < constant else "no better than"
     return f"{how} NLPD {score:.4g}, {words} that of a constant ({constant:.4g})"
-
-
-def _unknown(model: Any) -> str:
-    return "not known; evaluate the model on rows that it has not seen"

@@ -37,7 +37,8 @@ def plot_splits(
 ) -> Axes:
     """Plot the posterior over the positions of splits along one input.
 
-    The height of a bar is the expected number of splits inside it.
+    The height of a bar is the expected number of splits inside it. Splits are those that were drawn when the tree was grown, weighted
+    by their posterior probability; predictions use these weights with ``weights="posterior"`` only.
 
     Parameters
     ----------
@@ -63,8 +64,13 @@ def plot_splits(
     column = input_number(dimension, len(names), names)
     splits = model.split_posterior(column)
     ax = axes_or_new(ax)
+    values = model.state_.rows.X[:, column]
+    ends = (float(values.min()), float(values.max()))
     if len(splits):
-        ax.hist(splits.position, bins=n_bins, weights=splits.probability, color=SPLIT, alpha=0.85)
+        bars = {"bins": n_bins, "range": ends, "weights": splits.probability}
+        ax.hist(splits.position, color=SPLIT, **bars)
+    if ends[0] < ends[1]:
+        ax.set_xlim(*ends)
     ax.set_xlabel(names[column])
     ax.set_ylabel("expected splits")
     show_dates(ax, model, column)
