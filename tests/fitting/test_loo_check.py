@@ -15,7 +15,6 @@ def fitted(X, y, kernel="rbf"):
         "mean": "zero",
         "weights": "uniform",
         "random_state": 0,
-        **options,
     }
     return DSMGPRegressor(kernel, **settings).fit(X, y)
 

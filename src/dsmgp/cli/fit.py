@@ -244,7 +244,7 @@ def fit(
     print_summary(model, out, seconds, listener.stopping, as_json)
     if not as_json:
         print_table("verdict", verdict_rows(model, quiet))
-    if not quiet:
+    if not (as_json or quiet):
         print_note(f"next, with rows that the model has not seen: {next_command(out, from_files)}")
     if listener.stopping:
         raise typer.Exit(INTERRUPTED)
