@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -242,7 +242,7 @@ def _draw_curve(
         interpolation="bilinear",
     )
     low, means, high = (_with_gaps(values, seen) for values in (low, means[seen], high))
-    dashed = {"color": MODEL, "linewidth": THIN, "linestyle": "--"}
+    dashed: dict[str, Any] = {"color": MODEL, "linewidth": THIN, "linestyle": "--"}
     ax.plot(grid, means, color=MODEL, label=label)
     ax.plot(grid, low, label=f"{level:.0%} interval", **dashed)
     ax.plot(grid, high, **dashed)
@@ -269,7 +269,7 @@ def _draw_levels(
     ax: Axes, levels: list[str], means: Array, distribution: Mixture, level: float
 ) -> None:
     """Draw mean and interval of every level of a categorical column."""
-    positions = np.arange(len(levels))
+    positions = np.arange(len(levels), dtype=np.float64)
     _draw_values(ax, positions, means, distribution, level)
     ax.set_xticks(positions, levels, rotation=90 if sum(map(len, levels)) > 40 else 0)
     ax.set_xlim(-0.5, len(levels) - 0.5)

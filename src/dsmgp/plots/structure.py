@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def plot_splits(
     values = model.state_.rows.X[:, column]
     ends = (float(values.min()), float(values.max()))
     if len(splits):
-        bars = {"bins": n_bins, "range": ends, "weights": splits.probability}
+        bars: dict[str, Any] = {"bins": n_bins, "range": ends, "weights": splits.probability}
         ax.hist(splits.position, color=SPLIT, **bars)
     if ends[0] < ends[1]:
         ax.set_xlim(*ends)
