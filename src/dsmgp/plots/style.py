@@ -49,7 +49,7 @@ SERIES = (MODEL, SPLIT, "#009E73", "#CC79A7", "#E69F00", BAND)
 THICK, THIN = 1.8, 0.9
 
 #: Settings of matplotlib for every figure that this package makes.
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.5,
     "axes.titlesize": 10.5,

@@ -65,8 +65,11 @@ def compare(mean: Array, rows: Array, observed: Array, X: Array, Y: Array) -> li
 
 def _comparison(own: Array, constant: Array, linear: Array) -> Comparison:
     """Compare the squared errors of one output."""
-    errors = [float(np.sqrt(squares.mean())) for squares in (own, constant, linear)]
-    return Comparison(*errors, _is_smaller(own, constant), _is_smaller(own, linear))
+    rmse, of_constant, of_linear = (
+        float(np.sqrt(squares.mean())) for squares in (own, constant, linear)
+    )
+    beats = (_is_smaller(own, constant), _is_smaller(own, linear))
+    return Comparison(rmse, of_constant, of_linear, *beats)
 
 
 def _is_smaller(own: Array, other: Array) -> bool:
