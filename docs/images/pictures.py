@@ -34,5 +34,5 @@ with styled():
     figure, axes = plt.subplots(3, 3, figsize=(13, 10), layout="constrained")
 for ax, (name, arguments) in zip(axes.ravel(), DRAWN, strict=True):
     getattr(model, name)(*arguments, ax=ax)
-    ax.set_title(name, pad=34, loc="left", fontweight="bold")
+    ax.set_title(name, pad=26, loc="left", fontweight="bold")
 figure.savefig(Path(__file__).with_suffix(".png"), dpi=80)

@@ -126,7 +126,7 @@ def draw(model: DSMGPRegressor, exact: GaussianProcessRegressor, X: Array, y: Ar
     add_legend(above)
     above.set_xlabel("")
     above.set_title(
-        "A deep structured mixture of GPs: predictive density of a curve with jumps", pad=34
+        "A deep structured mixture of GPs: predictive density of a curve with jumps", pad=26
     )
     model.plot_splits(ax=below)
     for k, position in enumerate(BREAKS):

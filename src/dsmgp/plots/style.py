@@ -84,7 +84,8 @@ def styled() -> Iterator[None]:
     """
     import matplotlib as mpl
 
-    with mpl.rc_context(STYLE):
+    settings: dict[Any, Any] = {**STYLE, "axes.prop_cycle": mpl.cycler(color=SERIES)}
+    with mpl.rc_context(settings):
         yield
 
 
@@ -121,8 +122,10 @@ def add_legend(ax: Axes) -> None:
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=min(n_entries, 3),
+        ncols=min(n_entries, 4),
         frameon=False,
+        fontsize=STYLE["legend.fontsize"],
+        labelcolor=OBSERVED,
         borderaxespad=0.2,
         handlelength=1.4,
         columnspacing=1.2,
