@@ -30,7 +30,7 @@ NAMES = {
     "dsmgp.mixture": "Mixture",
     "dsmgp.notices": "FactorisationWarning",
     "dsmgp.plots": """
-        plot_calibration plot_changepoints plot_dependence plot_learning plot_pit
+        plot_calibration plot_changepoints plot_dependence plot_learning plot_observed plot_pit
         plot_predictive plot_relevance plot_residuals plot_splits plot_tree
     """,
     "dsmgp.progress": "Enough Listener listening span stopping tick StopFitting",
@@ -72,6 +72,7 @@ METHODS = {
     "plot_changepoints": "level dimension ax",
     "plot_dependence": "X feature output level n_points ax",
     "plot_learning": "ax",
+    "plot_observed": "X y output ax",
     "plot_pit": "X y n_bins ax",
     "plot_predictive": "X y level n_points ax",
     "plot_relevance": "n_most ax",

@@ -1177,6 +1177,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     plot_changepoints = plots.plot_changepoints
     plot_dependence = plots.plot_dependence
     plot_learning = plots.plot_learning
+    plot_observed = plots.plot_observed
     plot_pit = plots.plot_pit
     plot_predictive = plots.plot_predictive
     plot_relevance = plots.plot_relevance
