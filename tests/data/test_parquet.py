@@ -519,6 +519,8 @@ def test_codes_that_are_declared_as_categories_are_refused(folder):
     model = DSMGPRegressor("rbf", categorical_features=["a"])
     with pytest.raises(ValueError, match="got categorical_features; store such columns as text"):
         model.fit_dataset(folder, "y")
+
+
 class Backwards:
     """Workers that take the pieces in another order, and in processes that have nothing but what they are sent."""
 
