@@ -89,6 +89,9 @@ class Ensemble:
 
     def noise_at(self, X: Array) -> Array:
         """Noise variance at each row, (n, n_outputs): what the variance of y has beyond that of f."""
+        if any(model.outputs.warps for model in self.models):  # noise moves their means, too
+            of_y, of_f = (self.moments(X, noisy)[1] for noisy in (True, False))
+            return np.maximum(np.square(of_y) - np.square(of_f), 0.0)
         return self._average(lambda model: model.noise_at(X))
 
     def _average(self, of_model: Callable[[Predictive], Array]) -> Array:
