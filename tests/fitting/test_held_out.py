@@ -26,7 +26,7 @@ def fitted(X, y, **settings):
 def test_at_fixed_hyperparameters_they_are_those_of_exact_gps():
     X, y = table(40)
     settings = {"weights": "uniform", "leaf_size": 100, "sum_children": 1, "optimizer": None}
-    model, state, config = fitted(X, y, kernel="rbf", noise_variance=0.05, **settings)
+    _, state, config = fitted(X, y, kernel="rbf", noise_variance=0.05, **settings)
     fold = np.arange(40) % 4
     found = held_out_log_densities(state, fold, config, 0).log_densities
     (family,) = state.mixture.families

@@ -43,8 +43,9 @@ TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
 FAR_BETTER = 0.01
 # Starts that differ in kind from the usual one, as factors of its length scales and of its noise variance: rough and noiseless, and smooth and noisy.
 OTHER_STARTS = ((0.2, 1e-3), (4.0, 5.0))
-# A start is followed if its optimum has a better leave-one-out score by this.
-BETTER_OPTIMUM = 0.05
+# So many iterations from each; it goes on where evidence is then not below that of the best optimum by more than these nats per row, and is
+# followed if its leave-one-out score is better by the last of these.
+FIRST_ITERATIONS, NEARLY_AS_GOOD, BETTER_OPTIMUM = 10, 0.05, 0.05
 # Outputs less correlated than this are not mixed.
 MIN_CORRELATION = 0.1
 
@@ -137,12 +138,12 @@ def rank_kernels(gps: LeafGPs, sample: TrainingData, context: FitContext) -> Ker
     with span(0.5, 0.8, "trying kernels"):
         second = _learn_in_turn(gps, sample, context, CANDIDATES[::-1])
     margin = FAR_BETTER * gps.n_observations
-    ranked: list[tuple[float, Family]] = []
+    ranked: list[tuple[float, _Trial]] = []
     for kernel in CANDIDATES:
-        optima = [first[kernel].family]
+        optima = [first[kernel]]
         if (second[kernel].evidence > first[kernel].evidence + margin).any():
-            optima.append(second[kernel].family)
-        scores = [kernel_score(loo_posterior(gps, family)) for family in optima]
+            optima.append(second[kernel])
+        scores = [kernel_score(loo_posterior(gps, trial.family)) for trial in optima]
         best = int(np.argmin(scores))
         logger.info("kernel %s: leave-one-out score %.4f", kernel, scores[best])
         ranked.append((scores[best], optima[best]))
@@ -151,43 +152,49 @@ def rank_kernels(gps: LeafGPs, sample: TrainingData, context: FitContext) -> Ker
     with span(0.8, 1.0, "trying other starts"):
         better, n_more = _from_other_starts(gps, sample, context, ranked)
     return KernelRanking(
-        {family.kernel: score for score, family in better},
-        [family for _, family in better],
+        {trial.family.kernel: score for score, trial in better},
+        [trial.family for _, trial in better],
         n_evaluations + n_more,
     )
 
 
 def _from_other_starts(
-    gps: LeafGPs, sample: TrainingData, context: FitContext, ranked: list[tuple[float, Family]]
-) -> tuple[list[tuple[float, Family]], int]:
+    gps: LeafGPs, sample: TrainingData, context: FitContext, ranked: list[tuple[float, _Trial]]
+) -> tuple[list[tuple[float, _Trial]], int]:
     """Return the ranking after learning the best kernel from other starts, and the number of evaluations.
 
     It stays as it is unless another start leads to a clearly better score.
     """
     score, best = ranked[0]
-    if not all(isinstance(process, NamedProcess) for process in best.processes):
+    kernel = best.family.kernel
+    if not all(isinstance(process, NamedProcess) for process in best.family.processes):
         return ranked, 0
+    least = best.evidence.sum() - NEARLY_AS_GOOD * gps.n_observations
     n_evaluations = 0
     found: _Trial | None = None
     for factors in OTHER_STARTS:
-        start = build_family(best.kernel, sample, context.config)
+        start = build_family(kernel, sample, context.config)
         start.processes = [_moved(process, *factors) for process in start.processes]
-        trial = _learned(gps, start, context)
+        trial = _learned(gps, start, context, FIRST_ITERATIONS)
+        n_evaluations += trial.n_evaluations
+        if not trial.evidence.sum() > least:
+            continue
+        trial = _learned(gps, trial.family, context)
         n_evaluations += trial.n_evaluations
         own = kernel_score(loo_posterior(gps, trial.family))
         if own < score - BETTER_OPTIMUM:
-            logger.info("kernel %s from another start: leave-one-out score %.4f", best.kernel, own)
+            logger.info("kernel %s from another start: leave-one-out score %.4f", kernel, own)
             found, score = trial, own
     if found is None:
         return ranked, n_evaluations
-    better = [(score, found.family)]
-    for former, family in ranked[1:]:
-        again = build_family(family.kernel, sample, context.config)
+    better = [(score, found)]
+    for former, trial in ranked[1:]:
+        again = build_family(trial.family.kernel, sample, context.config)
         again.processes = _at_thetas_of(again.processes, found.family.processes)
-        trial = _learned(gps, again, context)
-        n_evaluations += trial.n_evaluations
-        own = kernel_score(loo_posterior(gps, trial.family))
-        better.append((own, trial.family) if own < former else (former, family))
+        learned = _learned(gps, again, context)
+        n_evaluations += learned.n_evaluations
+        own = kernel_score(loo_posterior(gps, learned.family))
+        better.append((own, learned) if own < former else (former, trial))
     better.sort(key=lambda scored: scored[0])
     return better, n_evaluations
 
@@ -232,11 +239,11 @@ def _learn_in_turn(
     return trials
 
 
-def _learned(gps: LeafGPs, family: Family, context: FitContext) -> _Trial:
+def _learned(
+    gps: LeafGPs, family: Family, context: FitContext, max_iter: int = TRIAL_ITERATIONS
+) -> _Trial:
     """Learn a family, in place."""
-    results = learn_family(
-        gps, family, context, max_iter=TRIAL_ITERATIONS, tolerance=TRIAL_TOLERANCE
-    )
+    results = learn_family(gps, family, context, max_iter=max_iter, tolerance=TRIAL_TOLERANCE)
     evidence = np.array([result.objective for result in results])
     return _Trial(family, evidence, sum(result.n_evaluations for result in results))
 
