@@ -89,7 +89,7 @@ def held_out_log_densities(
         model = _conditioned(state.mixture, data, families, config)
         has_gate = config.weights == "gated"
         sample = LOOSample(others if has_gate else others[:0], inside, state.missing)
-        model, loo = fit_weights(model, state.local_scale, sample)
+        model, loo = fit_weights(model, state.local_scale, sample, state.mixture.gate)
         Y = data.Y[inside]
         for k, grouped in enumerate((False, True)):
             left_out = model.loo_distribution(loo, inside, grouped, sample.missing)

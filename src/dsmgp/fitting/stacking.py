@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp.linalg.threads import one_thread
 
 __all__ = ["Stacking", "cross_fitted_log_density", "stack", "stacked_log_density"]
 
@@ -76,7 +77,8 @@ def stack(log_densities: Array, row_weights: Array | None = None) -> Array:
         value = 0.5 * logits @ logits / PRIOR_SCALE**2 - rows @ np.log(mixed)
         return float(value), logits / PRIOR_SCALE**2 - shares + rows.sum() * weights
 
-    found = minimize(loss, np.zeros(log_densities.shape[1]), jac=True, method="L-BFGS-B")
+    with one_thread():  # matrices are small
+        found = minimize(loss, np.zeros(log_densities.shape[1]), jac=True, method="L-BFGS-B")
     weights = _softmax(found.x)
     weights[weights < LEAST_WEIGHT] = 0.0
     return weights / weights.sum()

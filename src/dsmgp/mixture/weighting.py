@@ -9,7 +9,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Index
 from dsmgp.experts.loo import LeaveOneOut
-from dsmgp.mixture.gating import fit_gate
+from dsmgp.mixture.gating import Gate, fit_gate
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 
@@ -98,8 +98,13 @@ def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tu
     return model, (alone, at_new_inputs)
 
 
-def fit_weights(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, LeaveOneOut]:
-    """Fit scales and gate as :func:`weigh` does; return the model, and the leave-one-out results."""
+def fit_weights(
+    model: Model, local_scale: bool, sample: LOOSample, near: Gate | None = None
+) -> tuple[Model, LeaveOneOut]:
+    """Fit scales and gate as :func:`weigh` does; return the model, and the leave-one-out results.
+
+    The search for the gate starts at ``near`` if there is one.
+    """
     loo = model.leaf_posterior.leave_one_out()
     gate, rows = model.gate, sample.gate
     if len(rows):
@@ -115,6 +120,7 @@ def fit_weights(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Mod
             local_scale,
             known_noise,
             loo.weights(rows),
+            near,
         )
     scales = loo.scales if local_scale else np.ones_like(loo.squares)
     model = replace(model, scales=scales, gate=gate)
