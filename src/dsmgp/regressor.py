@@ -171,7 +171,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and of
         categories in frames, are categories in any case.
     hypotheses : "auto" or None, default="auto"
-        ``"auto"``: a table of 60 to 499 rows, up to 100 inputs and one output, on which leave-one-out cannot choose, is fitted under up to eight
+        ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output, on which leave-one-out cannot choose, is fitted under up to eight
         hypotheses: inputs as they are, warped, or both, each with a zero and a linear mean, and the best two of these with the output
         warped. The model is their mixture, with weights by stacking: those that maximise the log density of rows under
         hyperparameters that have not seen them. That takes seconds instead of tenths, in this process and on the CPU whatever

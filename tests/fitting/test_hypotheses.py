@@ -143,7 +143,7 @@ def test_without_hypotheses_it_is_the_first_of_them(rows, fitted):
     np.testing.assert_array_equal(alone.predict(rows[0]), first.model.mean(rows[0])[:, 0])
 
 
-@pytest.mark.parametrize("n", [59, 500])
+@pytest.mark.parametrize("n", [39, 500])
 def test_tiny_tables_and_larger_ones_have_one(n):
     X, y = skewed(n)
     model = DSMGPRegressor(leaf_size=50, max_iter=2, random_state=0).fit(X, y)

@@ -36,7 +36,7 @@ __all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_
 logger = logging.getLogger("dsmgp")
 
 # With fewer rows there is too little to learn from in a fold; from LEAST_ROWS on leave-one-out chooses the coordinates.
-FEWEST_ROWS = 60
+FEWEST_ROWS = 40
 # Share of rows with an input that another row has, too, up to which it makes no difference whether folds divide such rows.
 FEW_DUPLICATES = 0.1
 # Hypotheses whose output is warped, too: so many, those of most weight.
