@@ -33,7 +33,7 @@ METHODS = {
     "catboost-uncertainty": peers.METHODS["catboost-uncertainty"],
 }
 NAMES = {
-    "hypotheses": "dsmgp",
+    "hypotheses": "dsmgp, several hypotheses",
     "one": "dsmgp, `hypotheses=None`",
     "catboost": "CatBoost",
     "catboost-uncertainty": "CatBoost, RMSEWithUncertainty",
