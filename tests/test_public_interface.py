@@ -141,7 +141,7 @@ def test_a_fitted_estimator_has_its_attributes(wavy):
     import pandas as pd
 
     X, y = wavy
-    model = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=2)
+    model = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=2, hypotheses=None)
     assert [name for name in ATTRIBUTES.split() if hasattr(model, name)] == []
     model.fit(pd.DataFrame(X, columns=["a", "b"]), y)
     assert [name for name in ATTRIBUTES.split() if not hasattr(model, name)] == []

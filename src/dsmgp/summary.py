@@ -68,7 +68,7 @@ def _hypothesis_lines(stacking: Stacking, are_several: bool) -> list[str]:
     alone, at_new_inputs = stacking.scores
     described = zip(stacking.weights.tolist(), stacking.names, strict=True)
     return [
-        f"cross-validated NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (everything learned anew in each of {N_FOLDS} folds)",
+        f"cross-validated NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (leave-one-out, hyperparameters learned without the fold of the row, {N_FOLDS} folds)",
         "hypotheses      weighed by stacking on these folds"
         + ("; the first is described here:" * are_several),
         *(f"  {weight:<13.2f} {name}" for weight, name in described),

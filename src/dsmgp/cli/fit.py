@@ -147,7 +147,7 @@ def fit(
     input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = InputWarp.auto,
     metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = Metric.auto,
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
-    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.none,
+    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.auto,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Most memory for matrices, such as 4GB.")] = None,
     executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,

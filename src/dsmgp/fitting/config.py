@@ -143,7 +143,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
-        hypotheses=_hypotheses_are_open(estimator) and isinstance(executor, LocalExecutor),
+        hypotheses=_hypotheses_are_open(estimator),
     )
 
 
@@ -230,7 +230,6 @@ def _hypotheses_are_open(estimator: Any) -> bool:
         and estimator.objective == "surrogate"
         and bool(estimator.standardize)
         and estimator.effort != "low"
-        and estimator.checkpoint is None
     )
 
 

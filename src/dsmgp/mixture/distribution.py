@@ -17,7 +17,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
-from dsmgp.gp.output_warp import OutputWarp
+from dsmgp.gp.output_warp import OutputWarp, same_warp
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.quantiles import solve_quantile
 
@@ -166,7 +166,7 @@ class Mixture:
                 f"expected a weight for each of {len(mixtures)} mixtures, got {len(shares)}"
             )
         first = mixtures[0]
-        if not all(_same_units(first._units, each._units) for each in mixtures):
+        if not all(first.has_units_of(each) for each in mixtures):
             raise ValueError("expected mixtures of outputs in the same units")
         return cls(
             np.concatenate(
@@ -220,6 +220,15 @@ class Mixture:
             self._units.marginal(output),
             outside=self._outside,
         )
+
+    @property
+    def parts(self) -> tuple[tuple[float, Mixture], ...]:
+        """The distribution as a weighted sum of mixtures that have one warp each: itself, unless hypotheses differ in the warp."""
+        return ((1.0, self),)
+
+    def has_units_of(self, other: Mixture) -> bool:
+        """Return whether both are converted to the user's units alike, warps included."""
+        return _same_units(self._units, other._units)
 
     @property
     def latent(self) -> Mixture:
@@ -479,7 +488,8 @@ def _same_units(units: OutputScaling, others: OutputScaling) -> bool:
     return (
         np.array_equal(units.centre, others.centre)
         and np.array_equal(units.loading, others.loading)
-        and tuple(units.warps) == tuple(others.warps)
+        and len(units.warps) == len(others.warps)
+        and all(map(same_warp, units.warps, others.warps))
     )
 
 

@@ -109,7 +109,8 @@ def read_hypotheses(state: FittedState, config: FitConfig, section: Section) -> 
 def _read_alternative(state: FittedState, config: FitConfig, section: Section) -> FittedState:
     scaling = read_scaling(section, state.rows)
     outputs, own = state.model.outputs, scaling[1]
-    if own.warps or not (
+    # Only a warp makes the latent outputs, and their scaling, differ.
+    if not (own.warps or outputs.warps) and not (
         np.array_equal(own.centre, outputs.centre) and np.array_equal(own.loading, outputs.loading)
     ):
         raise ModelFileError("its hypotheses differ in the scaling of y")
