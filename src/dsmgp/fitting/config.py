@@ -179,11 +179,13 @@ def _check_choices(estimator: Any) -> None:
         check_choice("mean", estimator.mean, ("auto", *MEANS), "or a gpytorch mean")
     if not isinstance(estimator.kernel, str):
         return  # build_process checks GPyTorch kernels
-    if "+" in estimator.kernel:
+    if set("+*[") & set(estimator.kernel):
         kernel_parts(estimator.kernel)
     else:
         named = ("auto", *NAMED_KERNELS)
-        check_choice("kernel", estimator.kernel, named, "or a sum of them, or a gpytorch kernel")
+        check_choice(
+            "kernel", estimator.kernel, named, "or a sum or product of them, or a gpytorch kernel"
+        )
 
 
 def _check_coordinates(estimator: Any) -> None:
