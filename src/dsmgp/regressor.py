@@ -45,6 +45,7 @@ from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.finetune import finetune
+from dsmgp.fitting.forecasting import choose_time_model
 from dsmgp.fitting.hypotheses import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.in_memory import fit_rows
 from dsmgp.fitting.state import FittedState, TrainingRows
@@ -1257,10 +1258,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             config = changepoint_config(config, rows, schema, self.checkpoint)
             fitted = fit_changepoints(rows.X, rows.Y, config, rng)
             return FittedState.from_fit(fitted, rows, schema, config.local_scale)
-        if hypotheses_pay(rows, config):
+        timed = choose_time_model(rows, schema, config)
+        if timed is not None:
+            config = timed.config
+        elif hypotheses_pay(rows, config):
             return fit_hypotheses(rows, schema, config, rng)
         with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
-            return fit_rows(rows, schema, config, rng, recorded)
+            state = fit_rows(rows, schema, config, rng, recorded)
+        return state if timed is None else timed.recorded_in(state)
 
     def _updated(
         self,

@@ -10,7 +10,12 @@ from tests.support import oracle, sklearn_kernels
 from tests.support.finite_differences import central_difference
 
 SUMS = ("matern32+periodic", "rq+rbf", "matern12+matern52+periodic")
-PRODUCTS = ("rbf*periodic", "linear*periodic+rq*matern32", "linear*linear", "matern12*rq[1]+linear[2,0]")
+PRODUCTS = (
+    "rbf*periodic",
+    "linear*periodic+rq*matern32",
+    "linear*linear",
+    "matern12*rq[1]+linear[2,0]",
+)
 KERNELS = [*NAMED_KERNELS, *SUMS, *PRODUCTS]
 
 

@@ -46,7 +46,8 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 class FitConfig:
     """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``.
 
-    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`).
+    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`), ``mean_is_open`` whether another
+    mean than ``mean`` may be chosen.
     """
 
     kernel: Any = "auto"
@@ -73,6 +74,7 @@ class FitConfig:
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
     hypotheses: bool = False
+    mean_is_open: bool = False
 
     @property
     def device_type(self) -> str:
@@ -138,6 +140,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
         hypotheses=_hypotheses_are_open(estimator) and isinstance(executor, LocalExecutor),
+        mean_is_open=_is_auto(estimator.mean),
     )
 
 
