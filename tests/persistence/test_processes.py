@@ -15,7 +15,13 @@ from dsmgp.persistence.processes import FAMILIES, read_families
 from dsmgp.persistence.record import Section
 from tests.support.damage import change_entry
 
-KERNELS = [*NAMED_KERNELS, "matern32+periodic", "rq+rbf"]
+KERNELS = [
+    *NAMED_KERNELS,
+    "matern32+periodic",
+    "rq+rbf",
+    "rbf*periodic",
+    "linear*rq[2]+matern12[0,1]",
+]
 
 
 def process_of(kernel, mean="zero", n_dims=3, seed=0):

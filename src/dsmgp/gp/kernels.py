@@ -135,7 +135,7 @@ class KernelTerm:
     @property
     def parameters(self) -> Array:
         """The kernel parameters of the term."""
-        parts = [self.lengthscale, [self.outputscale], self._extra]
+        parts = [self.lengthscale, np.array([self.outputscale]), self._extra]
         for factor in self.times:
             parts += [factor.lengthscale, factor._extra]
         return np.concatenate(parts)
