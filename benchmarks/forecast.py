@@ -94,7 +94,7 @@ def ours(series: Series, **settings: str) -> Forecast:
 def ets(series: Series) -> Forecast:
     from statsmodels.tsa.exponential_smoothing.ets import ETSModel
 
-    y, n_test = series.y[: series.n_train], len(series.y) - series.n_train
+    y, n_test = pd.Series(series.y[: series.n_train]), len(series.y) - series.n_train
     fits = []
     for error, trend, season in product(
         ("add", "mul"), (None, "add", "damped"), (None, "add", "mul")

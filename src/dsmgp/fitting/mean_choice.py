@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import cho_solve
 
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.fitting.candidate_scores import CLEAR, LEAST_GAIN, RowScores
 from dsmgp.fitting.config import FitConfig
@@ -128,8 +128,8 @@ class _Blocks:
     row_weights : ndarray of shape (n_rows,) or None
     """
 
-    rows: Array
-    starts: Array
+    rows: Index
+    starts: Index
     inverses: list[list[Array]]
     Y: Array
     row_weights: Array | None
@@ -193,7 +193,7 @@ class _Blocks:
         return np.asarray((SCALE_ROWS + without) / (SCALE_ROWS + np.repeat(sizes, sizes) - 1.0))
 
 
-def _inverse(kernel: BoundKernel, data: TrainingData, rows: Array, output: int) -> Array:
+def _inverse(kernel: BoundKernel, data: TrainingData, rows: Index, output: int) -> Array:
     """Return the inverse of the covariance of y at some rows."""
     noise = np.full(len(rows), kernel.noise)
     if data.known_noise is not None:

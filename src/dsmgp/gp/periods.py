@@ -131,8 +131,8 @@ def seasonal_periods(t: Array, y: Array, known: Sequence[float] = ()) -> tuple[f
 def _spectrum(x: Array, z: Array, n_steps: int) -> tuple[Array, Array]:
     """Return numbers of cycles and their power, with x in [0, 1] moved to the nearest of equal steps: what FFT can do quickly."""
     sums = np.bincount(np.rint(x * (n_steps - 1)).astype(np.int64), z, n_steps)
-    power = np.square(np.abs(np.fft.rfft(sums, PER_PERIOD * n_steps)))
-    cycles = np.arange(len(power)) * ((n_steps - 1) / (PER_PERIOD * n_steps))
+    power = np.asarray(np.square(np.abs(np.fft.rfft(sums, PER_PERIOD * n_steps))), dtype=np.float64)
+    cycles = np.arange(len(power), dtype=np.float64) * ((n_steps - 1) / (PER_PERIOD * n_steps))
     return cycles, power
 
 
