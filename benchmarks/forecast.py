@@ -111,8 +111,9 @@ def ets(series: Series) -> Forecast:
         )
         fits.append((model.fit(disp=False, maxiter=200), f"{error}, {trend}, {season}"))
     best, note = min((fit for fit in fits if np.isfinite(fit[0].aic)), key=lambda fit: fit[0].aic)
+    np.random.seed(0)  # noqa: NPY002 - intervals of multiplicative models are simulated
     predicted = best.get_prediction(
-        start=len(y), end=len(y) + n_test - 1, random_state=0, simulate_repetitions=2000
+        start=len(y), end=len(y) + n_test - 1, simulate_repetitions=2000
     )
     frame = predicted.summary_frame(alpha=0.1)
     mean, low, high = (frame[name].to_numpy() for name in ("mean", "pi_lower", "pi_upper"))

@@ -25,6 +25,7 @@ import duplicates
 import engine
 import finetune
 import footprint
+import forecast
 import memory
 import outofcore
 import scales
@@ -43,7 +44,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, duplicates, engine, finetune, footprint, memory, outofcore, scales, scaling, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, duplicates, engine, finetune, footprint, forecast, memory, outofcore, scales, scaling, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

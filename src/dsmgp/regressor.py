@@ -80,14 +80,18 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     kernel : str, Kernel or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
-        length scale per input and an output scale, with log-normal priors on both; a sum of them such as
-        ``"matern32+periodic"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, ``"linear"``, each with a
+        length scale per input and an output scale, with log-normal priors on both; a sum of them or of products such as
+        ``"linear+rbf*periodic"``, also of some inputs by number, as in ``"rbf[0]+matern32[1,2]"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
         kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
-        tries the first four and keeps the one with the best leave-one-out score.
+        tries the first four and keeps the one with the best leave-one-out score. Where one input is a date or numbers in
+        equal steps it also tries trends and seasons, and keeps what forecasts the end of the training rows from their beginning
+        clearly better; that needs defaults for ``mean``, structure, weights and warps, one output, and no more rows than one
+        leaf may hold (4,000 on a CPU).
     mean : str or gpytorch.means.Mean, default="auto"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
-        these are not used it is zero.
+        these are not used, the one with the best leave-one-out score with ``kernel="auto"``, the simpler ones unless the gain is
+        clear, else zero.
     noise_variance : float, optional
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
@@ -208,7 +212,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         mixed (see ``hypotheses``), they are those of five-fold cross-validation at the last fit, and the second has all rows
         with equal inputs in one fold.
     kernel_scores_ : dict of str to float, or None
-        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better.
+        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better. Where trends
+        and seasons were chosen, losses of forecasts relative to a stationary kernel.
     n_induced_trees_ : int
         Number of partitions that the mixture averages.
     n_iter_ : int
