@@ -413,8 +413,6 @@ def _factor_blocks(
     middle = math.sqrt(2.0) + 0.5 * math.log(n_scales) + np.log(spread)
     lengthscale = ParameterBlock("lengthscale", n_scales, prior=LogNormal(middle, math.sqrt(3.0)))
     start = 0.5 * math.sqrt(n_scales) * spread
-    if name == "linear":  # slopes of about the spread of the output over that of the input
-        start = spread
     blocks: list[tuple[ParameterBlock, ArrayLike]] = [
         (lengthscale, start if given is None else given.lengthscale)
     ]

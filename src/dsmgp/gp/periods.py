@@ -19,6 +19,8 @@ DEGREE, LEAST_CYCLES, LEAST_FREE_CYCLES, HARMONICS = 3, 2.0, 4.0, 3
 MOST_STEPS = 2**16
 # Seasons at most; the share of the variance that the first must explain, and those of the variance and of the rest for the second.
 MOST_SEASONS, LEAST_SHARE, LEAST_SHARES = 2, 0.1, (0.03, 0.3)
+# Periods that differ by a smaller share are one.
+LEAST_RATIO = 0.2
 
 
 def dominant_periods(X: Array, y: Array, weights: Array | None = None) -> Array:
@@ -117,6 +119,8 @@ def seasonal_periods(t: Array, y: Array, known: Sequence[float] = ()) -> tuple[f
         period = _rounded(span / best, span, step, known)
         if period not in known and best < LEAST_FREE_CYCLES:
             break
+        if any(abs(period / other - 1.0) < LEAST_RATIO for other in found):
+            break  # a season that changes, not a second one
         waves = _waves(x * span / period, int(min(HARMONICS, max(1, most * period / span))))
         explained = waves @ np.linalg.lstsq(waves, rest, rcond=None)[0]
         least, least_of_rest = LEAST_SHARES if found else (LEAST_SHARE, 0.0)
