@@ -238,6 +238,8 @@ def main() -> None:
 def page(rows: list[dict]) -> str:
     """Every series and method; what was chosen; the weather."""
     series = [row for row in rows if row["data"] != "weather"]
+    names = list(dict.fromkeys([*("CO2", *SERIES), *(row["data"] for row in series)]))
+    series.sort(key=lambda row: (names.index(row["data"]), METHODS.index(row["method"])))
     lines = [row | {"method": NAMES[row["method"]]} for row in series]
     columns = {
         "data": "series", "rows": "rows", "forecast": "forecast", "method": "method", "mae": "MAE", "nlpd": "NLPD", "coverage90": "90% covers",
