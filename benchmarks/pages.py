@@ -26,6 +26,7 @@ import edges
 import engine
 import finetune
 import footprint
+import forecast
 import memory
 import outofcore
 import scales
@@ -45,7 +46,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, duplicates, edges, engine, finetune, footprint, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, duplicates, edges, engine, finetune, footprint, forecast, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

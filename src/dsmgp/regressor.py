@@ -52,6 +52,7 @@ from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.finetune import finetune
+from dsmgp.fitting.forecasting import choose_time_model
 from dsmgp.fitting.hypotheses import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.in_memory import fit_rows
 from dsmgp.fitting.state import FittedState, TrainingRows
@@ -87,14 +88,18 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     kernel : str, Kernel or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
-        length scale per input and an output scale, with log-normal priors on both; a sum of them such as
-        ``"matern32+periodic"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, ``"linear"``, each with a
+        length scale per input and an output scale, with log-normal priors on both; a sum of them or of products such as
+        ``"linear+rbf*periodic"``, also of some inputs by number, as in ``"rbf[0]+matern32[1,2]"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
         kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
-        tries the first four and keeps the one with the best leave-one-out score.
+        tries the first four and keeps the one with the best leave-one-out score. Where one input is a date or numbers in
+        equal steps it also tries trends and seasons, and keeps what forecasts the end of the training rows from their beginning
+        clearly better; that needs defaults for ``mean``, structure, weights and warps, one output, and no more rows than one
+        leaf may hold (4,000 on a CPU).
     mean : str or gpytorch.means.Mean, default="auto"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
-        these are not used it is zero.
+        these are not used, the one with the best leave-one-out score with ``kernel="auto"``, the simpler ones unless the gain is
+        clear, else zero.
     noise_variance : float, optional
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
@@ -220,7 +225,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         mixed (see ``hypotheses``), hyperparameters, gate and weights of hypotheses were learned without the fold of the row, one of
         five, and the scores are those of the last fit.
     kernel_scores_ : dict of str to float, or None
-        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better.
+        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better. Where trends
+        and seasons were chosen, losses of forecasts relative to a stationary kernel.
     n_induced_trees_ : int
         Number of partitions that the mixture averages.
     n_iter_ : int
@@ -1360,10 +1366,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             config = changepoint_config(config, rows, schema, self.checkpoint)
             fitted = fit_changepoints(rows.X, rows.Y, config, rng)
             return FittedState.from_fit(fitted, rows, schema, config.local_scale)
-        if hypotheses_pay(rows, config):
+        timed = choose_time_model(rows, schema, config)
+        if timed is not None:
+            config = timed.config
+        elif hypotheses_pay(rows, config):
             return fit_hypotheses(rows, schema, config, rng)
         with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
-            return fit_rows(rows, schema, config, rng, recorded)
+            state = fit_rows(rows, schema, config, rng, recorded)
+        return state if timed is None else timed.recorded_in(state)
 
     def _updated(
         self,

@@ -52,7 +52,7 @@ def summarise(state: FittedState) -> str:
         ranked = sorted(state.search.kernel_scores.items(), key=lambda item: item[1])
         scores = ", ".join(f"{name} {score:.4g}" for name, score in ranked)
         lines.append(f"kernels tried   {scores}{description.kernel_score}")
-    lines += [*_coordinate_lines(state), *description.kernel_notes]
+    lines += [*state.search.notes, *_coordinate_lines(state), *description.kernel_notes]
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {components[output]}"
         warped = model.outputs.is_warped(output) and not rotated

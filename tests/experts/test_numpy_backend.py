@@ -19,7 +19,13 @@ from dsmgp.tree import Leaf, Region
 from tests.support.leaf_predictions import predict_leaves
 from tests.support.sklearn_kernels import covariance
 
-KERNELS = [*NAMED_KERNELS, "matern32+periodic", "rq+rbf"]
+KERNELS = [
+    *NAMED_KERNELS,
+    "matern32+periodic",
+    "rq+rbf",
+    "rbf*periodic",
+    "linear*rq[2]+matern12[0,1]",
+]
 PAIRS = [("numba", kernel) for kernel in KINDS] + [("torch", kernel) for kernel in KERNELS]
 SIZES = (40, 0, 7, 1, 25)
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}

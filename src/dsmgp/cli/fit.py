@@ -136,7 +136,7 @@ def fit(
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
     na: NotAvailable = [],  # noqa: B006
-    kernel: Annotated[str, typer.Option(metavar="NAME", help="auto, rbf, matern12, matern32, matern52, rq, periodic, or a sum such as matern32+periodic.")] = "auto",
+    kernel: Annotated[str, typer.Option(metavar="NAME", help="auto, rbf, matern12, matern32, matern52, rq, linear, periodic, a sum such as matern32+periodic, or a product such as rbf*periodic.")] = "auto",
     mean: Annotated[str, typer.Option(metavar="NAME", help="auto, zero, constant or linear.")] = "auto",
     effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = Effort.medium,
     weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted.")] = Weights.gated,

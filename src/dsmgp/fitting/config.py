@@ -47,7 +47,8 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 class FitConfig:
     """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``.
 
-    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`).
+    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`), ``mean_is_open`` whether another
+    mean than ``mean`` may be chosen.
     """
 
     kernel: Any = "auto"
@@ -74,6 +75,7 @@ class FitConfig:
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
     hypotheses: bool = False
+    mean_is_open: bool = False
 
     @property
     def device_type(self) -> str:
@@ -144,6 +146,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
         hypotheses=_hypotheses_are_open(estimator),
+        mean_is_open=_is_auto(estimator.mean),
     )
 
 
@@ -186,11 +189,13 @@ def _check_choices(estimator: Any) -> None:
         check_choice("mean", estimator.mean, ("auto", *MEANS), "or a gpytorch mean")
     if not isinstance(estimator.kernel, str):
         return  # build_process checks GPyTorch kernels
-    if "+" in estimator.kernel:
+    if set("+*[") & set(estimator.kernel):
         kernel_parts(estimator.kernel)
     else:
         named = ("auto", *NAMED_KERNELS)
-        check_choice("kernel", estimator.kernel, named, "or a sum of them, or a gpytorch kernel")
+        check_choice(
+            "kernel", estimator.kernel, named, "or a sum or product of them, or a gpytorch kernel"
+        )
 
 
 def _check_coordinates(estimator: Any) -> None:

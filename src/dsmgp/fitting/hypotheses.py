@@ -69,6 +69,7 @@ class Hypothesis:
             config,
             input_warp=self.input_warp,
             mean=self.mean,
+            mean_is_open=False,
             metric="diagonal",
             output_warp=self.output_warp,
             hypotheses=False,
