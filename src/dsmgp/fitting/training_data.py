@@ -134,14 +134,6 @@ class TrainingData:
         """Return the same rows under another output scaling."""
         return self if outputs is self.outputs else replace(self, outputs=outputs)
 
-    def taken(self, positions: Index) -> TrainingData:
-        """Return some of the rows, scaled as all of them."""
-        noise, weights = (
-            None if table is None else table[positions] for table in (self.noise, self.row_weights)
-        )
-        X, Y, labels = self.X[positions], self.Y[positions], self.labels[positions]
-        return replace(self, X=X, Y=Y, labels=labels, noise=noise, row_weights=weights)
-
     @property
     def n_dims(self) -> int:
         """Number of coordinates."""
