@@ -21,6 +21,7 @@ import accuracy
 import changepoints
 import cluster
 import compare
+import concurrency
 import duplicates
 import edges
 import engine
@@ -46,7 +47,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, duplicates, edges, engine, finetune, footprint, forecast, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, concurrency, duplicates, edges, engine, finetune, footprint, forecast, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
