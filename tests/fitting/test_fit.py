@@ -81,7 +81,7 @@ def test_two_kernels_take_turns(mixed):
 
 def test_one_kernel_far_ahead_stands_alone(rows, monkeypatch):
     monkeypatch.setattr(fit_module, "CLOSE_SCORES", 0.0)
-    model = DSMGPRegressor(leaf_size=40, random_state=0).fit(*rows).state_.model
+    model = DSMGPRegressor(hypotheses=None, leaf_size=40, random_state=0).fit(*rows).state_.model
     assert len(model.families) == 1
 
 

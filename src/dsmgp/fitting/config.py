@@ -47,7 +47,8 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 class FitConfig:
     """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``.
 
-    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`).
+    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`), ``mean_is_open`` whether another
+    mean than ``mean`` may be chosen.
     """
 
     kernel: Any = "auto"
@@ -74,6 +75,7 @@ class FitConfig:
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
     hypotheses: bool = False
+    mean_is_open: bool = False
     priors: str | None = "lognormal"
 
     @property
@@ -144,7 +146,8 @@ def check_parameters(estimator: Any) -> FitConfig:
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
-        hypotheses=_hypotheses_are_open(estimator) and isinstance(executor, LocalExecutor),
+        hypotheses=_hypotheses_are_open(estimator),
+        mean_is_open=_is_auto(estimator.mean),
         priors=estimator.priors,
     )
 
@@ -172,6 +175,7 @@ def _check_choices(estimator: Any) -> None:
         check_choice("priors", estimator.priors, ["lognormal"], "or None")
     if estimator.hypotheses is not None:
         check_choice("hypotheses", estimator.hypotheses, ["auto"], "or None")
+    check_choice("variances", estimator.variances, ("auto", "exact"))
     check_choice("missing", estimator.missing, MISSING)
     if isinstance(estimator.categorical_features, str):
         check_choice(
@@ -209,11 +213,11 @@ def _check_kernel(estimator: Any) -> None:
     for each in kernel if isinstance(kernel, tuple) else (kernel,):
         if not isinstance(each, str):
             continue  # build_process checks GPyTorch kernels
-        if "+" in each:
+        if set("+*[") & set(each):
             kernel_parts(each)
         else:
             named = (*(["auto"] if each is kernel else []), *NAMED_KERNELS)
-            check_choice("kernel", each, named, "or a sum of them, or a gpytorch kernel")
+            check_choice("kernel", each, named, "or a sum or product of them, or a gpytorch kernel")
 
 
 def _kernel(kernel: Any) -> Any:
@@ -267,7 +271,6 @@ def _hypotheses_are_open(estimator: Any) -> bool:
         and estimator.objective == "surrogate"
         and bool(estimator.standardize)
         and estimator.effort != "low"
-        and estimator.checkpoint is None
     )
 
 

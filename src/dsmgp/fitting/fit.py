@@ -16,6 +16,7 @@ from dsmgp.fitting.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.kernel_mixture import build_kernels, learn_kernels
 from dsmgp.fitting.learning import FitContext, learn_family
+from dsmgp.fitting.mean_choice import choose_mean, with_mean
 from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
 from dsmgp.fitting.partitions import (
     LearnedFamilies,
@@ -124,7 +125,11 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
         )
         model, scores = weigh(ungated, config.local_scale, loo_sample)
     search = SearchRecord(
-        tuple(searches), learned.kernel_scores or None, n_evaluations, choice.gains or None
+        tuple(searches),
+        learned.kernel_scores or None,
+        n_evaluations,
+        choice.gains or None,
+        () if learned.mean is None else (learned.mean.note,),
     )
     release_cache()  # what torch keeps of a GPU for learning is of use to other processes
     return FitResult(model, search, scores, learned_on)
@@ -189,6 +194,13 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
         scores = np.array([kernel_scores[family.kernel] for family in families])
         n_close = int((scores - scores[0] <= CLOSE_SCORES).sum())
         n_trial_evaluations += ranking.n_evaluations
+    chosen = None
+    if automatic and config.mean_is_open:
+        # A generator of its own: where the mean stays zero, the fit is that of a configuration without a choice.
+        chosen = choose_mean(trial, data, families[0], np.random.default_rng(0))
+        if chosen is not None and chosen.mean != "zero":
+            families = [with_mean(family, chosen.mean, sample, config) for family in families]
+            kernels = families[0].leaf_kernels
     if not automatic or trial is not surrogate:
         gps = set_up_leaves(surrogate, kernels, data, config)
 
@@ -202,4 +214,6 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
         what = family.kernel if automatic else "hyperparameters"
         with span(*SHARES["learning"], f"learning {what}"):
             searches += learn_family(gps, family, context, tolerance=tolerance)
-    return LearnedFamilies(outputs, families, n_close, kernel_scores, searches, n_trial_evaluations)
+    return LearnedFamilies(
+        outputs, families, n_close, kernel_scores, searches, n_trial_evaluations, chosen
+    )

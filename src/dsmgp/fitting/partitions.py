@@ -22,6 +22,7 @@ from dsmgp.fitting.learning import (
     length_scales,
     loo_posterior,
 )
+from dsmgp.fitting.mean_choice import MeanChoice
 from dsmgp.fitting.optimize import SearchResult
 from dsmgp.fitting.selection import kernel_score
 from dsmgp.fitting.training_data import LeafFamilies, RowSource, set_up_leaves
@@ -63,6 +64,8 @@ class LearnedFamilies:
         For each of the close families one entry per output.
     n_trial_evaluations : int
         Evaluations of the evidence before that, for choosing outputs and kernels.
+    mean : MeanChoice or None
+        The mean that was chosen, if it was open.
     """
 
     outputs: OutputScaling
@@ -71,6 +74,7 @@ class LearnedFamilies:
     kernel_scores: dict[str, float]
     searches: list[SearchResult]
     n_trial_evaluations: int
+    mean: MeanChoice | None = None
 
 
 def partitions_may_differ(config: FitConfig) -> bool:

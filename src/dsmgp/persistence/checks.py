@@ -29,7 +29,8 @@ BOOLEAN = Check("true or false", lambda value: type(value) is bool)
 TEXT = Check("text", lambda value: type(value) is str)
 # Kernels may be added while the program runs.
 KERNEL_NAME = Check(
-    "the name of a kernel", lambda value: type(value) is str and value in NAMED_KERNELS
+    "the name of a kernel, or a product of names",
+    lambda value: type(value) is str and all(name in NAMED_KERNELS for name in value.split("*")),
 )
 KERNEL_NAMES = Check(
     "text, or a list of texts",

@@ -23,22 +23,31 @@ __all__ = ["read_parameters", "write_parameters"]
 NOT_STORED = ("checkpoint", "executor")
 
 
-def _make_term(outputscale: float, alpha: float | None, **fields: Any) -> KernelTerm:
+def _make_term(
+    outputscale: float, alpha: float | None, times: Any = (), **fields: Any
+) -> KernelTerm:
     # JSON may have numbers as integers.
     alpha = None if alpha is None else float(alpha)
-    return KernelTerm(outputscale=float(outputscale), alpha=alpha, **fields)
+    return KernelTerm(
+        outputscale=float(outputscale), alpha=alpha, times=tuple(times or ()), **fields
+    )
 
 
 LENGTHS = checks.list_of(checks.POSITIVE_NUMBER)
+FACTOR_FIELDS = {
+    "name": Entry("kernel", checks.KERNEL_NAME),
+    "lengthscale": Entry("lengthscale", LENGTHS, encode=np.ndarray.tolist),
+    "outputscale": Entry("outputscale", checks.POSITIVE_NUMBER, encode=float),
+    "alpha": Entry("alpha", checks.POSITIVE_NUMBER, optional=True, encode=float),
+    "period": Entry("period", LENGTHS, optional=True, encode=np.ndarray.tolist),
+}
 KERNEL_TERM = Record(
     "kernels",
     _make_term,
     {
-        "name": Entry("kernel", checks.KERNEL_NAME),
-        "lengthscale": Entry("lengthscale", LENGTHS, encode=np.ndarray.tolist),
-        "outputscale": Entry("outputscale", checks.POSITIVE_NUMBER, encode=float),
-        "alpha": Entry("alpha", checks.POSITIVE_NUMBER, optional=True, encode=float),
-        "period": Entry("period", LENGTHS, optional=True, encode=np.ndarray.tolist),
+        **FACTOR_FIELDS,
+        "times": Items("times", Record("kernels", _make_term, FACTOR_FIELDS), may_lack=True),
+        "columns": Entry("columns", checks.list_of(checks.count()), optional=True, encode=list),
     },
 )
 KERNEL = Record(
