@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: a generated dataset in Parquet files, fitted and predicted out of core.
 
-    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--quick]
+    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--ingest] [--quick]
 
 Writes the files to a temporary folder, then fits and predicts all of them in a process of its own, whose largest resident memory is what the system
 says of it. Results are kept in benchmarks/results/outofcore.json.
@@ -10,18 +10,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
+from dsmgp import DSMGPRegressor
+from dsmgp.data.parquet import RowStream
+from dsmgp.distributed.row_store import RowWriter
+from dsmgp.distributed.workers import LocalWorkers
+from dsmgp.fitting.dataset import RouteAndWrite
 from harness import Runs, results_path, setting, table
 
-N_INPUTS, NOISE, PER_FILE = 8, 0.1, 1_000_000
+N_INPUTS, NOISE, PER_FILE = 8, 0.1, 250_000
 # What a leaf and its part of the tree take at the driver.
 TREE_BYTES = 1500
 
@@ -34,10 +45,7 @@ def function(X: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, n_rows: int) -> int:
-    """Files of a million rows each; the bytes that they hold once they are numbers."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
+    """Files of 250,000 rows each; the bytes that they hold once they are numbers."""
     for k, first in enumerate(range(0, n_rows, PER_FILE)):
         rng = np.random.default_rng([1, k])
         X = rng.uniform(-1, 1, size=(min(PER_FILE, n_rows - first), N_INPUTS))
@@ -47,11 +55,63 @@ def write(folder: Path, n_rows: int) -> int:
     return 8 * n_rows * (N_INPUTS + 1)
 
 
+@contextmanager
+def limited(n_workers: int) -> Iterator[None]:
+    """Let the process use so many cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(before)[:n_workers]))
+    os.environ["OMP_NUM_THREADS"] = str(n_workers)
+    pa.set_cpu_count(n_workers)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        del os.environ["OMP_NUM_THREADS"]
+        pa.set_cpu_count(len(before))
+
+
+def clocks() -> np.ndarray:
+    """Seconds by the clock, and of the processor."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def passes(data: str | Path, model: DSMGPRegressor, firsts: np.ndarray) -> dict[str, float]:
+    """CPU seconds of a pass that reads all rows, and of one that routes and writes them too, with one worker; and how much faster two are."""
+    stream, inner, seconds = RowStream.learn(data, ["y"]), model.state_.model, {}
+    router = inner.router.without_tree()
+    router.route(np.zeros((1, N_INPUTS)))  # compiles
+    for n_workers in (1, 2):
+        with limited(n_workers), tempfile.TemporaryDirectory() as folder:
+            stream.tasks = pool = LocalWorkers(1e9, "cpu")
+            writer = RowWriter.into(Path(folder), firsts, N_INPUTS, 1)
+            reader = replace(stream.reader, batch_rows=2**15)
+            work = RouteAndWrite(reader, router, inner.inputs, inner.outputs, writer)
+            begun = clocks()
+            stream.sample(1000, np.random.default_rng(0))
+            read = clocks()
+            list(pool.map(work, stream.pieces))
+            seconds[n_workers] = read - begun, clocks() - read
+    return {
+        "read_cpu_seconds": round(seconds[1][0][1], 2),
+        "route_and_write_cpu_seconds": round(seconds[1][1][1], 2),
+        "read_speedup": round(seconds[1][0][0] / seconds[2][0][0], 2),
+        "route_and_write_speedup": round(seconds[1][1][0] / seconds[2][1][0], 2),
+    }
+
+
+def ingest(data: Path) -> dict[str, float]:
+    """The passes by themselves, with the tree of a fit to the first rows in memory."""
+    frame = parquet.read_table(sorted(data.glob("*.parquet"))[0]).slice(0, 60_000).to_pandas()
+    model = DSMGPRegressor("rbf", leaf_size=60, effort="low", max_iter=1, random_state=0)
+    model.fit(frame.drop(columns="y"), frame["y"])
+    n_leaves = len(model.state_.model.family)
+    firsts = np.unique(np.linspace(0, n_leaves, 41).astype(np.int64))
+    found = passes(data, model, firsts)
+    return {**found, "n_reached": model.state_.model.router.max_reached, "n_leaves": n_leaves}
+
+
 def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, float]:
     """Fit and predict, in this process."""
-    from dsmgp import DSMGPRegressor
-    from dsmgp.data.parquet import RowStream
-
     model = DSMGPRegressor(memory_limit=memory_limit, executor=executor, random_state=0)
     start = time.perf_counter()
     model.fit_dataset(data, target="y")
@@ -59,26 +119,17 @@ def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, flo
     n_rows = model.predict_dataset(data, out)
     done = time.perf_counter()
     store = model.state_.model.leaf_posterior.leaf_gps.store
-    stream, router = RowStream.learn(data, ["y"]), model.state_.model.router
-    begun = time.perf_counter()
-    for _ in stream.batches():
-        pass
-    read = time.perf_counter()
-    for batch in stream.batches():
-        router.route(batch.X)
-    routed = time.perf_counter()
     return {
-        "read_seconds": round(read - begun, 2),
-        "read_and_route_seconds": round(routed - read, 2),
+        **passes(data, model, store.firsts),
         "fit_seconds": round(fitted - start, 1),
         "predict_seconds": round(done - fitted, 1),
         "predicted_rows": n_rows,
         "resident_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "n_leaves": len(store.sizes),
-        "n_shards": len(store.checksums),
+        "n_shards": store.n_shards,
         "mean_leaf": round(float(store.sizes.mean()), 1),
         "loo": round(model.loo_score_, 4),
-        "store_gb": round(sum(store.file(k).stat().st_size for k in range(len(store.checksums))) / 1e9, 2),
+        "store_gb": round(sum(path.stat().st_size for path in store.paths) / 1e9, 2),
     }  # fmt: skip
 
 
@@ -97,14 +148,13 @@ def error(folder: Path, out: Path) -> float:
 
 
 def parquet_column(path: Path) -> np.ndarray:
-    from pyarrow import parquet
-
     return parquet.read_table(path, columns=["y_mean"])["y_mean"].to_numpy()
 
 
 def page(rows: list[dict]) -> str:
     """The tables of docs/scaling.md: what was measured, and what follows from it on paper."""
-    rows = sorted(rows, key=lambda row: row["rows"])
+    told = next((row for row in reversed(rows) if "route_and_write_cpu_seconds" in row), None)
+    rows = sorted((row for row in rows if "fit_seconds" in row), key=lambda row: row["rows"])
     assert all(row[k] > 0 for row in rows for k in ("fit_seconds", "predict_seconds"))
     columns = {
         "rows": "rows", "memory_limit": "memory_limit", "data_gb": "data (GB)", "fit_seconds": "fit (s)", "predict_seconds": "predict all (s)",
@@ -112,31 +162,30 @@ def page(rows: list[dict]) -> str:
         "rmse_to_function": "RMSE to the function", "loo": "leave-one-out NLPD",
     }  # fmt: skip
     last, cores = rows[-1], 2
-    # What the driver does by itself: three passes that read, and two that route too, of which one is for predictions.
-    told = next(row for row in reversed(rows) if "read_seconds" in row)
-    reading, routing = (told[k] / told["rows"] for k in ("read_seconds", "read_and_route_seconds"))
-    driver = 3 * reading + 2 * routing
     fit, predict = (last[k] * cores / last["rows"] for k in ("fit_seconds", "predict_seconds"))
+    # What a core does with a row while it is read, routed and written; it is read twice more, for the sample and the regions that are learned on.
+    ingest = (
+        np.nan
+        if told is None
+        else (2 * told["read_cpu_seconds"] + told["route_and_write_cpu_seconds"]) / told["rows"]
+    )
     on_paper = [
         {
             "rows": f"{n:.0e}".replace("e+0", "e"), "cores": n_cores, "fit": f"{n * fit / n_cores / 60:.0f} min",
-            "predict": f"{n * predict / n_cores / 60:.0f} min", "files": f"{n * last['store_gb'] / last['rows']:,.0f} GB",
-            "driver": f"{n * driver / 60:.0f} min", "tree": f"{n * last['n_leaves'] / last['rows'] * TREE_BYTES / 1e9:.0f} GB",
+            "ingest": f"{n * ingest / n_cores / 60:.1f} min", "predict": f"{n * predict / n_cores / 60:.0f} min",
+            "files": f"{n * last['store_gb'] / last['rows']:,.0f} GB",
+            "tree": f"{n * last['n_leaves'] / last['rows'] * TREE_BYTES / 1e9:.0f} GB",
         }
         for n, n_cores in ((1e8, 16), (1e8, 128), (1e9, 128), (1e9, 1024))
     ]  # fmt: skip
     words = {
-        "rows": "rows",
-        "cores": "cores",
-        "fit": "fit",
-        "predict": "predict all",
-        "files": "files",
-        "driver": "driver alone",
-        "tree": "tree at the driver",
-    }
+        "rows": "rows", "cores": "cores", "fit": "fit", "ingest": "of which reading, routing, writing", "predict": "predict all",
+        "files": "files", "tree": "tree at the driver",
+    }  # fmt: skip
     return (
         table(columns, rows)
         + f"\n\nOn paper, from the last of these: {1e6 * fit:.0f} core-microseconds a row to fit, {1e6 * predict:.0f} to predict, "
+        f"{1e6 * ingest:.1f} of the fit to read, route and write, "
         f"{last['store_gb'] * 1e9 / last['rows']:.0f} bytes of files a row.\n\n"
         + table(words, on_paper)
     )
@@ -147,6 +196,7 @@ def main() -> None:
     parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=1_000_000)
     parser.add_argument("--memory-limit", default="2GB")
     parser.add_argument("--executor", default="local")
+    parser.add_argument("--ingest", action="store_true", help="only read, route and write")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--results", type=Path)
     parser.add_argument("--work", nargs=2, metavar=("DATA", "OUT"), help=argparse.SUPPRESS)
@@ -162,6 +212,17 @@ def main() -> None:
         data, out = Path(folder) / "data", Path(folder) / "predicted.parquet"
         data.mkdir()
         n_bytes = write(data, asked.rows)
+        if asked.ingest:
+            row = {
+                "rows": asked.rows,
+                "executor": "ingest",
+                "memory_limit": "",
+                **ingest(data),
+                **setting(),
+            }
+            Runs(path, ("rows", "executor", "memory_limit")).add([row])
+            print(row)
+            return
         command = [
             sys.executable,
             __file__,

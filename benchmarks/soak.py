@@ -1,4 +1,4 @@
-"""Hours of use in one process: fit, predict, partial_fit, forget, fine-tune, save, load, again and again on random rows.
+"""Hours of use in one process: fit, predict (also from eight threads at once), partial_fit, forget, fine-tune, save, load, again and again on random rows.
 
     python benchmarks/soak.py [--minutes 60] [--seed 0] [--quick] [--results FILE]
 
@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,8 @@ KINDS = (
     {"kernel": "rbf+matern12", "max_iter": 2},
     {"kernel": "auto", "effort": "low", "memory_limit": "2MB"},
 )
+# Threads that share a model.
+N_THREADS = 8
 COLUMNS = {
     "minutes": "minutes", "rounds": "rounds", "calls": "calls", "first_mb": "first half (MB)",
     "last_mb": "second half (MB)", "growth": "growth (MB)", "drift": "drift of mean (std)",
@@ -69,6 +72,7 @@ def one_round(rng: np.random.Generator, kind: dict, path: Path) -> tuple[int, fl
                 model.forget(rng.choice(ids, size=min(len(ids) // 3, 30), replace=False))
             case 3:
                 model.predict_dist(rows(rng, 50, 1)[0]).interval(0.9)
+                n_calls += ask_from_threads(model, rows(rng, 20, 1)[0])
             case _:
                 model.finetune(max_iter=2)
         n_calls += 1
@@ -81,6 +85,16 @@ def one_round(rng: np.random.Generator, kind: dict, path: Path) -> tuple[int, fl
         dsmgp.load(path)
     drift = float(np.abs((again - mean) / std).max())
     return n_calls + 4, drift, float(np.abs(again_std / std - 1).max())
+
+
+def ask_from_threads(model: DSMGPRegressor, X: np.ndarray) -> int:
+    """Ask from several threads at once; the number of calls. An answer that differs from that of one thread is an error."""
+    expected = model.predict(X, return_std=True)
+    with ThreadPoolExecutor(N_THREADS) as threads:
+        asked = [threads.submit(model.predict, X, return_std=True) for _ in range(4 * N_THREADS)]
+        for each in asked:
+            np.testing.assert_array_equal(each.result(), expected)
+    return len(asked) + 1
 
 
 def soak(minutes: float, seed: int) -> dict:

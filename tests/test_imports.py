@@ -50,13 +50,13 @@ ORDER = [
 CORE = {"numba", "numpy", "scipy", "sklearn", "threadpoolctl"}
 # Dependencies that only extras bring. Modules of the core import them inside functions.
 OPTIONAL = {
-    "botorch", "gpytorch", "jinja2", "linear_operator", "matplotlib", "pandas", "polars", "pyarrow",
+    "botorch", "fsspec", "gpytorch", "jinja2", "linear_operator", "matplotlib", "pandas", "polars", "pyarrow",
     "ray", "rich", "torch", "typer",
 }  # fmt: skip
 # Compiled code. Numba is a core dependency, but it takes long to import and may be missing or broken on a machine.
 COMPILED = {
     "changepoints.numba_kernels", "experts.numba_kernels", "experts.numba_leaf",
-    "experts.numba_leaves", "linalg.lapack_numba", "tree.routing_numba",
+    "experts.numba_leaves", "experts.numba_rows", "linalg.lapack_numba", "tree.routing_numba",
 }  # fmt: skip
 # Modules of core dependencies that are slow to import and rarely used.
 SLOW = {"scipy.signal"}

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.distributed.ray_cluster import import_ray
+from dsmgp.distributed.ray_cluster import import_ray, n_free_workers
 from dsmgp.distributed.ray_workers import RayWorkers, Traffic
 from dsmgp.distributed.sharded import ShardedLeafGPs
 from dsmgp.experts.backend import LeafKernel
@@ -29,7 +29,8 @@ class RayExecutor:
         Address of a cluster to join. None joins the one that ``ray.init()`` finds (that of ``RAY_ADDRESS``, or one that runs on this
         machine), or starts one here.
     n_workers : int, optional
-        Workers that share the leaves. None: as many as the cluster has free CPUs for.
+        Workers that share the leaves. None: as many as the cluster has free CPUs for, and more when machines join it, from the next stage
+        of a fit on.
     resources_per_worker : mapping of str to float, optional
         What Ray reserves for each; by default ``{"CPU": 1}``. With ``"GPU"`` leaves are computed on that GPU; ``"memory"`` is in
         bytes; other names are Ray's custom resources.
@@ -63,6 +64,13 @@ class RayExecutor:
                 self._workers = self._start()
             return self._workers
 
+    @property
+    def _workers_of_stage(self) -> RayWorkers:
+        """The workers, with those on machines that have joined since, unless ``n_workers`` was given."""
+        if self.n_workers is None:
+            self.workers.grow()
+        return self.workers
+
     def _start(self) -> RayWorkers:
         ray = import_ray()
         if not ray.is_initialized():
@@ -82,8 +90,7 @@ class RayExecutor:
         resources.setdefault("CPU", 1.0)
         n_workers = self.n_workers
         if n_workers is None:
-            free = ray.available_resources()
-            n_workers = max(1, min(int(free.get(k, 0) // v) for k, v in resources.items() if v > 0))
+            n_workers = max(1, n_free_workers(resources))
         return RayWorkers(n_workers, resources, self.wait_seconds)
 
     @property
@@ -127,8 +134,9 @@ class RayExecutor:
         return "cuda" if resources.get("GPU", 0) > 0 else "cpu"
 
     def worker_pool(self, memory: float, device: str) -> RayWorkers:
-        self.workers.limit_memory(memory)
-        return self.workers
+        workers = self._workers_of_stage
+        workers.limit_memory(memory)
+        return workers
 
     def leaf_gps(
         self,
@@ -144,7 +152,16 @@ class RayExecutor:
         row_weights: Array | None = None,
     ) -> LeafGPs:
         return ShardedLeafGPs.send(
-            leaves, X, Y, kernels, self.workers, memory, known_noise, labels, dtype, row_weights
+            leaves,
+            X,
+            Y,
+            kernels,
+            self._workers_of_stage,
+            memory,
+            known_noise,
+            labels,
+            dtype,
+            row_weights,
         )
 
 

@@ -100,6 +100,24 @@ def test_scores_are_those_of_python(folder):
     assert f"{scores['rmse']:,.5g}" in words
 
 
+def test_a_dataset_is_evaluated_by_a_sample(folder, rows, tmp_path, monkeypatch):
+    data = tmp_path / "rows"
+    data.mkdir()
+    for k, part in enumerate((rows[120:140], rows[140:])):
+        part.to_parquet(data / f"{k}.parquet")
+    whole = json.loads(run("evaluate", folder / "price.dsmgp", folder / "test.parquet", "--json").stdout)  # fmt: skip
+    for given in (data, data / "*.parquet", f"file://{data}"):
+        found = json.loads(run("evaluate", folder / "price.dsmgp", given, "--json").stdout)
+        assert found["by_target"] == whole["by_target"]
+        assert found["rows"] == whole["rows"]
+    monkeypatch.setattr("dsmgp.cli.inputs.MOST_SAMPLED", 15)
+    done = run("evaluate", folder / "price.dsmgp", data, "--json")
+    assert json.loads(done.stdout)["rows"] == 15
+    assert f"15 of {whole['rows']} rows, drawn at random" in done.stderr
+    run("report", folder / "price.dsmgp", data, "--out", tmp_path / "report.html")
+    assert "price" in (tmp_path / "report.html").read_text()
+
+
 def test_info_shows_the_contents_of_a_file(folder):
     about = json.loads(run("info", folder / "price.dsmgp", "--json").stdout)
     assert about["rows"] == 120

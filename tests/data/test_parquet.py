@@ -13,10 +13,12 @@ from dsmgp import DSMGPRegressor, ModelFileError, load
 from dsmgp.data import predictions
 from dsmgp.data.parquet import RowStream
 from dsmgp.data.tables import TableError
+from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting import dataset
+from dsmgp.linalg.threads import n_threads
 from dsmgp.tree import leaves
 from dsmgp.tree.routing import place
 
@@ -58,7 +60,7 @@ def test_with_a_sample_of_all_rows_it_is_the_fit_in_memory(folder, rows, memory_
     held = DSMGPRegressor(**options).fit(rows[["a", "b"]], rows["y"])
     streamed = DSMGPRegressor(**options).fit_dataset(folder, target="y")
     store = streamed.state_.model.leaf_posterior.leaf_gps.store
-    assert (len(store.checksums) > 2) == (memory_limit is not None)
+    assert (store.n_shards > 2) == (memory_limit is not None)
     assert streamed.log_marginal_likelihood_ == pytest.approx(
         held.log_marginal_likelihood_, rel=1e-9
     )
@@ -179,6 +181,36 @@ def test_temporary_rows_are_removed_with_their_model(folder):
     assert not where.exists()
 
 
+def test_the_structure_of_the_paper_is_that_of_rows_in_memory(folder, rows):
+    options = {
+        "structure": "paper",
+        "leaf_size": 60,
+        "kernel": "rbf",
+        "max_iter": 5,
+        "random_state": 0,
+    }
+    streamed = DSMGPRegressor(**options).fit_dataset(folder, target="y")
+    held = DSMGPRegressor(**options).fit(rows[["a", "b"]], rows["y"])
+    assert streamed.n_induced_trees_ == held.n_induced_trees_ > 1
+    test = rows[["a", "b"]][:20] + 0.01
+    np.testing.assert_allclose(streamed.predict(test), held.predict(test), **EXACT)
+
+
+def test_the_structure_of_the_paper_grows_on_a_sample(folder, rows, small_sample):
+    options = {
+        "structure": "paper",
+        "leaf_size": 100,
+        "kernel": "rbf",
+        "max_iter": 5,
+        "random_state": 0,
+    }
+    model = DSMGPRegressor(**options).fit_dataset(folder, target="y")
+    sizes = model.state_.model.leaf_posterior.leaf_sizes
+    # Leaves of the sample stand for regions with five times the rows.
+    assert 20 < np.median(sizes) < 250
+    assert model.score(rows[["a", "b"]][:200], rows["y"][:200]) > 0.95
+
+
 def test_methods_that_need_rows_in_memory_are_refused(folder, rows):
     model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
     X, y = rows[["a", "b"]][:5], rows["y"][:5]
@@ -193,8 +225,8 @@ def test_methods_that_need_rows_in_memory_are_refused(folder, rows):
     with pytest.raises(AttributeError, match="row_ids_ is not available after fit_dataset"):
         _ = model.row_ids_
     assert "What was learned" in model._repr_html_()
-    for options in ({"structure": "paper"}, {"objective": "full"}, {"structure": "changepoint"}):
-        with pytest.raises(ValueError, match="fit_dataset needs structure='balanced'"):
+    for options in ({"structure": "learned"}, {"objective": "full"}, {"structure": "changepoint"}):
+        with pytest.raises(ValueError, match="fit_dataset needs structure='balanced' or 'paper'"):
             DSMGPRegressor(**options).fit_dataset(folder, target="y")
 
 
@@ -511,3 +543,86 @@ def test_kinds_of_columns_are_learned_from_all_over_the_files(tmp_path, monkeypa
     folder = in_parts(frame, tmp_path / "rows")
     names = RowStream.learn(folder, ["y"]).schema.input_names
     assert names == ["x", "year", "late", "late missing", "gap", "gap missing"]
+
+
+def test_codes_that_are_declared_as_categories_are_refused(folder):
+    model = DSMGPRegressor("rbf", categorical_features=["a"])
+    with pytest.raises(ValueError, match="got categorical_features; store such columns as text"):
+        model.fit_dataset(folder, "y")
+
+
+class Backwards:
+    """Workers that take the pieces in another order, and in processes that have nothing but what they are sent."""
+
+    def map(self, function, items):
+        function = pickle.loads(pickle.dumps(function))
+        return reversed([function(item) for item in reversed(items)])
+
+
+def test_results_do_not_depend_on_who_reads_the_pieces(folder, small_sample, monkeypatch):
+    monkeypatch.setattr("dsmgp.data.parquet.PIECE_ROWS", 400)
+    model = DSMGPRegressor(memory_limit="3MB", **OPTIONS).fit_dataset(folder, target="y")
+    n_pieces = len(RowStream.learn(folder, ["y"]).pieces)
+    assert n_pieces > 6
+    store = model.state_.model.leaf_posterior.leaf_gps.store
+    assert len(store.paths) == n_pieces
+    assert store.n_rows == N
+    monkeypatch.setattr(LocalWorkers, "map", Backwards.map)
+    other = DSMGPRegressor(memory_limit="3MB", **OPTIONS).fit_dataset(folder, target="y")
+    assert other.log_marginal_likelihood_ == model.log_marginal_likelihood_
+    assert other.loo_score_ == model.loo_score_
+    monkeypatch.undo()
+    for name in ("LEAST_SAMPLE", "MOST_SAMPLE"):
+        monkeypatch.setattr(dataset, name, 600)
+    whole = DSMGPRegressor(memory_limit="3MB", **OPTIONS).fit_dataset(folder, target="y")
+    assert whole.log_marginal_likelihood_ == model.log_marginal_likelihood_
+
+
+def test_raw_tables_are_read_alike_by_any_worker(raw, tmp_path, monkeypatch):
+    rows = in_parts(raw, tmp_path / "rows")
+    whole = RowStream.learn(rows, ["y"])
+    monkeypatch.setattr("dsmgp.data.parquet.PIECE_ROWS", 160)
+    monkeypatch.setattr("dsmgp.data.parquet.BATCH_ROWS", 70)
+    parts = RowStream.learn(rows, ["y"], tasks=Backwards())
+    assert len(parts.pieces) > len(whole.pieces)
+    assert parts.schema == whole.schema
+    assert (parts.n_rows, parts.n_left_out) == (whole.n_rows, whole.n_left_out)
+    for one, other in zip(
+        parts.sample(10**6, np.random.default_rng(0)),
+        whole.sample(10**6, np.random.default_rng(0)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert parts.remarks == whole.remarks
+
+
+def test_workers_read_few_pieces_ahead():
+    started, pool = [], LocalWorkers(1e9, "cpu")
+    results = pool.map(lambda item: started.append(item) or item, list(range(100)))
+    assert next(results) == 0
+    assert len(started) <= 2 * n_threads() + 3
+    assert list(results) == list(range(1, 100))
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_files_are_read_from_other_file_systems(folder, rows, scheme, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    root = f"memory://rows-{tmp_path.name}" if scheme == "memory" else f"file://{folder}"
+    if scheme == "memory":
+        for path in folder.iterdir():
+            with fsspec.open(f"{root}/{path.name}", "wb") as file:
+                file.write(path.read_bytes())
+    options = {**OPTIONS, "max_iter": 3}
+    near = DSMGPRegressor(**options).fit_dataset(folder, target="y")
+    for data in (root, f"{root}/*.parquet", [f"{root}/{k}.parquet" for k in range(3)]):
+        far = RowStream.learn(data, ["y"])
+        assert far.n_rows == N
+        assert [file.name for file in far.files] == ["0.parquet", "1.parquet", "2.parquet"]
+    far = DSMGPRegressor(**options).fit_dataset(root, target="y")
+    assert far.log_marginal_likelihood_ == near.log_marginal_likelihood_
+    far.predict_dataset(f"{root}/0.parquet", tmp_path / "out.parquet")
+    assert parquet.read_metadata(tmp_path / "out.parquet").num_rows == 700
+    with pytest.raises(TableError, match="does not exist, and no"):
+        RowStream.learn(f"{root}/none.parquet", ["y"])
+    with pytest.raises(TableError, match="cannot be reached"):
+        RowStream.learn("nowhere://rows", ["y"])

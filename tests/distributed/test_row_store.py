@@ -1,5 +1,6 @@
-"""Rows on disk: files by shard, which are read as they were written."""
+"""Rows on disk: files by piece of the data, from which shards are read in whatever order pieces were written."""
 
+import zlib
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from dsmgp import ModelFileError
 from dsmgp.distributed.row_store import (
+    RowStore,
     RowWriter,
     check_empty,
     first_leaves_of_shards,
@@ -57,13 +59,16 @@ def plans_of(store, X, Y):
 def written(rng, tmp_path):
     """Two shards of four leaves in all; leaf 3 holds every row, the others a third each."""
     X, Y = rng.normal(size=(90, 2)).round(1), rng.normal(size=(90, 1))
-    with RowWriter(tmp_path, np.array([0, 2, 4]), 2, 1) as writer:
-        for first in (0, 50):  # in two batches
-            batch = np.arange(first, min(first + 50, 90))
-            leaf = np.concatenate([batch % 3, np.full(len(batch), 3)])
-            row = np.tile(np.arange(len(batch)), 2)
-            writer.add(leaf, row, X[batch], Y[batch])
-    return X, Y, writer.store
+    writer = RowWriter.into(tmp_path, np.array([0, 2, 4]), 2, 1)
+
+    def routed(first, end):
+        batch = np.arange(first, end)
+        leaf = np.concatenate([batch % 3, np.full(len(batch), 3)])
+        return leaf, np.tile(np.arange(len(batch)), 2), first, X[batch], Y[batch]
+
+    # Two pieces, the last first, and the first in two batches.
+    last = writer.write(1, [routed(60, 90)])
+    return X, Y, writer.store([writer.write(0, [routed(0, 50), routed(50, 60)]), last])
 
 
 def test_shards_read_the_rows_that_were_written(written):
@@ -88,16 +93,68 @@ def test_shards_read_the_rows_that_were_written(written):
 @pytest.mark.parametrize("damage", ["short", "changed", "gone"])
 def test_damaged_files_are_refused(written, damage):
     X, Y, store = written
-    path = store.file(1)
+    path = store.paths[1]
     whole = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
         path.write_bytes(whole[:-8] if damage == "short" else bytes([whole[0] ^ 1]) + whole[1:])
     good, bad = plans_of(store, X, Y)
-    good.load()
     with pytest.raises(ModelFileError, match="gone" if damage == "gone" else "damaged"):
-        bad.load()
+        (good if damage == "changed" else bad).load()
+
+
+def test_a_piece_that_is_written_again_replaces_the_first(written):
+    """As after the death of its worker; what that had begun is no piece."""
+    X, Y, store = written
+    begun = store.paths[0].with_name("00007.rows.123")
+    begun.write_bytes(b"half")
+    writer = RowWriter.into(store.folder, store.firsts, 2, 1)
+    assert not begun.exists()
+    for _ in range(2):
+        piece = writer.write(0, [(np.zeros(90, dtype=int), np.arange(90), 0, X, Y)])
+    again = writer.store([piece])
+    np.testing.assert_array_equal(plans_of(again, X, Y)[0].load().X, X)
+    assert [path.name for path in again.paths] == ["00000.rows"]
+
+    def broken():
+        raise OSError("disk full")
+        yield
+
+    with pytest.raises(OSError, match="disk full"):
+        writer.write(1, broken())
+    assert [path.name for path in (store.folder / "shards").iterdir()] == ["00000.rows"]
+
+
+def test_stores_with_a_file_for_each_shard_are_read(written, tmp_path):
+    """As version 0.1 wrote them."""
+    X, Y, store = written
+    whole = [plan.load() for plan in plans_of(store, X, Y)]
+    tables = []
+    for k in range(2):
+        leaf = whole[k].leaf_rows.owner
+        rows = whole[k].leaf_rows.flat
+        table = np.column_stack([leaf, whole[k].ids[rows], whole[k].X[rows], whole[k].Y[rows]])
+        order = np.argsort(table[:, 1], kind="stable")  # in the order of the data
+        tables.append(np.ascontiguousarray(table[order]))
+    for path in store.paths:
+        path.unlink()
+    for k, table in enumerate(tables):
+        (tmp_path / "shards" / f"{k:05d}.rows").write_bytes(table.tobytes())
+    former = RowStore.of_shard_files(
+        checksums=np.array([zlib.crc32(table.data) for table in tables]),
+        folder=tmp_path,
+        n_rows=90,
+        n_inputs=2,
+        n_outputs=1,
+        firsts=store.firsts,
+        sizes=store.sizes,
+    )
+    for expected, plan in zip(whole, plans_of(former, X, Y), strict=True):
+        found = plan.load()
+        for name in ("ids", "X", "Y", "labels"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(found.leaf_rows.flat, expected.leaf_rows.flat)
 
 
 def test_only_folders_without_other_files_are_written_to(written, tmp_path):

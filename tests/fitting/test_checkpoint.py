@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor, ModelFileError
-from dsmgp._util.archive import read_archive
+from dsmgp._util.archive import read_archive, write_archive
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fingerprint import fingerprint
@@ -258,6 +258,27 @@ def test_the_checkpoint_of_another_fit_is_refused(rows, tmp_path, count):
             DSMGPRegressor(checkpoint=odd, **OPTIONS).fit(X, y)
     with pytest.raises(ModelFileError, match="does not exist; create it"):
         DSMGPRegressor(checkpoint=tmp_path / "no" / "fit.ckpt", **OPTIONS).fit(X, y)
+
+
+@pytest.mark.parametrize("former", ["0.0.9", None])
+def test_the_checkpoint_of_another_version_says_so(rows, tmp_path, count, monkeypatch, former):
+    X, y = rows
+    path = tmp_path / "fit.ckpt"
+    count["stop"] = 20
+    with pytest.raises(KeyboardInterrupt):
+        DSMGPRegressor(checkpoint=path, **OPTIONS).fit(X, y)
+    count["stop"] = None
+    archive = read_archive(path)
+    header = dict(archive.header["checkpoint"])
+    header.pop("version")
+    if former is not None:
+        header["version"] = former
+    write_archive(path, {"checkpoint": header}, archive.arrays)
+    kept = path.read_bytes()
+    told = former or "0.1.0 or earlier"
+    with pytest.raises(ValueError, match=f"was written by dsmgp {told}, this is .*delete it"):
+        DSMGPRegressor(checkpoint=path, **OPTIONS).fit(X, y)
+    assert path.read_bytes() == kept
 
 
 @pytest.mark.parametrize("seed", [0, None])

@@ -63,7 +63,7 @@ def test_split_probabilities_add_up_and_find_the_step(step):
 
 def test_only_one_input_can_be_drawn(wavy):
     X, y = wavy
-    model = DSMGPRegressor(max_iter=2).fit(X, y)
+    model = DSMGPRegressor(hypotheses=None, max_iter=2).fit(X, y)
     with pytest.raises(ValueError, match="one input"):
         plot_predictive(model, X)
 

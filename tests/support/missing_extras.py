@@ -14,8 +14,8 @@ NEED_EXTRA = {
     "botorch": {"botorch"},
     "cli": {"_util.progress_bar", "cli"},
     "data": {
-        "data.arrow_values", "data.parquet", "data.parquet_sink", "data.predictions", "data.tables", "data.text_dates",
-        "data.text_files", "data.text_numbers", "data.text_values", "datasets", "fitting.dataset",
+        "data.arrow_values", "data.data_files", "data.parquet", "data.parquet_sink", "data.predictions", "data.row_reader", "data.tables", "data.text_dates",
+        "data.text_files", "data.text_numbers", "data.text_values", "datasets", "fitting.dataset", "fitting.dataset_updates",
     },
     "plots": {"demo", "report", "reproduce"},
     "ray": {"distributed.ray_cluster", "distributed.ray_workers", "ray"},

@@ -6,9 +6,11 @@ expectations of products follow from one recursion over boundaries, from right t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +72,7 @@ class SegmentedGP:
         self.segments = leaf.segment_posterior(kernels, noise, hazard).pruned()
         self.memory = memory
         self._factors: dict[int, list[PrefixGPs]] = {}
+        self._lock = threading.Lock()  # of the factors, and of the memory left for them
 
     @property
     def log_evidence(self) -> float:
@@ -251,18 +254,29 @@ class SegmentedGP:
 
     def _prefix_gps(self, number: int) -> list[PrefixGPs]:
         """Return the GPs of a chain, one per output: kept while there is memory, or made again."""
-        if number in self._factors:
-            return self._factors[number]
+        kept = self._factors.get(number)
+        if kept is not None:
+            return kept
         rows, leaf = self.chains[number].rows, self.leaf
         made = [
             PrefixGPs(kernel, leaf.X[rows], leaf.Y[rows, k], self.noise[rows, k])
             for k, kernel in enumerate(self.kernels)
         ]
         n_bytes = sum(gps.L.nbytes for gps in made)
-        if n_bytes <= self.memory:
-            self.memory -= n_bytes
-            self._factors[number] = made
-        return made
+        with self._lock:
+            # Another thread may have made them too; one copy is kept, and counted once.
+            if number not in self._factors and n_bytes <= self.memory:
+                self.memory -= n_bytes
+                self._factors[number] = made
+            return self._factors.get(number, made)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:  # a copy, or the dict could change while it is pickled
+            return {**self.__dict__, "_lock": None, "_factors": dict(self._factors)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
     def _weights(self, chain: Chain, positions: Array) -> Array:
         """Return the posterior probability that points lie in the segments of a chain, (n_segments, n_points)."""

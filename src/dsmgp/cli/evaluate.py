@@ -85,6 +85,7 @@ def evaluate(
                 "rows": len(X),
                 "targets": list(schema.targets),
                 **(scores[0] if len(scores) == 1 else {"joint_nlpd": joint}),
+                "outside": float((distribution.outside > 0).mean()),
                 "by_target": dict(zip(schema.targets, scores, strict=True)),
                 "remarks": remarks,
             }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsmgp.cli.output import fail
+from dsmgp.cli.output import fail, print_note
 
 if TYPE_CHECKING:
     from dsmgp.data.input_schema import InputSchema
@@ -35,6 +35,9 @@ __all__ = [
     "text_format",
 ]
 
+# Rows of a dataset that a model is evaluated on.
+MOST_SAMPLED = 100_000
+
 Model = Annotated[
     Path,
     typer.Argument(
@@ -45,7 +48,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; predict also takes a folder of Parquet files.",
+        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; or a folder of Parquet files, of which evaluate and report take a sample.",
     ),
 ]
 
@@ -105,7 +108,7 @@ def columns_of_files(data: str) -> list[str]:
 
     first = parquet_files(data)[0]
     try:
-        return list(parquet.read_schema(first).names)
+        return list(parquet.read_schema(first.path, filesystem=first.filesystem).names)
     except (pa.ArrowException, OSError) as error:
         fail(f"{first} cannot be read as Parquet: {str(error).splitlines()[0]}")
 
@@ -121,9 +124,20 @@ def load_model(path: Path) -> tuple[DSMGPRegressor, ColumnSchema]:
 def read_for_model(
     schema: ColumnSchema, data: str, form: TextFormat, with_targets: bool = True
 ) -> Any:
-    """Read a table; of its texts, those are understood that the model uses."""
-    from dsmgp.data.tables import read_table
+    """Read a table as the training table was read, unless ``form`` says otherwise; of its texts, those are understood that the model uses.
 
+    Of a dataset a sample is read.
+    """
+    from dsmgp.data.tables import TextFormat, is_dataset, read_table
+
+    if is_dataset(data):
+        return _sampled(schema, data, with_targets)
+    form = TextFormat(
+        form.encoding,
+        schema.decimal if form.decimal is None else form.decimal,
+        schema.day_first if form.day_first is None else form.day_first,
+        (*schema.missing_texts, *form.missing),
+    )
     names = [column.name for column in schema.columns]
     names += schema.targets if with_targets else []
     return read_table(data, schema.categorical, lambda present: names, form)
@@ -157,6 +171,18 @@ class TableRows:
     def remarks(self) -> list[str]:
         """All remarks on the table."""
         return self.reading + self.values
+
+
+def _sampled(schema: ColumnSchema, data: str, with_targets: bool) -> Any:
+    """Return some rows of Parquet files: enough for scores and plots, and always the same."""
+    import numpy as np
+
+    from dsmgp.data.parquet import RowStream
+
+    stream = RowStream(data, schema, with_targets)
+    if stream.n_rows > MOST_SAMPLED:
+        print_note(f"{MOST_SAMPLED:,} of {stream.n_rows:,} rows, drawn at random")
+    return stream.sample_table(MOST_SAMPLED, np.random.default_rng(0))
 
 
 def table_rows(model: DSMGPRegressor, table: Any, with_targets: bool = True) -> TableRows:

@@ -49,6 +49,7 @@ def predict(
     quantiles: Annotated[list[str], typer.Option(metavar="LEVELS", help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
     keep: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column of the data to copy to the predictions; may be repeated, or a list with commas.")] = [],  # noqa: B006
     function: Annotated[bool, typer.Option("--function", help="Uncertainty of the function, without observation noise.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Exact standard deviations; otherwise those of large leaves may be off by a thousandth.")] = False,
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
@@ -66,6 +67,7 @@ def predict(
     """
     from dsmgp.data.predictions import check_kept_columns, predict_files
     from dsmgp.data.tables import check_target, is_dataset
+    from dsmgp.mixture.variance_error import exact_variances
 
     levels = _levels(",".join(quantiles))
     for level in interval:
@@ -81,7 +83,8 @@ def predict(
         with span(0.0, 0.3, "loading the model"):
             fitted, schema = load_model(model)
         check_kept_columns([*keep, *split_list(keep)], schema.targets, interval, levels)
-        with span(0.3, 1.0, "predicting rows"):
+        exactly = exact or fitted.variances == "exact"
+        with span(0.3, 1.0, "predicting rows"), exact_variances(exactly):
             if from_files:
                 state = fitted.state_
                 keep = named_columns(keep, columns_of_files(data)) if keep else []
@@ -117,12 +120,13 @@ def _predict_table(
     table = read_for_model(schema, data, form, with_targets=False)
     keep = named_columns(keep, table.column_names)
     rows = table_rows(model, table, with_targets=False)
+    remarks = rows.remarks + model.state_.outside_rows(rows.rows.X).remarks
     fitted = model.state_.predictive
     predictions = prediction_columns(fitted, rows.rows, schema.targets, *columns)
     kept = {name: table[name] for name in keep}
     arrays = {name: pa.array(values) for name, values in predictions.items()}
     write_table(pa.table(kept | arrays), out)
-    return len(rows.rows), rows.remarks
+    return len(rows.rows), remarks
 
 
 def _levels(text: str) -> list[float]:

@@ -1,21 +1,19 @@
-"""Datasets in Parquet files, which may be larger than memory: read batch by batch. Needs ``dsmgp[data]``."""
+"""Datasets in Parquet files, which may be larger than memory: read piece by piece, by several workers. Needs ``dsmgp[data]``."""
 
 from __future__ import annotations
 
-import glob
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from pyarrow import parquet
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LARGEST
@@ -27,56 +25,35 @@ from dsmgp.data.column_learning import (
     has_effects,
     with_effects,
 )
+from dsmgp.data.data_files import open_dataset, parquet_files
 from dsmgp.data.effects import MOST_ROWS
-from dsmgp.data.encoding import (
-    N_LISTED,
-    as_in_training,
-    check_no_missing,
-    encode_inputs,
-    encode_targets,
-    missing_counts,
-    new_level_remarks,
-    new_levels,
-    table_values,
-)
+from dsmgp.data.encoding import encode_targets, new_level_remarks, table_values
 from dsmgp.data.remarks import training_remarks
-from dsmgp.data.rows import Rows
+from dsmgp.data.row_reader import BATCH_ROWS, Batch, Piece, RowReader, Tally
 from dsmgp.data.schema import ColumnSchema
 from dsmgp.data.table_error import TableError, check_columns
-from dsmgp.data.values import Values
 from dsmgp.tree.nodes import Leaf
 
-__all__ = ["Batch", "RowStream", "parquet_files"]
+__all__ = ["Batch", "RowStream", "TaskMap", "parquet_files"]
 
-# Rows in a batch.
-BATCH_ROWS = 2**17
+# Rows of a piece, about; a row group is never divided.
+PIECE_ROWS = 2**20
 # Rows from which the kinds of columns are learned, and parts of the files that they are taken from.
 KIND_ROWS, KIND_PARTS = 20_000, 32
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Consecutive rows of a dataset.
+class TaskMap(Protocol):
+    """Workers that compute a function of many items."""
 
-    Attributes
-    ----------
-    first : int
-        Number of the first row.
-    rows : Rows
-    Y : ndarray of shape (n, n_targets), or (n, 0) without targets
-    table : pyarrow.Table
-        The columns that were read.
-    """
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
+        """Return the results in order; few of them are held at a time."""
 
-    first: int
-    rows: Rows
-    Y: Array
-    table: Any
 
-    @property
-    def X(self) -> Array:
-        """Inputs, (n, n_inputs)."""
-        return self.rows.X
+class _InTurn:
+    """A :class:`TaskMap` without workers."""
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
+        return map(function, items)
 
 
 class RowStream:
@@ -84,7 +61,7 @@ class RowStream:
 
     Parameters
     ----------
-    data : path, glob or sequence of them
+    data : path, glob, URL or sequence of them
         Parquet files, or folders of them.
     schema : ColumnSchema
         How columns become inputs.
@@ -95,6 +72,15 @@ class RowStream:
     effects : dict of str to tuple of ndarray
         Of training rows: numbers of the rows that the effects of a category were learned from, and the effect of each of them,
         learned without the rows of its fold.
+    tasks : TaskMap, optional
+        Workers that read the files; by default the calling thread reads them.
+
+    Attributes
+    ----------
+    reader : RowReader
+    pieces : list of Piece
+        All that is read, in order.
+    n_rows, n_left_out : int
     """
 
     def __init__(
@@ -104,23 +90,65 @@ class RowStream:
         with_targets: bool = True,
         missing: str = "model",
         effects: dict[str, tuple[Index, Array]] | None = None,
+        tasks: TaskMap | None = None,
     ) -> None:
-        self.files = parquet_files(data)
-        self.schema, self.with_targets, self.missing = schema, with_targets, missing
-        self.effects = effects or {}
-        self._dataset = _open_dataset(self.files)
-        self._missing: Counter[str] = Counter()
-        self._new: dict[str, tuple[int, list[str]]] = {}  # levels
+        self.files, self.tasks = parquet_files(data), tasks or _InTurn()
+        self._dataset = open_dataset(self.files)
+        self._tally = Tally()
         self._left_out: list[str] = []  # remarks on columns
         self._to_look_at: list[str] = []  # remarks on training rows
         needed = list(schema.targets) if with_targets else []
         needed += [column.name for column in schema.columns] if missing == "drop" else []
-        self._filter = _present(self._dataset, needed)
-        self.n_rows = int(self._dataset.count_rows(filter=self._filter))
-        self.n_left_out = int(self._dataset.count_rows()) - self.n_rows
+        self.reader = RowReader(
+            schema,
+            with_targets,
+            missing,
+            _present(self._dataset, needed),
+            self._dataset.schema,
+            effects or {},
+            BATCH_ROWS,
+        )
+        self.pieces, n_all = self._divided()
+        self.n_rows = sum(piece.n_rows for piece in self.pieces)
+        self.n_left_out = n_all - self.n_rows
         if self.n_rows == 0:
             what = " with a target" if self.n_left_out else ""
             raise TableError(f"{self.files[0]} and the other files have no rows{what}")
+
+    @property
+    def schema(self) -> ColumnSchema:
+        return self.reader.schema
+
+    def _divided(self) -> tuple[list[Piece], int]:
+        """Divide the files into pieces with the numbers of their rows; return the number of all rows, too."""
+        pieces: list[Piece] = []
+        n_all = []
+        for file, fragment in zip(self.files, self._dataset.get_fragments(), strict=True):
+            groups: list[int] = []
+            n_held = 0
+            metadata = fragment.metadata
+            for group in range(metadata.num_row_groups):
+                n_group = metadata.row_group(group).num_rows
+                if groups and n_held + n_group > PIECE_ROWS:
+                    pieces.append(Piece(len(pieces), file, tuple(groups)))
+                    n_all.append(n_held)
+                    groups, n_held = [], 0
+                groups.append(group)
+                n_held += n_group
+            if groups:
+                pieces.append(Piece(len(pieces), file, tuple(groups)))
+                n_all.append(n_held)
+        counts = n_all
+        if self.reader.condition is not None:
+            counts = list(self.tasks.map(self.reader.count, pieces))
+        numbered: list[Piece] = []
+        first = first_in_file = 0
+        for piece, n_rows in zip(pieces, counts, strict=True):
+            if numbered and numbered[-1].file is not piece.file:
+                first_in_file = 0
+            numbered.append(replace(piece, first=first, first_in_file=first_in_file, n_rows=n_rows))
+            first, first_in_file = first + n_rows, first_in_file + n_rows
+        return numbered, sum(n_all)
 
     @classmethod
     def learn(
@@ -131,9 +159,10 @@ class RowStream:
         drop: Sequence[str] = (),
         categories: str = "auto",
         missing: str = "model",
+        tasks: TaskMap | None = None,
     ) -> RowStream:
         """Learn the schema from training files (see :func:`dsmgp.data.column_learning.encode_table`); levels are those of all rows."""
-        dataset = _open_dataset(parquet_files(data))
+        dataset = open_dataset(parquet_files(data))
         check_columns(dataset.schema.names, targets)
         rules = ColumnRules(categories, missing)
         some = _some_rows(dataset, _present(dataset, targets))
@@ -142,12 +171,12 @@ class RowStream:
         # With "model": missing values are an error when their file is read, which can then be named.
         encoded = encode_table(some, targets, features, drop, categories, "model")
         schema = encoded.schema
-        stream = cls(data, schema, missing=rules.missing)
+        stream = cls(data, schema, missing=rules.missing, tasks=tasks)
         stream._left_out = [
             r for r in encoded.remarks if r.startswith("column ") and r.endswith(" left out")
         ]
         names = [column.name for column in schema.columns]
-        values = stream._values(some, names)
+        values = stream.reader.values(some, names)
         if encoded.rows is not None:
             values = {name: each.taken(encoded.rows) for name, each in values.items()}
         is_sample = dataset.count_rows() > KIND_ROWS
@@ -169,18 +198,13 @@ class RowStream:
                 patterns.add(gaps[column.name])
                 column = replace(column, had_missing=True, indicator=indicator, quantiles=())
             columns.append(column)
-        stream.schema = replace(schema, columns=tuple(columns))
+        stream._set_schema(replace(schema, columns=tuple(columns)))
         return stream._with_effects() if rules.categories == "auto" else stream
 
-    def _values(self, table: Any, names: Sequence[str]) -> dict[str, Values]:
-        """Return the columns of a table that hold all inputs, and others."""
-        return as_in_training(self.schema.columns, table_values(table, names))
-
-    def _records(self, names: Sequence[str]) -> Iterator[Any]:
-        """Yield columns of all rows that are read, batch by batch."""
-        yield from self._dataset.to_batches(
-            columns=list(names), filter=self._filter, batch_readahead=1, fragment_readahead=1
-        )
+    def _set_schema(
+        self, schema: ColumnSchema, effects: dict[str, tuple[Index, Array]] | None = None
+    ) -> None:
+        self.reader = replace(self.reader, schema=schema, effects=effects or {})
 
     def _patterns_of_gaps(self) -> dict[str, bytes]:
         """Return the numbers and dates that have missing values, each with a digest that is equal for those missing in the same rows."""
@@ -188,12 +212,12 @@ class RowStream:
         names = [name for name in names if _may_have_gaps(self._dataset, name)]
         digests = {name: hashlib.blake2b() for name in names}
         found: set[str] = set()
-        for record in self._records(names) if names else ():
-            values = table_values(pa.Table.from_batches([record]), names)
-            for name in names:
-                missing = values[name].missing
-                digests[name].update(np.packbits(missing).tobytes())
-                if missing.any():
+        for of_piece in self.tasks.map(
+            partial(_gaps, self.reader, names), self.pieces if names else []
+        ):
+            for name, (digest, any_missing) in of_piece.items():
+                digests[name].update(digest)
+                if any_missing:
                     found.add(name)
         return {name: digests[name].digest() for name in names if name in found}
 
@@ -201,10 +225,11 @@ class RowStream:
         """Return all levels of a category, None among them if it has missing values."""
         levels: set[str] = set()
         missing = False
-        for record in self._records([name]):
-            values = table_values(pa.Table.from_batches([record]), [name])[name].as_category()
-            levels |= set(values.levels)
-            missing |= bool(values.missing.any())
+        for of_piece, any_missing in self.tasks.map(
+            partial(_levels, self.reader, name), self.pieces
+        ):
+            levels |= of_piece
+            missing |= any_missing
         return (*sorted(levels), *([None] * missing))
 
     def _with_effects(self) -> RowStream:
@@ -213,86 +238,33 @@ class RowStream:
             return self
         rng, n_rows = np.random.default_rng(0), self.n_rows
         rows = np.sort(rng.choice(n_rows, min(n_rows, MOST_ROWS), replace=False))
-        names = [*(column.name for column in self.schema.columns), *self.schema.targets]
-        parts, first = [], 0
-        for record in self._records(names):
-            low, high = np.searchsorted(rows, [first, first + record.num_rows])
-            parts.append(record.take(pa.array(rows[low:high] - first)))
-            first += record.num_rows
-        values = self._values(pa.Table.from_batches(parts), names)
+        names = [*self.reader.input_columns, *self.schema.targets]
+        tables = self.tasks.map(partial(_rows_of_tables, self.reader, names, rows), self.pieces)
+        table = pa.concat_tables([each for of_piece in tables for each in of_piece])
+        values = self.reader.values(table, names)
         found = column_effects(self.schema.columns, values, encode_targets(self.schema, values))
         columns = tuple(
             with_effects(column, found[column.name][0]) if column.name in found else column
             for column in self.schema.columns
         )
-        self.schema = replace(self.schema, columns=columns)
-        self.effects = {name: (rows, of_rows) for name, (_, of_rows) in found.items()}
+        effects = {name: (rows, of_rows) for name, (_, of_rows) in found.items()}
+        self._set_schema(replace(self.schema, columns=columns), effects)
         return self
 
     def batches(self, extra: Sequence[str] = ()) -> Iterator[Batch]:
         """Yield all rows in the order of the files; the tables hold the columns of the schema and ``extra``."""
-        names = [column.name for column in self.schema.columns]
-        names += [name for name in extra if name not in names]
-        names += [t for t in self.schema.targets if self.with_targets and t not in names]
-        for file in self.files:
-            check_columns(parquet.read_schema(file).names, names, file.name)
-        self._missing, self._new = Counter(), {}
-        first = 0
-        for file in self.files:
-            n_before = 0  # rows of this file
-            # One file after the other, so that errors can name it.
-            for record in pads.dataset(str(file), format="parquet").to_batches(
-                columns=names,
-                filter=self._filter,
-                batch_size=BATCH_ROWS,
-                batch_readahead=1,
-                fragment_readahead=1,
-            ):
-                if not record.num_rows:
-                    continue
-                table = pa.Table.from_batches([record])
-                for name in extra:  # the type may differ between files
-                    kind = self._dataset.schema.field(name).type
-                    position = table.column_names.index(name)
-                    table = table.set_column(position, name, table[name].cast(kind))
-                try:
-                    used = [c.name for c in self.schema.columns]
-                    targets = self.schema.targets if self.with_targets else ()
-                    values = self._values(table, [*used, *targets])
-                    if self.missing == "error":
-                        for name in used:
-                            remedy = "remove such rows, or use missing='model'"
-                            check_no_missing(values[name], name, remedy, n_before + 1)
-                    rows = encode_inputs(self.schema, values, n_before + 1)
-                    X = rows.X
-                    Y = np.empty((len(table), 0))
-                    if self.with_targets:
-                        Y = encode_targets(self.schema, values, n_before + 1)
-                except TableError as error:
-                    raise TableError(f"in {file.name}: {error}") from error
-                self._replace_effects(X, first)
-                self._missing.update(missing_counts(self.schema, values))
-                if rows.unknown:
-                    self._count_new_levels(values)
-                yield Batch(first, rows, Y, table)
-                first += len(X)
-                n_before += len(X)
+        self.check_files(extra)
+        self._tally = Tally()
+        for piece in self.pieces:
+            for batch in self.reader.batches(piece, extra):
+                self._tally.add(batch.tally)
+                yield batch
 
-    def _count_new_levels(self, values: Mapping[str, Values]) -> None:
-        for name, (n, levels) in new_levels(self.schema, values).items():
-            n_before, before = self._new.get(name, (0, []))
-            # Only the first few are ever listed.
-            self._new[name] = (n_before + n, sorted({*before, *levels})[: N_LISTED + 1])
-
-    def _replace_effects(self, X: Array, first: int) -> None:
-        """Replace the effects of rows that these were learned from by those without the rows of each row's fold."""
-        for name, inputs in self.schema.groups:
-            if name not in self.effects:
-                continue
-            rows, effects = self.effects[name]
-            low, high = np.searchsorted(rows, [first, first + len(X)])
-            of_outputs = inputs[-effects.shape[1] :]
-            X[np.ix_(rows[low:high] - first, of_outputs)] = effects[low:high]
+    def check_files(self, extra: Sequence[str] = ()) -> None:
+        """Raise an error if a file lacks a column that is needed."""
+        for fragment, file in zip(self._dataset.get_fragments(), self.files, strict=True):
+            names = fragment.physical_schema.names
+            check_columns(names, self.reader.column_names(extra), file.name)
 
     @property
     def remarks(self) -> list[str]:
@@ -300,23 +272,32 @@ class RowStream:
         n = self.n_left_out
         left_out = [f"{n} row{'s' * (n > 1)} without a target or with missing values left out"]
         left_out = left_out * (n > 0) + self._left_out
-        remarks = left_out + self.schema.missing_remarks(self._missing)
-        return remarks + new_level_remarks(self._new) + self._to_look_at
+        remarks = left_out + self.schema.missing_remarks(self._tally.missing)
+        return remarks + new_level_remarks(self._tally.new) + self._to_look_at
 
     def sample(self, most: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """Draw at most ``most`` rows at random; return their inputs and outputs, in the order of the files."""
         chosen = None
         if most < self.n_rows:
             chosen = np.sort(rng.choice(self.n_rows, most, replace=False, shuffle=False))
-        X, Y = [], []
-        for batch in self.batches():
-            rows: Any = slice(None)
-            if chosen is not None:
-                low, high = np.searchsorted(chosen, [batch.first, batch.first + len(batch.X)])
-                rows = chosen[low:high] - batch.first
-            X.append(batch.X[rows])
-            Y.append(batch.Y[rows])
+        self.check_files()
+        self._tally, X, Y = Tally(), [], []
+        for tables, tally in self.tasks.map(partial(_sampled, self.reader, chosen), self.pieces):
+            self._tally.add(tally)
+            X += tables[0]
+            Y += tables[1]
         return np.concatenate(X), np.concatenate(Y)
+
+    def sample_table(self, most: int, rng: np.random.Generator) -> Any:
+        """Draw at most ``most`` rows at random; return their columns as a table, in the order of the files."""
+        self.check_files()
+        rows = np.arange(self.n_rows)
+        if most < self.n_rows:
+            rows = np.sort(rng.choice(self.n_rows, most, replace=False, shuffle=False))
+        work = partial(_rows_of_tables, self.reader, self.reader.column_names(), rows)
+        return pa.concat_tables(
+            [part for of_piece in self.tasks.map(work, self.pieces) for part in of_piece]
+        )
 
     def inside(
         self, regions: Sequence[Leaf], to_coordinates: Callable[[Array], Array]
@@ -329,15 +310,11 @@ class RowStream:
         upper = np.stack([leaf.region.upper for leaf in regions])
         X: list[list[Array]] = [[] for _ in regions]
         Y: list[list[Array]] = [[] for _ in regions]
-        for batch in self.batches():
-            U = to_coordinates(batch.X)
-            for k in range(len(regions)):
-                rows = np.arange(len(batch.X))
-                for dimension in np.flatnonzero(np.isfinite(lower[k]) | np.isfinite(upper[k])):
-                    u = U[rows, dimension]
-                    rows = rows[(u >= lower[k, dimension]) & (u < upper[k, dimension])]
-                X[k].append(batch.X[rows])
-                Y[k].append(batch.Y[rows])
+        work = partial(_inside, self.reader, lower, upper, to_coordinates)
+        for of_piece in self.tasks.map(work, self.pieces):
+            for k, (inputs, outputs) in enumerate(of_piece):
+                X[k] += inputs
+                Y[k] += outputs
         sizes = [sum(len(part) for part in parts) for parts in X]
         ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         rows_of = [np.arange(a, b) for a, b in pairwise(ends)]
@@ -345,33 +322,80 @@ class RowStream:
         return *flat, rows_of  # type: ignore[return-value]
 
 
-def parquet_files(data: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the Parquet files of paths, folders and globs, in order of their names."""
-    sources = [data] if isinstance(data, (str, Path)) else list(data)
-    files: list[Path] = []
-    for source in sources:
-        path = Path(source)
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix in (".parquet", ".pq"))
-            if not inside:
-                raise TableError(f"the folder {path} has no Parquet files (.parquet) in it")
-            files += inside
-        elif path.exists():
-            files.append(path)
-        else:
-            matching = sorted(Path(name) for name in glob.glob(str(source), recursive=True))
-            if not matching:
-                raise TableError(f"{source} does not exist, and no file matches it")
-            files += parquet_files(matching)
-    return files
+# What workers do with a piece.
 
 
-def _open_dataset(files: Sequence[Path]) -> Any:
-    try:
-        return pads.dataset([str(file) for file in files], format="parquet")
-    except (pa.ArrowException, OSError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise TableError(f"cannot be read as Parquet: {first}") from error
+def _gaps(reader: RowReader, names: Sequence[str], piece: Piece) -> dict[str, tuple[bytes, bool]]:
+    """Return by column a digest of where values are missing, and whether any is."""
+    digests, found = {name: hashlib.blake2b() for name in names}, set()
+    for table in reader.tables(piece, names, reader.arrow_schema):
+        values = table_values(table, names)
+        for name in names:
+            missing = values[name].missing
+            digests[name].update(np.packbits(missing).tobytes())
+            if missing.any():
+                found.add(name)
+    return {name: (digests[name].digest(), name in found) for name in names}
+
+
+def _levels(reader: RowReader, name: str, piece: Piece) -> tuple[set[str], bool]:
+    """Return the levels of a category, and whether it has missing values."""
+    levels: set[str] = set()
+    missing = False
+    for table in reader.tables(piece, [name], reader.arrow_schema):
+        values = table_values(table, [name])[name].as_category()
+        levels |= set(values.levels)
+        missing |= bool(values.missing.any())
+    return levels, missing
+
+
+def _rows_of_tables(
+    reader: RowReader, names: Sequence[str], rows: Index, piece: Piece
+) -> list[Any]:
+    """Return columns of those of some rows that are in a piece."""
+    parts, first = [], piece.first
+    for table in reader.tables(piece, names, reader.arrow_schema):
+        low, high = np.searchsorted(rows, [first, first + len(table)])
+        parts.append(table.take(pa.array(rows[low:high] - first)))
+        first += len(table)
+    return parts
+
+
+def _sampled(
+    reader: RowReader, chosen: Index | None, piece: Piece
+) -> tuple[tuple[list[Array], list[Array]], Tally]:
+    """Return inputs and outputs of the chosen rows that are in a piece, all of which are read and checked."""
+    X, Y, tally = [], [], Tally()
+    for batch in reader.batches(piece):
+        rows: Any = slice(None)
+        if chosen is not None:
+            low, high = np.searchsorted(chosen, [batch.first, batch.first + len(batch.X)])
+            rows = chosen[low:high] - batch.first
+        X.append(batch.X[rows])
+        Y.append(batch.Y[rows])
+        tally.add(batch.tally)
+    return (X, Y), tally
+
+
+def _inside(
+    reader: RowReader,
+    lower: Array,
+    upper: Array,
+    to_coordinates: Callable[[Array], Array],
+    piece: Piece,
+) -> list[tuple[list[Array], list[Array]]]:
+    """Return for each region the inputs and outputs of the rows in it, batch by batch."""
+    found: list[tuple[list[Array], list[Array]]] = [([], []) for _ in lower]
+    for batch in reader.batches(piece):
+        U = to_coordinates(batch.X)
+        for k, (X, Y) in enumerate(found):
+            rows = np.arange(len(batch.X))
+            for dimension in np.flatnonzero(np.isfinite(lower[k]) | np.isfinite(upper[k])):
+                u = U[rows, dimension]
+                rows = rows[(u >= lower[k, dimension]) & (u < upper[k, dimension])]
+            X.append(batch.X[rows])
+            Y.append(batch.Y[rows])
+    return found
 
 
 def _present(dataset: Any, names: Sequence[str]) -> Any:
@@ -437,4 +461,4 @@ def _of_levels(levels: tuple[str | None, ...], name: str, rules: ColumnRules) ->
             f"column {name!r} has more than {MOST_INDICATORS} different texts; use categories='auto', or leave it out with "
             f"drop=[{name!r}]"
         )
-    return {"levels": levels, "one_hot": one_hot}
+    return {"levels": levels, "one_hot": one_hot, "required": rules.missing != "model"}

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.outside import OutsideRows
 from dsmgp.data.parquet import Batch, RowStream
 from dsmgp.data.parquet_sink import ParquetSink
 from dsmgp.data.rows import Rows
@@ -99,7 +100,7 @@ def predict_files(
     -------
     n_rows : int
     remarks : list of str
-        On missing values and new levels.
+        On missing values, new levels, and rows outside the training data.
     """
     for level in [*intervals, *quantiles]:
         if not 0 < level < 1:
@@ -111,7 +112,7 @@ def predict_files(
     columns, keep = schema.columns, list(dict.fromkeys(keep))
     check_kept_columns(keep, columns.targets, intervals, quantiles)
     stream = RowStream(data, columns, with_targets=False)
-    n_rows = 0
+    n_rows, outside = 0, OutsideRows(0, 0, 0, {})
     with ParquetSink(out) as sink:
         for rows, tables in _joined(stream.batches(keep)):
             n_done = n_rows + len(rows)
@@ -121,7 +122,9 @@ def predict_files(
                 )
                 sink.add(tables, keep, predictions)
             n_rows = n_done
-    return n_rows, stream.remarks
+            by_input = model.outside_by_input(rows.X)
+            outside = outside.joined(OutsideRows.of(by_input, schema.groups))
+    return n_rows, [*stream.remarks, *outside.remarks]
 
 
 def _joined(batches: Iterator[Batch]) -> Iterator[tuple[Rows, list[Any]]]:

@@ -124,7 +124,9 @@ def read_table(
 
 
 def is_dataset(source: str | Path) -> bool:
-    """Return whether a source is a folder or a glob of files."""
+    """Return whether a source is a folder, a glob of files, or a URL of either."""
+    if "://" in str(source):
+        return True
     path = Path(source)
     return path.is_dir() or (not path.exists() and any(sign in str(source) for sign in "*?["))
 

@@ -6,7 +6,7 @@ import importlib.util
 import time
 from typing import Any
 
-__all__ = ["capacity", "import_ray", "request_resources", "wait_for_room"]
+__all__ = ["capacity", "import_ray", "n_free_workers", "request_resources", "wait_for_room"]
 
 # Seconds between two looks at a cluster.
 POLL_SECONDS = 0.1
@@ -35,6 +35,12 @@ def capacity(resources: dict[str, float]) -> int:
         for machine in import_ray().nodes()
         if machine["Alive"]
     )
+
+
+def n_free_workers(resources: dict[str, float]) -> int:
+    """Return for how many workers of that size the cluster has free resources now."""
+    free = import_ray().available_resources()
+    return min(int(free.get(name, 0.0) // each) for name, each in resources.items() if each > 0)
 
 
 def wait_for_room(n_workers: int, resources: dict[str, float], wait_seconds: float) -> None:

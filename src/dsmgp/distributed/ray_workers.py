@@ -13,8 +13,12 @@ import itertools
 import logging
 import os
 import sys
+import threading
+import uuid
+import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,9 +27,16 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import has_cuda, require_torch
 from dsmgp._util.ragged import Ragged
-from dsmgp.distributed.ray_cluster import capacity, import_ray, wait_for_room
-from dsmgp.distributed.shard import ShardData, ShardPlan, ShardState, ShardWorker, TaskResult
-from dsmgp.distributed.workers import LoadRows, RowTables
+from dsmgp._util.warnings import warn_user
+from dsmgp.distributed.ray_cluster import (
+    capacity,
+    import_ray,
+    n_free_workers,
+    wait_for_room,
+)
+from dsmgp.distributed.shard import ShardData, ShardPlan
+from dsmgp.distributed.shard_cache import ShardCache, ShardState, ShardStates
+from dsmgp.distributed.workers import Arguments, LoadRows, RowTables, within_window
 from dsmgp.linalg.threads import blas_thread_settings
 from dsmgp.progress import tick
 
@@ -34,6 +45,8 @@ __all__ = ["RayWorkers", "Traffic"]
 logger = logging.getLogger("dsmgp")
 # A call fails after it has killed so many workers.
 MAX_ATTEMPTS = 3
+# Calls for each worker whose arguments are sent before results are waited for.
+CALLS_AHEAD = 2
 
 
 @dataclass
@@ -44,10 +57,40 @@ class Traffic:
     sent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
 
-    def count(self, method: str, sent: Any, received: Any) -> None:
+    def count(self, method: str, sent: int, received: int) -> None:
+        """Count a call; the pool calls this from one thread at a time."""
         self.calls[method] = self.calls.get(method, 0) + 1
-        self.sent[method] = self.sent.get(method, 0) + _n_bytes(sent)
-        self.received[method] = self.received.get(method, 0) + _n_bytes(received)
+        self.sent[method] = self.sent.get(method, 0) + sent
+        self.received[method] = self.received.get(method, 0) + received
+
+
+@dataclass(frozen=True)
+class _TaskResult:
+    """What a method of a shard returned or raised, and the warnings it issued."""
+
+    value: Any
+    error: Exception | None
+    warned: list[tuple[type[Warning], str]]
+
+    def unwrap(self) -> Any:
+        """Return the value or raise the error, after the warnings have been repeated."""
+        for category, message in self.warned:
+            warn_user(message, category)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def _attempted(function: Callable[..., Any], *arguments: Any) -> _TaskResult:
+    """Call a function; errors and warnings are part of the result."""
+    value, error = None, None
+    with warnings.catch_warnings(record=True) as caught:  # actors have one thread
+        warnings.simplefilter("always")
+        try:
+            value = function(*arguments)
+        except Exception as raised:
+            error = raised
+    return _TaskResult(value, error, [(w.category, str(w.message)) for w in caught])
 
 
 @dataclass(frozen=True)
@@ -59,7 +102,7 @@ class _Process:
 
 
 class _Actor:
-    """A :class:`~dsmgp.distributed.shard.ShardWorker` in a process of its own."""
+    """A :class:`~dsmgp.distributed.shard_cache.ShardCache` in a process of its own."""
 
     def __init__(self, n_threads: int, gpu: bool) -> None:
         ray = import_ray()
@@ -68,7 +111,8 @@ class _Actor:
             if not has_cuda():
                 raise RuntimeError("no GPU was found by torch on this machine")
         _set_n_threads(n_threads)
-        self.worker = ShardWorker(fetch=ray.get)
+        self.cache = ShardCache(fetch=ray.get)
+        self.function: tuple[str, Any] = "", None
         self.process = _Process(ray.get_runtime_context().get_node_id(), os.getpid())
 
     def ready(self) -> _Process:
@@ -76,15 +120,21 @@ class _Actor:
 
     def call(
         self, number: int, state: ShardState, memory: float, method: str, *arguments: Any
-    ) -> tuple[_Process, TaskResult]:
-        self.worker.memory = memory
-        return self.process, self.worker.call(number, state, method, *arguments)
+    ) -> tuple[_Process, _TaskResult]:
+        self.cache.memory = memory
+        return self.process, _attempted(self.cache.call, number, state, method, *arguments)
+
+    def apply(self, function: bytes, name: str, item: Any) -> tuple[_Process, _TaskResult]:
+        """Compute a function of an item; the last function is kept, by its name, as many items come one after the other."""
+        if name != self.function[0]:
+            self.function = name, _cloudpickle().loads(function)
+        return self.process, _attempted(self.function[1], item)
 
     def drop(self, number: int, key: int) -> None:
-        self.worker.drop(number, key)
+        self.cache.drop(number, key)
 
     def remove(self, number: int) -> None:
-        self.worker.remove(number)
+        self.cache.remove(number)
 
 
 @dataclass(frozen=True)
@@ -137,9 +187,9 @@ class RayWorkers:
     def __init__(self, n_workers: int, resources: dict[str, float], wait_seconds: float) -> None:
         self.resources, self.wait_seconds = resources, wait_seconds
         self.traffic = Traffic()
-        self._numbers = itertools.count()
+        self._lock = threading.RLock()  # of what follows; finalizers may run while it is held
         self._worker_of: dict[int, int] = {}  # by shard
-        self._states: dict[int, ShardState] = {}  # by shard
+        self._states = ShardStates(put=import_ray().put)
         self._tables: dict[int, tuple[Any, Any]] = {}  # in the object store, by id
         self._memory = float("inf")
         self._actors: list[Any] = []
@@ -194,9 +244,10 @@ class RayWorkers:
         n_threads = max(1, int(options["num_cpus"]))
         return ray.remote(_Actor).options(**options).remote(n_threads, options["num_gpus"] > 0)
 
-    def _all_ready(self) -> list[_Process]:
+    def _all_ready(self, actors: Sequence[Any] | None = None) -> list[_Process]:
+        """Wait until workers answer: all of them, or some."""
         ray = import_ray()
-        replies = [actor.ready.remote() for actor in self._actors]
+        replies = [actor.ready.remote() for actor in (self._actors if actors is None else actors)]
         # Starting a worker means importing dsmgp, and torch with a GPU, on a machine that may be busy: this takes far
         # longer than finding room.
         _, late = ray.wait(replies, num_returns=len(replies), timeout=10 * self.wait_seconds)
@@ -212,6 +263,19 @@ class RayWorkers:
             raise RuntimeError(
                 f"a Ray worker could not start: {cause}; Python, dsmgp and what it needs must be the same there as here"
             ) from error
+
+    def grow(self) -> None:
+        """Start workers on machines that have joined the cluster, as many as there is room for."""
+        with self._lock:
+            # By what machines have: the resources of a worker that is about to be restarted are free, too.
+            n_new = capacity(self.resources) - len(self._actors)
+            n_new = min(n_new, n_free_workers(self.resources)) if n_new > 0 else 0
+            if n_new <= 0:
+                return
+            new = [self._new_actor() for _ in range(n_new)]
+            self._processes += self._all_ready(new)
+            self._actors += new
+        logger.info("%d Ray workers started on machines that joined the cluster", n_new)
 
     def stop(self) -> None:
         """Stop the workers, for good."""
@@ -278,61 +342,86 @@ class RayWorkers:
                 )
 
     def place(self, plans: Sequence[ShardPlan]) -> list[int]:
-        numbers = [next(self._numbers) for _ in plans]
-        for k, (number, plan) in enumerate(zip(numbers, plans, strict=True)):
-            self._worker_of[number] = k % len(self._actors)
-            self._states[number] = ShardState(import_ray().put(plan))
+        numbers = self._states.add(plans)
+        with self._lock:
+            for k, number in enumerate(numbers):
+                self._worker_of[number] = k % len(self._actors)
         return numbers
 
     def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
         for number, values in zip(shards, arguments, strict=True):
-            self._states[number].conditioned[values[0]] = import_ray().put(values)
+            self._states.condition(number, values)
 
     def remove(self, shards: Sequence[int]) -> None:
         for number in shards:
-            worker = self._worker_of.pop(number, 0)
-            self._states.pop(number, None)
+            with self._lock:
+                worker = self._worker_of.pop(number, 0)
+            self._states.remove(number)
             if self.alive:
                 self._actors[worker].remove.remote(number)
 
     def drop(self, shards: Sequence[int], key: int) -> None:
         for number in shards:
-            if number in self._states:
-                self._states[number].conditioned.pop(key, None)
-                if self.alive:
-                    self._actors[self._worker_of[number]].drop.remote(number, key)
+            self._states.drop(number, key)
+            worker = self._worker_of.get(number)
+            if worker is not None and self.alive:
+                self._actors[worker].drop.remote(number, key)
 
     # Calls
 
-    def call(
-        self, shards: Sequence[int], method: str, arguments: Iterable[tuple[Any, ...]]
-    ) -> list[TaskResult]:
-        tasks = [
-            (number, values, self._send(number, method, values))
-            for number, values in zip(shards, arguments, strict=True)
-        ]
-        results: list[TaskResult] = []
-        for number, values, reference in tasks:
-            result = self._result(number, method, reference)
-            self.traffic.count(method, values, result.value)
-            results.append(result)
-            if method == "condition":
-                if result.error is None:
-                    self.condition_later([number], [values[:3]])
-                tick(len(results) / len(tasks))
+    def call(self, shards: Sequence[int], method: str, arguments: Arguments) -> list[Any]:
+        results: list[Any] = []
+        sent: deque[tuple[int, tuple[Any, ...], Any]] = deque()
+        for k, number in enumerate(shards):
+            values = arguments(k)
+            sent.append((number, values, self._send(number, method, values)))
+            is_last = k == len(shards) - 1
+            while sent and (is_last or len(sent) > CALLS_AHEAD * len(self._actors)):
+                results.append(self._finished(method, *sent.popleft()))
+                if method == "condition":
+                    tick(len(results) / len(shards))
         return results
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        ray, numbers = import_ray(), itertools.count()
+        # As bytes: arrays in the object store are read-only, for which code is compiled again.
+        sent, name = ray.put(_cloudpickle().dumps(function)), uuid.uuid4().hex
+
+        def submit(_: Any, item: Any) -> tuple[int, Any]:
+            worker = next(numbers) % len(self._alive_actors())
+            return worker, self._actors[worker].apply.remote(sent, name, item)
+
+        def result(task: tuple[int, Any]) -> Any:
+            return self._result(task[0], "reading", task[1]).unwrap()
+
+        return within_window(submit, result, function, items, CALLS_AHEAD * len(self._actors))
+
+    def _finished(self, method: str, number: int, values: tuple[Any, ...], reference: Any) -> Any:
+        """Wait for a call, and return its result."""
+        result = self._result(self._worker_of[number], method, reference)
+        with self._lock:
+            self.traffic.count(method, _n_bytes(values), _n_bytes(result.value))
+        value = result.unwrap()
+        if method == "condition":
+            self._states.condition(number, values[:3])
+        return value
 
     def _send(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """Send a call to the worker of a shard, and return a reference to its result."""
+        actors = self._alive_actors()
+        actor, memory = actors[self._worker_of[number]], self.memory_of_shard(self._memory)
+        return actor.call.remote(number, self._states[number], memory, method, *arguments)
+
+    def _alive_actors(self) -> list[Any]:
         if not self._actors:
             raise RuntimeError(
                 "the Ray workers that hold this model's leaves were stopped; fit again, or save the model before and load it"
             )
-        actor, memory = self._actors[self._worker_of[number]], self.memory_of_shard(self._memory)
-        return actor.call.remote(number, self._states[number], memory, method, *arguments)
+        return self._actors
 
-    def _result(self, number: int, method: str, reference: Any) -> TaskResult:
-        ray, worker = import_ray(), self._worker_of[number]
+    def _result(self, worker: int, method: str, reference: Any) -> _TaskResult:
+        """Wait for a call of a worker, which may be another process by then."""
+        ray = import_ray()
         while not ray.wait([reference], timeout=10 * self.wait_seconds)[0]:
             self._check_restart(worker)
         try:
@@ -348,9 +437,11 @@ class RayWorkers:
                 f"{str(error).strip().splitlines()[0]}; most often they have too little memory: lower memory_limit or leaf_size, or "
                 "start fewer of them on a machine"
             ) from error
-        if process != self._processes[worker]:
-            logger.warning("a Ray worker died; its leaves were taken over by a new one")
+        with self._lock:
+            is_new = process != self._processes[worker]
             self._processes[worker] = process
+        if is_new:
+            logger.warning("a Ray worker died; its leaves were taken over by a new one")
         return result
 
     def _check_restart(self, worker: int) -> None:
@@ -365,6 +456,14 @@ class RayWorkers:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RayWorkers:
         return self  # a handle on actors, of which there is one set
+
+
+def _cloudpickle() -> Any:
+    """Return Ray's pickle, which takes functions too."""
+    import_ray()
+    from ray import cloudpickle
+
+    return cloudpickle
 
 
 def _set_n_threads(n_threads: int) -> None:

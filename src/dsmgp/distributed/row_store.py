@@ -1,20 +1,24 @@
-"""Training rows on disk, in one file per shard of leaves, for datasets that do not fit in memory.
+"""Training rows on disk, sorted by shards of leaves, for datasets that do not fit in memory.
 
-:class:`RowWriter` writes the files in one pass over the data, :class:`RowStore` builds shards from them. A row is written
-once for every leaf that it reaches, in the user's units, so a shard can be built from its file alone.
+:class:`RowWriter` writes a file for each piece of the data, :class:`RowStore` builds shards from them. A row is written once for every leaf
+that it reaches, in the user's units. A file consists of runs, each sorted by shard, so that a shard can be built from its part of every run.
+Pieces are independent of one another: workers write them side by side, and one whose worker died is written again.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +39,18 @@ from dsmgp.gp.scaling import InputScaling, OutputScaling
 
 __all__ = [
     "FOLDER",
+    "RoutedBatch",
     "RowStore",
     "RowWriter",
+    "WrittenPiece",
     "check_empty",
     "first_leaves_of_shards",
     "shard_bytes",
 ]
 
-#: Subfolder with the files of the shards.
+#: Subfolder with the files.
 FOLDER = "shards"
-# Files that are open for writing at the same time, of which systems have a limit.
+# More would be read in parts too small for a disk.
 MAX_SHARDS = 400
 # Numbers before the inputs and outputs of a row in a file: its leaf, counted within the shard, and the row number.
 N_PREFIX = 2
@@ -57,7 +63,7 @@ class RowStore:
     Attributes
     ----------
     folder : Path
-        Its subfolder ``shards`` has a file for each shard.
+        Its subfolder ``shards`` has the files.
     n_rows : int
         Rows of the dataset; each is in a leaf of every partition.
     n_inputs, n_outputs : int
@@ -66,10 +72,16 @@ class RowStore:
         The first leaf of each shard: shards are ranges of leaves.
     sizes : ndarray of shape (n_leaves,)
         Rows of each leaf.
-    checksums : ndarray of shape (n_shards,)
-        CRC-32 of each file.
+    files : ndarray of shape (n_runs,)
+        Number of the file of each run.
+    ends : ndarray of shape (n_runs, n_shards + 1)
+        Where in its file, counted in rows, the part of each shard begins, and where the last ends.
+    checksums : ndarray of shape (n_runs, n_shards)
+        CRC-32 of each part.
     temporary : object, optional
         Keeps a temporary folder until the store is deleted.
+    input_range : tuple of ndarray of shape (n_inputs,), optional
+        Least and largest value of each input, when the rows were written.
     """
 
     folder: Path
@@ -78,11 +90,73 @@ class RowStore:
     n_outputs: int
     firsts: Index
     sizes: Index
+    files: Index
+    ends: Index
     checksums: Index
     temporary: Any = None
+    input_range: tuple[Array, Array] | None = None
 
-    def file(self, shard: int) -> Path:
-        return _file(self.folder, shard)
+    @classmethod
+    def of_shard_files(cls, checksums: Index, **fields: Any) -> RowStore:
+        """Return a store of version 0.1, which had a file for each shard: runs of which all but one part are empty."""
+        firsts, sizes = fields["firsts"], fields["sizes"]
+        n_shards = len(firsts) - 1
+        if len(checksums) != n_shards or firsts[-1] != len(sizes) or (np.diff(firsts) <= 0).any():
+            raise ValueError(
+                "expected a checksum for each shard, and shards that are ranges of leaves"
+            )
+        n_rows = np.add.reduceat(sizes, firsts[:-1])
+        ends = np.where(np.arange(n_shards + 1) > np.arange(n_shards)[:, None], n_rows[:, None], 0)
+        return cls(files=np.arange(n_shards), ends=ends, checksums=np.diag(checksums), **fields)
+
+    @property
+    def n_shards(self) -> int:
+        return len(self.firsts) - 1
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return [_file(self.folder, number) for number in np.unique(self.files).tolist()]
+
+    def joined(self, other: RowStore) -> RowStore:
+        """Return a store of the files of both, which are in one folder; the rows of the other are numbered after these."""
+        return replace(
+            self,
+            n_rows=self.n_rows + other.n_rows,
+            sizes=self.sizes + other.sizes,
+            files=np.concatenate([self.files, other.files]),
+            ends=np.concatenate([self.ends, other.ends]),
+            checksums=np.concatenate([self.checksums, other.checksums]),
+            input_range=_joint_range(self.input_range, other.input_range),
+        )
+
+    def read_file(self, number: int) -> Iterator[tuple[Index, Index, Array, Array]]:
+        """Yield, for each run of a file, the leaf and the number of every row, and inputs and outputs."""
+        for run in np.flatnonzero(self.files == number).tolist():
+            parts = [self.read_part(run, shard) for shard in range(self.n_shards)]
+            raw = np.concatenate(parts)
+            first_leaf = np.repeat(self.firsts[:-1], [len(part) for part in parts])
+            X, Y = np.split(raw[:, N_PREFIX:], [self.n_inputs], axis=1)
+            yield raw[:, 0].astype(np.int64) + first_leaf, raw[:, 1].astype(np.int64), X, Y
+
+    def read_part(self, run: int, shard: int) -> Array:
+        """Read a shard's rows of a run, and compare their checksum."""
+        width = N_PREFIX + self.n_inputs + self.n_outputs
+        path = _file(self.folder, int(self.files[run]))
+        first, end = self.ends[run, shard : shard + 2].tolist()
+        n_numbers = (end - first) * width
+        if not n_numbers:
+            return np.empty((0, width))
+        try:
+            part = np.fromfile(path, count=n_numbers, offset=8 * width * first)
+        except OSError as error:
+            raise ModelFileError(
+                f"the rows of some leaves are gone: {path} cannot be read ({error.strerror}); a model that was fitted to a "
+                "dataset needs its folder"
+            ) from error
+        if part.size != n_numbers or zlib.crc32(part.data) != self.checksums[run, shard]:
+            raise ModelFileError(f"{path} is damaged or was cut short; use a copy, or fit again")
+        return part.reshape(-1, width)
 
     def moved(self, folder: Path) -> RowStore:
         """Return the store after its files were moved to a permanent folder."""
@@ -142,28 +216,18 @@ class _RowsOnDisk:
     outputs: OutputScaling
 
     def __call__(self) -> ShardData:
-        store, path = self.store, self.store.file(self.shard)
-        width = N_PREFIX + store.n_inputs + store.n_outputs
-        part = slice(store.firsts[self.shard], store.firsts[self.shard + 1])
-        sizes = store.sizes[part]
-        try:
-            raw = np.fromfile(path)
-        except OSError as error:
-            raise ModelFileError(
-                f"the rows of some leaves are gone: {path} cannot be read ({error.strerror}); a model that was fitted to a "
-                "dataset needs its folder"
-            ) from error
-        if raw.size != width * sizes.sum() or zlib.crc32(raw.data) != store.checksums[self.shard]:
-            raise ModelFileError(f"{path} is damaged or was cut short; use a copy, or fit again")
-        raw = raw.reshape(-1, width)
-        leaf = raw[:, 0].astype(np.int64)
+        store = self.store
+        sizes = store.sizes[store.firsts[self.shard] : store.firsts[self.shard + 1]]
+        raw = np.concatenate([store.read_part(run, self.shard) for run in range(len(store.files))])
+        # By leaf, then by row, in whatever order runs were written.
+        raw = raw[np.lexsort((raw[:, 1], raw[:, 0]))]
         # Rows that are in several leaves of the shard are kept once.
         ids, first, place = np.unique(
             raw[:, 1].astype(np.int64), return_index=True, return_inverse=True
         )
         X = np.ascontiguousarray(raw[first, N_PREFIX : N_PREFIX + store.n_inputs])
         Y = np.ascontiguousarray(raw[first, N_PREFIX + store.n_inputs :])
-        rows = place.reshape(-1)[np.argsort(leaf, kind="stable")].astype(np.int64)
+        rows = place.reshape(-1).astype(np.int64)
         return ShardData(
             ids,
             self.inputs.to_experts(X),
@@ -182,82 +246,161 @@ class _TemporaryFolder:
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
 
-class RowWriter:
-    """Writes rows to the files of their shards, batch by batch; a context manager.
+@dataclass(frozen=True)
+class WrittenPiece:
+    """What a worker reports of a piece that it has written: counts, no rows.
 
-    Parameters
+    Attributes
     ----------
-    folder : Path, optional
-        Where to write; a temporary folder if left out.
+    number : int
+        Of the piece, and of its file.
+    n_rows : int
+    sizes : ndarray of shape (n_leaves,)
+        Its rows in each leaf.
+    ends : ndarray of shape (n_runs, n_shards + 1)
+    checksums : ndarray of shape (n_runs, n_shards)
+    low, high : ndarray of shape (n_inputs,)
+        Least and largest value of each input.
+    """
+
+    number: int
+    n_rows: int
+    sizes: Index
+    ends: Index
+    checksums: Index
+    low: Array
+    high: Array
+
+
+def _joint_range(
+    one: tuple[Array, Array] | None, other: tuple[Array, Array] | None
+) -> tuple[Array, Array] | None:
+    """Return the range of the inputs of both; None where one of them is not known."""
+    if one is None or other is None:
+        return None
+    return np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
+
+
+#: Leaves and rows of a batch that they reach, the number of its first row or of every row, and its X and Y.
+RoutedBatch = tuple[Index, Index, int | Index, Array, Array]
+
+
+@dataclass(frozen=True)
+class RowWriter:
+    """Writes rows to files, piece by piece; pieces may be written anywhere, in any order.
+
+    Attributes
+    ----------
+    folder : Path
     firsts : ndarray of shape (n_shards + 1,)
         The first leaf of each shard.
     n_inputs, n_outputs : int
         Columns of the rows.
+    temporary : object, optional
+        Keeps a temporary folder.
     """
 
-    def __init__(self, folder: Path | None, firsts: Index, n_inputs: int, n_outputs: int) -> None:
-        self._temporary: _TemporaryFolder | None = None
+    folder: Path
+    firsts: Index
+    n_inputs: int
+    n_outputs: int
+    temporary: _TemporaryFolder | None = field(default=None, repr=False)
+
+    @classmethod
+    def into(cls, folder: Path | None, firsts: Index, n_inputs: int, n_outputs: int) -> RowWriter:
+        """Write into a folder, or into a temporary one."""
+        temporary = None
         if folder is None:
-            self._temporary = _TemporaryFolder()
-            folder = self._temporary.folder
-        self.folder, self.firsts = folder, firsts
-        self.n_inputs, self.n_outputs = n_inputs, n_outputs
-        n_shards = len(firsts) - 1
+            temporary = _TemporaryFolder()
+            folder = temporary.folder
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        for old in _shards_in(folder):
+        for old in _files_in(folder):
             old.unlink()  # left by a fit that was interrupted
-        self._files: list[BinaryIO] = [
-            _file(folder, shard).open("wb", buffering=2**16) for shard in range(n_shards)
-        ]
-        self._checksums = [0] * n_shards
-        self._sizes = np.zeros(firsts[-1], dtype=np.int64)
-        self.n_rows = 0
+        return cls(folder, firsts, n_inputs, n_outputs, temporary)
 
-    def add(self, leaf: Index, row: Index, X: Array, Y: Array) -> None:
-        """Write a batch of rows.
+    def write(self, number: int, batches: Iterable[RoutedBatch]) -> WrittenPiece:
+        """Write the file of a piece, completely or not at all; each batch becomes a run."""
+        path = _file(self.folder, number)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")  # its worker may die
+        n_shards, n_rows, n_written = len(self.firsts) - 1, 0, 0
+        sizes = np.zeros(self.firsts[-1], dtype=np.int64)
+        ends, checksums = [], []
+        low, high = np.full(self.n_inputs, np.inf), np.full(self.n_inputs, -np.inf)
+        try:
+            with partial.open("wb") as file:
+                for leaf, row, first, X, Y in batches:
+                    table, bounds = self._run(leaf, row, first, X, Y)
+                    parts = [table[a:b] for a, b in pairwise(bounds)]
+                    file.write(table.data)
+                    sizes += np.bincount(leaf, minlength=len(sizes))
+                    ends.append(bounds + n_written)
+                    checksums.append([zlib.crc32(part.data) if len(part) else 0 for part in parts])
+                    n_rows, n_written = n_rows + len(X), n_written + len(table)
+                    low = np.minimum(low, X.min(axis=0, initial=np.inf))
+                    high = np.maximum(high, X.max(axis=0, initial=-np.inf))
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        return WrittenPiece(
+            number,
+            n_rows,
+            sizes,
+            np.array(ends, dtype=np.int64).reshape(-1, n_shards + 1),
+            np.array(checksums, dtype=np.int64).reshape(-1, n_shards),
+            low,
+            high,
+        )
 
-        Parameters
-        ----------
-        leaf, row : ndarray of shape (n_pairs,)
-            Which rows of the batch reach which leaves.
-        X, Y : ndarray of shape (n_rows, n_inputs) and (n_rows, n_outputs)
-            The batch.
-        """
+    def _run(
+        self, leaf: Index, row: Index, first: int | Index, X: Array, Y: Array
+    ) -> tuple[Array, Index]:
+        """Return the rows of a batch, sorted by shard, and where the part of each shard begins."""
         shard = np.searchsorted(self.firsts, leaf, side="right") - 1
         order = np.argsort(shard, kind="stable")
         leaf, row, shard = leaf[order], row[order], shard[order]
-        self._sizes += np.bincount(leaf, minlength=len(self._sizes))
-        table = np.column_stack(
-            [leaf - self.firsts[shard], row + self.n_rows, X[row], Y[row]]
-        ).astype(np.float64, copy=False)
-        ends = np.searchsorted(shard, np.arange(len(self._files) + 1))
-        for k, file in enumerate(self._files):
-            part = np.ascontiguousarray(table[ends[k] : ends[k + 1]])
-            if len(part):
-                file.write(part.data)
-                self._checksums[k] = zlib.crc32(part.data, self._checksums[k])
-        self.n_rows += len(X)
+        table = np.empty((len(leaf), N_PREFIX + self.n_inputs + self.n_outputs))
+        numbers = row + first if isinstance(first, int) else first[row]
+        table[:, 0], table[:, 1] = leaf - self.firsts[shard], numbers
+        table[:, N_PREFIX : N_PREFIX + self.n_inputs] = X[row]
+        table[:, N_PREFIX + self.n_inputs :] = Y[row]
+        return table, np.searchsorted(shard, np.arange(len(self.firsts)))
 
-    def __enter__(self) -> RowWriter:
-        return self
+    @contextmanager
+    def removing(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Remove the files of some pieces if an error is raised."""
+        try:
+            yield
+        except BaseException:
+            for number in numbers:
+                _file(self.folder, number).unlink(missing_ok=True)
+            raise
 
-    def __exit__(self, *error: object) -> None:
-        for file in self._files:
-            file.close()
-
-    @property
-    def store(self) -> RowStore:
-        """The rows written, after the files are closed."""
+    def store(self, pieces: Iterable[WrittenPiece]) -> RowStore:
+        """Return the store of pieces that have been written."""
+        n_rows, sizes, written = 0, np.zeros(self.firsts[-1], dtype=np.int64), []
+        for piece in pieces:
+            n_rows += piece.n_rows
+            sizes += piece.sizes
+            written.append(replace(piece, sizes=np.empty(0, dtype=np.int64)))
         return RowStore(
             self.folder,
-            self.n_rows,
+            n_rows,
             self.n_inputs,
             self.n_outputs,
             self.firsts,
-            self._sizes,
-            np.array(self._checksums, dtype=np.int64),
-            self._temporary,
+            sizes,
+            np.repeat([piece.number for piece in written], [len(piece.ends) for piece in written]),
+            np.concatenate([piece.ends for piece in written]),
+            np.concatenate([piece.checksums for piece in written]),
+            self.temporary,
+            (
+                np.min([piece.low for piece in written], axis=0),
+                np.max([piece.high for piece in written], axis=0),
+            ),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "temporary": None}
 
 
 def _rebuild(
@@ -320,18 +463,18 @@ def check_empty(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ModelFileError(f"{folder} is a file; give the name of a folder that is not there yet")
-    if {*folder.rglob("*")} - {folder / FOLDER, *_shards_in(folder)}:
+    if {*folder.rglob("*")} - {folder / FOLDER, *_files_in(folder)}:
         what = "a model" if (folder / FOLDER).is_dir() else "something else"
         raise ModelFileError(f"{folder} is there already, with {what} in it; give another path")
 
 
-def _shards_in(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     return [
         file
-        for file in (folder / FOLDER).glob("*.rows")
-        if file.is_file() and re.fullmatch(r"\d{5}\.rows", file.name)
+        for file in (folder / FOLDER).glob("*.rows*")
+        if file.is_file() and re.fullmatch(r"\d{5,}\.rows(\.\d+)?", file.name)
     ]
 
 
-def _file(folder: Path, shard: int) -> Path:
-    return folder / FOLDER / f"{shard:05d}.rows"
+def _file(folder: Path, number: int) -> Path:
+    return folder / FOLDER / f"{number:05d}.rows"

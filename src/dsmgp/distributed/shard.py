@@ -6,11 +6,8 @@ needed the memory. Arguments and results of its methods are arrays, so they can 
 
 from __future__ import annotations
 
-import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +19,7 @@ from dsmgp.experts.loo import Pairs
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.tree.routing import Routes
 
-__all__ = ["Shard", "ShardData", "ShardPlan", "ShardState", "ShardWorker", "TaskResult", "writable"]
+__all__ = ["Shard", "ShardData", "ShardPlan", "writable"]
 
 
 @dataclass(frozen=True)
@@ -171,86 +168,6 @@ class Shard:
     def drop(self, key: int) -> None:
         """Forget a posterior, and release its memory."""
         self.posteriors.pop(key, None)
-
-
-@dataclass(frozen=True)
-class ShardState:
-    """All that is needed to build a shard as it is now, wherever it is called.
-
-    Attributes
-    ----------
-    plan : ShardPlan, or a reference to one
-    conditioned : dict
-        For each posterior, by key, the arguments of :meth:`Shard.condition` (without ``loo_rows``), or a reference to
-        them.
-    """
-
-    plan: Any
-    conditioned: dict[int, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """What a method of a shard returned or raised, and the warnings it issued."""
-
-    value: Any
-    error: Exception | None
-    warned: list[tuple[type[Warning], str]]
-
-
-class ShardWorker:
-    """The shards of one process, as many in memory as fit; the others are rebuilt when they are called.
-
-    Parameters
-    ----------
-    memory : float
-        Bytes that shards may use. One is always kept.
-    fetch : callable
-        Returns the value of a reference in a :class:`ShardState`.
-    """
-
-    def __init__(
-        self, memory: float = float("inf"), fetch: Callable[[Any], Any] = lambda value: value
-    ) -> None:
-        self.memory, self.fetch = memory, fetch
-        self._shards: OrderedDict[int, Shard] = OrderedDict()  # least recently used first
-
-    def call(self, number: int, state: ShardState, method: str, *arguments: Any) -> TaskResult:
-        """Call a method of a shard, which is built if it is not in memory; errors are part of the result."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                value, error = getattr(self._shard(number, state), method)(*arguments), None
-            except Exception as raised:
-                value, error = None, raised
-        return TaskResult(value, error, [(w.category, str(w.message)) for w in caught])
-
-    def drop(self, number: int, key: int) -> None:
-        """Forget a posterior of a shard."""
-        if number in self._shards:
-            self._shards[number].drop(key)
-
-    def remove(self, number: int) -> None:
-        """Forget a shard."""
-        self._shards.pop(number, None)
-
-    def _shard(self, number: int, state: ShardState) -> Shard:
-        shard = self._shards.get(number) or self._new(self.fetch(state.plan))
-        for key, arguments in state.conditioned.items():
-            if key not in shard.posteriors:
-                shard.condition(*self.fetch(arguments))
-        self._shards[number] = shard
-        self._shards.move_to_end(number)
-        return shard
-
-    def _new(self, plan: ShardPlan) -> Shard:
-        """Build a shard, after making room for it."""
-        used = sum(shard.n_bytes for shard in self._shards.values())
-        while self._shards and plan.n_bytes + used > self.memory:
-            _, oldest = self._shards.popitem(last=False)
-            used -= oldest.n_bytes
-            oldest.posteriors.clear()
-        return Shard(plan)
 
 
 def writable(arrays: Iterable[Array]) -> list[Array]:

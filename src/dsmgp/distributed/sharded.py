@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp._util.warnings import warn_user
 from dsmgp.distributed.shard import ShardPlan, writable
 from dsmgp.distributed.workers import RemoteWorkerPool, RowTables, WorkerPool
 from dsmgp.experts.backend import PAIR_FLOPS, BoundKernels, LeafKernel
@@ -190,19 +189,9 @@ class ShardedLeafGPs:
     def bind(self, kernel_parameters: Sequence[Array]) -> BoundKernels:
         return BoundKernels(self.kernels, kernel_parameters)
 
-    def call(self, method: str, arguments: Iterable[Any], shards: Index | None = None) -> list[Any]:
-        """Call a method of :class:`~dsmgp.distributed.shard.Shard` on all shards, or on some of them.
-
-        Errors of the shards are raised here, and their warnings are repeated.
-        """
-        numbers = self.shards if shards is None else [self.shards[k] for k in shards]
-        results = self.pool.call(numbers, method, arguments)
-        for result in results:
-            for category, message in result.warned:
-                warn_user(message, category)
-            if result.error is not None:
-                raise result.error
-        return [result.value for result in results]
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method of :class:`~dsmgp.distributed.shard.Shard` on all shards."""
+        return self.pool.call(self.shards, method, arguments.__getitem__)
 
     def log_evidence(self, kernel_parameters: Sequence[Array]) -> Array:
         return self._call_and_gather("log_evidence", kernel_parameters)
@@ -383,19 +372,19 @@ class ShardedLeafPosterior:
         shards = np.unique(shard_of)
         places = [np.flatnonzero(shard_of == shard) for shard in shards]  # in routes.leaf
 
-        def arguments() -> Iterator[tuple[Any, ...]]:
-            """Collect the test rows of a shard when its turn comes."""
-            for of_shard in places:
-                pairs = routes.rows.take(of_shard)
-                needed = np.zeros(len(X), dtype=bool)
-                needed[pairs.flat] = True
-                rows = np.flatnonzero(needed)  # each is sent once, however many leaves it reaches
-                position = np.empty(len(X), dtype=np.int64)
-                position[rows] = np.arange(len(rows))
-                leaf = self._number[routes.leaf[of_shard]]
-                yield self._key, leaf, position[pairs.flat], pairs.ends, X[rows], with_variance
+        def arguments(k: int) -> tuple[Any, ...]:
+            """Collect the test rows of a shard."""
+            pairs = routes.rows.take(places[k])
+            needed = np.zeros(len(X), dtype=bool)
+            needed[pairs.flat] = True
+            rows = np.flatnonzero(needed)  # each is sent once, however many leaves it reaches
+            position = np.empty(len(X), dtype=np.int64)
+            position[rows] = np.arange(len(rows))
+            leaf = self._number[routes.leaf[places[k]]]
+            return self._key, leaf, position[pairs.flat], pairs.ends, X[rows], with_variance
 
-        results = self.leaf_gps.call("predict", arguments(), shards)
+        numbers = [self.leaf_gps.shards[k] for k in shards]
+        results = self.leaf_gps.pool.call(numbers, "predict", arguments)
         for of_shard, (means, variances) in zip(places, results, strict=True):
             where = routes.rows.positions(of_shard)
             mean[where] = means
@@ -405,8 +394,8 @@ class ShardedLeafPosterior:
 
     def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         arguments = (self._key, int(self._number[leaf]), X)
-        shard = np.array([self._shard[leaf]])
-        (moments,) = self.leaf_gps.call("joint", [arguments], shard)
+        shard = self.leaf_gps.shards[self._shard[leaf]]
+        (moments,) = self.leaf_gps.pool.call([shard], "joint", lambda _: arguments)
         mean, covariance = writable(moments)
         return mean, covariance
 

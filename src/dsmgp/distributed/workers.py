@@ -6,19 +6,32 @@ whether they are in this process or on a cluster (:class:`~dsmgp.distributed.ray
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp.distributed.shard import ShardData, ShardPlan, ShardState, ShardWorker, TaskResult
+from dsmgp.distributed.shard import ShardData, ShardPlan
+from dsmgp.distributed.shard_cache import ShardCache, ShardStates
+from dsmgp.linalg.threads import n_threads
 from dsmgp.progress import tick
 
-__all__ = ["LoadRows", "LocalWorkers", "RemoteWorkerPool", "RowTables", "WorkerPool"]
+__all__ = [
+    "Arguments",
+    "LoadRows",
+    "LocalWorkers",
+    "RemoteWorkerPool",
+    "RowTables",
+    "WorkerPool",
+    "within_window",
+]
 
 #: Returns the rows of a shard, as often as it is called.
 LoadRows = Callable[[], ShardData]
+#: Returns the arguments of the k-th of some shards, when its turn comes.
+Arguments = Callable[[int], tuple[Any, ...]]
 #: X, Y, known noise variances, labels that are equal for duplicate inputs, and weights.
 RowTables = tuple[Array, Array, Array | None, Index | None, Array | None]
 
@@ -40,10 +53,8 @@ class WorkerPool(Protocol):
     def place(self, plans: Sequence[ShardPlan]) -> list[int]:
         """Assign shards to workers, and return their numbers."""
 
-    def call(
-        self, shards: Sequence[int], method: str, arguments: Iterable[tuple[Any, ...]]
-    ) -> list[TaskResult]:
-        """Call a method of several shards, in parallel where possible.
+    def call(self, shards: Sequence[int], method: str, arguments: Arguments) -> list[Any]:
+        """Call a method of several shards, in parallel where possible; any number of threads may call.
 
         Parameters
         ----------
@@ -51,14 +62,17 @@ class WorkerPool(Protocol):
             Numbers of the shards.
         method : str
             A method of :class:`~dsmgp.distributed.shard.Shard`.
-        arguments : iterable of tuple
-            Arguments for each shard, produced when its turn comes.
+        arguments : callable
+            Returns the arguments of the k-th shard.
 
         Returns
         -------
-        list of TaskResult
-            In the order of the shards; may end after the first error.
+        list
+            Results in the order of the shards. Errors of the shards are raised, and their warnings issued.
         """
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        """Yield a function of each item, in order; workers compute a few of them ahead."""
 
     def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
         """Record that shards are conditioned, with these arguments; they are when they are next called."""
@@ -94,6 +108,23 @@ class RemoteWorkerPool(WorkerPool, Protocol):
         """
 
 
+def within_window(
+    submit: Callable[[Callable[[Any], Any], Any], Any],
+    result: Callable[[Any], Any],
+    function: Callable[[Any], Any],
+    items: Sequence[Any],
+    n_ahead: int,
+) -> Iterator[Any]:
+    """Yield results in order, with at most ``n_ahead`` of them computed before they are asked for."""
+    waiting: deque[Any] = deque()
+    for item in items:
+        if len(waiting) == n_ahead:
+            yield result(waiting.popleft())
+        waiting.append(submit(function, item))
+    while waiting:
+        yield result(waiting.popleft())
+
+
 class LocalWorkers:
     """Shards in this process, called one after the other; those that do not fit in memory are rebuilt when called.
 
@@ -108,44 +139,44 @@ class LocalWorkers:
     n_shards = 1
 
     def __init__(self, memory: float, device: str) -> None:
-        self.device, self._worker = device, ShardWorker(memory)
-        self._states: dict[int, ShardState] = {}
-        self._numbers = itertools.count()
+        self.device, self.cache, self._states = device, ShardCache(memory), ShardStates()
 
     def memory_of_shard(self, memory: float) -> float:
         return memory
 
     def place(self, plans: Sequence[ShardPlan]) -> list[int]:
-        numbers = [next(self._numbers) for _ in plans]
-        for number, plan in zip(numbers, plans, strict=True):
-            self._states[number] = ShardState(plan)
-        return numbers
+        return self._states.add(plans)
 
-    def call(
-        self, shards: Sequence[int], method: str, arguments: Iterable[tuple[Any, ...]]
-    ) -> list[TaskResult]:
-        results: list[TaskResult] = []
-        for number, values in zip(shards, arguments, strict=True):
-            state = self._states[number]
-            results.append(self._worker.call(number, state, method, *values))
-            if results[-1].error is not None:
-                break  # the caller raises it
+    def call(self, shards: Sequence[int], method: str, arguments: Arguments) -> list[Any]:
+        results: dict[int, Any] = {}
+        # First those that are in memory: any other would replace them.
+        for k in sorted(range(len(shards)), key=lambda k: shards[k] not in self.cache):
+            number, values = shards[k], arguments(k)
+            results[k] = self.cache.call(number, self._states[number], method, *values)
             if method == "condition":
-                state.conditioned[values[0]] = values[:3]
+                self._states.condition(number, values[:3])
                 tick(len(results) / len(shards))
-        return results
+        return [results[k] for k in range(len(shards))]
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        # Arrow and NumPy release the interpreter's lock for most of what is done with rows.
+        size = min(n_threads(), len(items))
+        if size <= 1:
+            yield from map(function, items)
+            return
+        with ThreadPoolExecutor(size, thread_name_prefix="dsmgp_rows") as threads:
+            yield from within_window(threads.submit, Future.result, function, items, size + 1)
 
     def condition_later(self, shards: Sequence[int], arguments: Sequence[tuple[Any, ...]]) -> None:
         for number, values in zip(shards, arguments, strict=True):
-            self._states[number].conditioned[values[0]] = values
+            self._states.condition(number, values)
 
     def remove(self, shards: Sequence[int]) -> None:
         for number in shards:
-            self._states.pop(number, None)
-            self._worker.remove(number)
+            self._states.remove(number)
+            self.cache.remove(number)
 
     def drop(self, shards: Sequence[int], key: int) -> None:
         for number in shards:
-            if number in self._states:
-                self._states[number].conditioned.pop(key, None)
-            self._worker.drop(number, key)
+            self._states.drop(number, key)
+            self.cache.drop(number, key)

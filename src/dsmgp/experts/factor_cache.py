@@ -103,7 +103,12 @@ class FactorCache:
                 left -= size
         self._held: dict[int, GroupFactors] = {}
         self._passing: OrderedDict[int, GroupFactors] = OrderedDict()
+        self._set_locks()
+
+    def _set_locks(self) -> None:
         self._lock = threading.Lock()
+        # Of each group: threads that need the same factors wait for one of them to compute them.
+        self._computing = [threading.Lock() for _ in self.sizes]
 
     def keeps(self, group: int) -> bool:
         """Whether a group's factors stay in memory once they are computed."""
@@ -119,6 +124,16 @@ class FactorCache:
 
     def get(self, group: int) -> GroupFactors:
         """Return the factors of a group; compute them if they are not in memory."""
+        factors = self._in_memory(group)
+        if factors is None:
+            with self._computing[group]:
+                factors = self._in_memory(group)  # another thread may have computed them
+                if factors is None:
+                    factors = self.compute(group)
+                    self._pass_on(group, factors)
+        return factors
+
+    def _in_memory(self, group: int) -> GroupFactors | None:
         factors = self._held.get(group)
         if factors is not None:
             return factors
@@ -126,13 +141,14 @@ class FactorCache:
             factors = self._passing.get(group)
             if factors is not None:
                 self._passing.move_to_end(group)
-                return factors
-        factors = self.compute(group)
+        return factors
+
+    def _pass_on(self, group: int, factors: GroupFactors) -> None:
+        """Keep factors for as long as there is room for them."""
         with self._lock:
             self._passing[group] = factors
             while sum(self.sizes[g] for g in self._passing) > self._room and self._passing:
                 self._passing.popitem(last=False)
-        return factors
 
     def keep_less(self) -> bool:
         """Drop half of what is held; False if nothing is."""
@@ -147,11 +163,14 @@ class FactorCache:
     @property
     def n_bytes(self) -> int:
         """Bytes held now."""
-        return sum(self.sizes[g] for g in (*self._held, *self._passing))
+        with self._lock:
+            return sum(self.sizes[g] for g in (*self._held, *self._passing))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+        with self._lock:  # a copy, or the dicts could change while they are pickled
+            state = {**self.__dict__, "_held": dict(self._held), "_passing": self._passing.copy()}
+        return {k: v for k, v in state.items() if k not in ("_lock", "_computing")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._set_locks()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ class Checkpoint:
             n_searches = check_count("n_searches", header["n_searches"], 0)
             searches = [_read_search(archive, k) for k in range(n_searches)]
             identity, rng_state = header["fingerprint"], header["rng"]
+            written_by = header.get("version", "0.1.0 or earlier")
             # Raises unless it is a state of such a generator.
             type(rng.bit_generator)().state = rng_state
         except (ModelFileError, ValueError, KeyError, TypeError, OverflowError) as error:
@@ -98,9 +100,15 @@ class Checkpoint:
             raise ModelFileError(
                 f"the checkpoint {self.path} cannot be read: {reason}; give another path, or delete it if it is an old checkpoint"
             ) from error
+        if written_by != version("dsmgp"):
+            # Another version may evaluate the evidence at other places.
+            raise ValueError(
+                f"the checkpoint {self.path} was written by dsmgp {written_by}, this is {version('dsmgp')}; go on with that version, or delete it to "
+                "start over"
+            )
         if identity != self.identity or (seeded and rng_state != self._rng_state):
             raise ValueError(
-                f"the checkpoint {self.path} belongs to a fit of other rows, settings, seed or version; delete it to "
+                f"the checkpoint {self.path} belongs to a fit of other rows, settings or seed; delete it to "
                 "start over, or give another path"
             )
         self._rng_state = rng.bit_generator.state = rng_state
@@ -114,6 +122,7 @@ class Checkpoint:
             arrays[f"{k}.value"] = np.array([value for _, value, _ in search], dtype=np.float64)
             arrays[f"{k}.gradient"] = np.array([by for _, _, by in search]).reshape(-1, width)
         header = {
+            "version": version("dsmgp"),
             "fingerprint": self.identity,
             "rng": self._rng_state,
             "n_searches": len(self._searches),

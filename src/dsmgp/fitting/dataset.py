@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ from numpy.typing import NDArray
 from dsmgp._util.archive import ModelFileError
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.parquet import RowStream
-from dsmgp.distributed.row_store import RowWriter, check_empty, first_leaves_of_shards
+from dsmgp.data.row_reader import Piece, RowReader
+from dsmgp.distributed.row_store import (
+    RoutedBatch,
+    RowWriter,
+    WrittenPiece,
+    check_empty,
+    first_leaves_of_shards,
+)
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.checkpoint import checkpointed
@@ -30,17 +38,20 @@ from dsmgp.fitting.learning import FitContext
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.fitting.training_data import LeafFamilies, TrainingData, check_leaf_memory
 from dsmgp.gp.process import kernels_by_leaf
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.threads import n_threads
 from dsmgp.tree.nodes import Leaf, leaves
 from dsmgp.tree.routing import Router
 
-__all__ = ["ParquetRows", "fit_files"]
+__all__ = ["ParquetRows", "RouteAndWrite", "fit_files", "log_jacobian"]
 
 logger = logging.getLogger("dsmgp")
 
 # Share of the memory for the sample, which is held a few times over while trees grow, and how many rows it has at least and at most.
 SAMPLE_SHARE, SAMPLE_COPIES = 0.2, 5
 LEAST_SAMPLE, MOST_SAMPLE = 100_000, 3_000_000
+# Copies of the rows of a batch while it is routed and written, and how many rows it has at least.
+BATCH_COPIES, LEAST_BATCH = 4, 2**13
 # At least this many shards fit in memory side by side.
 SHARDS_HELD = 3
 
@@ -79,12 +90,13 @@ def fit_files(
     """
     if folder is not None:
         check_empty(folder)
-    if config.structure != "balanced" or config.objective != "surrogate":
+    if config.structure not in ("balanced", "paper") or config.objective != "surrogate":
         raise ValueError(
-            "fit_dataset needs structure='balanced' and objective='surrogate'; with others fit a part of the rows in memory"
+            "fit_dataset needs structure='balanced' or 'paper' and objective='surrogate'; with others fit a part of the rows in memory"
         )
-    stream = RowStream.learn(data, targets, **columns)
-    if folder is not None and any(folder.resolve() in f.resolve().parents for f in stream.files):
+    pool = config.executor.worker_pool(0.5 * config.memory, config.device)
+    stream = RowStream.learn(data, targets, **columns, tasks=pool)
+    if folder is not None and any(file.is_inside(folder) for file in stream.files):
         raise ModelFileError(f"{folder} holds the data; give another folder for the model")
     names = stream.schema.input_names
     n_sample = _sample_rows(stream.n_rows, len(names) + len(targets), config.memory)
@@ -115,8 +127,7 @@ def fit_files(
 
 def _identity(stream: RowStream, n_sample: int) -> list[NDArray[Any]]:
     """Arrays that tell a dataset and its conversion from others, for checkpoints, without reading all of it."""
-    status = [file.stat() for file in stream.files]
-    numbers = [(each.st_size, each.st_mtime_ns) for each in status]
+    numbers = [file.identity for file in stream.files]
     text = json.dumps([*map(str, stream.files), stream.schema.to_dict(), n_sample])
     return [np.array(numbers, dtype=np.int64), np.frombuffer(text.encode(), dtype=np.uint8)]
 
@@ -164,20 +175,48 @@ class ParquetRows:
         room = pool.memory_of_shard(memory) / SHARDS_HELD
         firsts = first_leaves_of_shards(expected, n_inputs, n_outputs, room, pool.n_shards)
         router = Router(tree.tree)
-        with RowWriter(self.folder, firsts, n_inputs, n_outputs) as spill:
-            n_read = 0
-            for batch in self.stream.batches():
-                outputs.check_support(batch.Y, n_read)
-                leaf, row = router.route(self.data.inputs.to_coordinates(batch.X)).pairs
-                spill.add(leaf, row, batch.X, batch.Y)
-                n_read += len(batch.X)
-        store = spill.store
+        reader = self._reader_within(0.1 * memory, router.max_reached * (n_inputs + n_outputs + 2))
+        writer = RowWriter.into(self.folder, firsts, n_inputs, n_outputs)
+        work = RouteAndWrite(reader, router.without_tree(), self.data.inputs, outputs, writer)
+        store = writer.store(pool.map(work, self.stream.pieces))
         check_leaf_memory(int(store.sizes.max()), config)
         scaling = (self.data.inputs, outputs)
         kernels = kernels_by_leaf(tree.families, tree.family)
         return store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
 
+    def _reader_within(self, memory: float, numbers: int) -> RowReader:
+        """Return a reader of batches that fit in memory when a row becomes so many numbers, on all threads at once."""
+        reader = self.stream.reader
+        fits = int(memory / (8 * BATCH_COPIES * numbers * n_threads()))
+        return replace(reader, batch_rows=min(reader.batch_rows, max(fits, LEAST_BATCH)))
+
     def log_jacobian(self, outputs: OutputScaling) -> float:
         if not outputs.warps or len(self.data.X) == self.n_rows:
             return outputs.log_jacobian(self.data.Y)
-        return sum(outputs.log_jacobian(batch.Y) for batch in self.stream.batches())
+        work = partial(log_jacobian, self.stream.reader, outputs)
+        return sum(self.stream.tasks.map(work, self.stream.pieces))
+
+
+@dataclass(frozen=True)
+class RouteAndWrite:
+    """Reads a piece, routes its rows to their leaves and writes them; computed by workers."""
+
+    reader: RowReader
+    router: Router
+    inputs: InputScaling
+    outputs: OutputScaling
+    writer: RowWriter
+
+    def __call__(self, piece: Piece) -> WrittenPiece:
+        return self.writer.write(piece.number, self._routed(piece))
+
+    def _routed(self, piece: Piece) -> Iterator[RoutedBatch]:
+        for batch in self.reader.batches(piece):
+            self.outputs.check_support(batch.Y, batch.first)
+            leaf, row = self.router.route(self.inputs.to_coordinates(batch.X)).pairs
+            yield leaf, row, batch.first, batch.X, batch.Y
+
+
+def log_jacobian(reader: RowReader, outputs: OutputScaling, piece: Piece) -> float:
+    """Return the sum over the rows of a piece of the log slopes of the output warps."""
+    return sum(outputs.log_jacobian(batch.Y) for batch in reader.batches(piece))

@@ -9,7 +9,6 @@ import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ IRRELEVANT = ("executor", "memory_limit")
 
 
 def fingerprint(arrays: Sequence[NDArray[Any]], config: FitConfig) -> str:
-    """Return a hash of the training arrays, the configuration of a fit, and the version of this package.
+    """Return a hash of the training arrays and the configuration of a fit.
 
     Examples
     --------
@@ -39,7 +38,7 @@ def fingerprint(arrays: Sequence[NDArray[Any]], config: FitConfig) -> str:
     """
     settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name not in IRRELEVANT}
     digest = hashlib.sha256()
-    for part in _describe([version("dsmgp"), list(arrays), settings]):
+    for part in _describe([list(arrays), settings]):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()

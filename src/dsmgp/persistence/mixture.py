@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from dsmgp._util.archive import ModelFileError
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.backend import LeafKernel
@@ -26,6 +27,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
 from dsmgp.mixture.row_scale import RowScale
@@ -72,6 +74,23 @@ ROW_SCALE = Record(
         and bool((np.abs(scale.log_factors) < LARGEST_LOG_FACTOR).all())
     ),
 )
+EDGES = Record(
+    "edges",
+    Edges,
+    {
+        # Infinite where an input has no range.
+        "low": ArrayField("low", (None,), finite=False),
+        "high": ArrayField("high", (None,), finite=False),
+        "unit": ArrayField("unit", (None,), checks.POSITIVE),
+        "jump": Entry("jump", checks.number(0.0)),
+        "growth": ArrayField("growth", (None,), checks.NOT_NEGATIVE, optional=True),
+    },
+    check=lambda edges: (
+        len(edges.low) == len(edges.high)
+        and bool((edges.low <= edges.high).all())
+        and (edges.growth is None or len(edges.growth) == len(edges.low))
+    ),
+)
 MIXTURE = Record(
     "weights, which do not go with its gate",
     SimpleNamespace,
@@ -81,12 +100,25 @@ MIXTURE = Record(
         "weights": Entry("weights", checks.one_of(*WEIGHTS)),
         "gate": Part("gate", GATE, prefix="gate.", optional=True),
         "row_scale": Part("row_scale", ROW_SCALE, prefix="row_scale.", optional=True),
+        "edges": Part("edges", EDGES, prefix="edges.", optional=True),
     },
     check=lambda stored: (stored.gate is not None) == (stored.weights == "gated"),
 )
+
+
+def _row_store(files: Index | None, ends: Index | None, **fields: Any) -> RowStore:
+    if files is None or ends is None:
+        return RowStore.of_shard_files(**fields, folder=Path())
+    n_shards = len(fields["firsts"]) - 1
+    fields["checksums"] = fields["checksums"].reshape(len(files), n_shards)
+    return RowStore(
+        **fields, folder=Path(), files=files, ends=ends.reshape(len(files), n_shards + 1)
+    )
+
+
 ROW_STORE = Record(
     "row files",
-    lambda **fields: RowStore(folder=Path(), **fields),
+    _row_store,
     {
         "n_rows": Entry("store.n_rows", checks.count(1), encode=int),
         "n_inputs": Length("inputs"),
@@ -94,13 +126,21 @@ ROW_STORE = Record(
         "firsts": ArrayField("store.firsts", (None,), dtype=np.int64),
         "sizes": ArrayField("store.sizes", ("leaves",), checks.NOT_NEGATIVE, dtype=np.int64),
         "checksums": ArrayField("store.checksums", (None,), dtype=np.int64),
+        # Files of version 0.1 do not have these: there was a file for each shard.
+        "files": ArrayField("store.files", (None,), checks.NOT_NEGATIVE, np.int64, optional=True),
+        "ends": ArrayField("store.ends", (None,), checks.NOT_NEGATIVE, np.int64, optional=True),
     },
     check=lambda store: (
-        len(store.firsts) == len(store.checksums) + 1
-        and store.firsts[0] == 0
+        store.firsts[0] == 0
         and store.firsts[-1] == len(store.sizes)
         and bool((np.diff(store.firsts) > 0).all())
+        and bool((np.diff(store.ends, axis=1) >= 0).all())
+        and int((store.ends[:, -1] - store.ends[:, 0]).sum()) == int(store.sizes.sum())
     ),
+    values={
+        "checksums": lambda store: store.checksums.reshape(-1),
+        "ends": lambda store: store.ends.reshape(-1),
+    },
 )
 # Computing these would read all rows.
 LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
@@ -164,9 +204,16 @@ def read_mixture(
     model = Model(
         tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas,
         row_scale=stored.row_scale, log_jacobian=log_jacobian, n_observations=rows.n_observations,
+        edges=stored.edges,
     )  # fmt: skip
     if stored.row_scale is not None and (stored.row_scale.inputs >= rows.X.shape[1]).any():
         raise ModelFileError("its scales of rows are those of inputs that it does not have")
+    edges = stored.edges
+    if edges is not None and (len(edges.low), len(edges.unit)) != (
+        rows.X.shape[1],
+        scaling[0].n_coordinates,
+    ):
+        raise ModelFileError("its edges are those of other inputs")
     _check_variances(model, posterior)
     return model
 
@@ -234,7 +281,7 @@ def _copy_rows(store: RowStore, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / FOLDER).mkdir(exist_ok=True)
         if not is_same:
-            for shard in range(len(store.checksums)):
-                shutil.copyfile(store.file(shard), store.moved(folder).file(shard))
+            for path in store.paths:
+                shutil.copyfile(path, folder / FOLDER / path.name)
     except OSError as error:
         raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error

@@ -12,6 +12,7 @@ from dsmgp._util.validation import input_number
 from dsmgp.data.schema import Column, level_name
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.joined import join
 from dsmgp.plots.style import (
     BAND,
     MODEL,
@@ -291,17 +292,20 @@ def _averaged(
     if len(rows) > MAX_BACKGROUND_ROWS:
         chosen = np.random.default_rng(0).choice(len(rows), MAX_BACKGROUND_ROWS, replace=False)
         rows = rows[np.sort(chosen)]
-    n_values, n_rows = len(values), len(rows)
+    n_values = len(values)
     set_rows = np.repeat(rows[None], n_values, axis=0)  # (n_values, n_rows, n_inputs)
     set_rows[:, :, inputs] = values[:, None, :]
     each = model.state_.predictive.mixture(set_rows.reshape(-1, rows.shape[1])).marginal(output)
+    mixed = [(share, _shifted(part, n_values)) for share, part in each.parts]
+    averaged = join([part for _, part in mixed], [share for share, _ in mixed])
+    return averaged, _row_means(each, n_values).mean(axis=1)
+
+
+def _shifted(each: Mixture, n_values: int) -> Mixture:
+    """Mix the distributions of rows, ``n_values`` groups of them one after the other, each shifted to the average mean of its group."""
     latent = each.latent
-
-    def row_means(distribution: Mixture) -> Array:
-        means = (distribution.weights * distribution.component_means[:, :, 0]).sum(axis=1)
-        return np.asarray(means.reshape(n_values, n_rows))
-
-    latent_means = row_means(latent)
+    latent_means = _row_means(latent, n_values)
+    n_rows = latent_means.shape[1]
     shift = (latent_means.mean(axis=1, keepdims=True) - latent_means).reshape(-1, 1)
     weights = each.weights.reshape(n_values, -1) / n_rows
     means = (latent.component_means[:, :, 0] + shift).reshape(n_values, -1)
@@ -314,5 +318,10 @@ def _averaged(
     )
     weights /= weights.sum(axis=1, keepdims=True)
     units = OutputScaling(np.zeros(1), np.eye(1), each.warps)
-    averaged = Mixture(weights, means[:, :, None], variances[:, :, None], units)
-    return averaged, row_means(each).mean(axis=1)
+    return Mixture(weights, means[:, :, None], variances[:, :, None], units)
+
+
+def _row_means(distribution: Mixture, n_values: int) -> Array:
+    """Return the means of the rows of each of ``n_values`` groups, (n_values, n_rows)."""
+    means = (distribution.weights * distribution.component_means[:, :, 0]).sum(axis=1)
+    return np.asarray(means.reshape(n_values, -1))

@@ -33,7 +33,6 @@ from dsmgp.report.figures import (
 )
 from dsmgp.report.least_certain import least_certain
 from dsmgp.report.numbers import number
-from dsmgp.report.outside import columns_left, rows_outside
 from dsmgp.report.references import compare
 from dsmgp.report.verdict import Statement, accuracy, calibration, reach, suspicions
 from dsmgp.scores import joint_nlpd, score_each
@@ -136,7 +135,7 @@ class Evaluation:
             said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
             X, observed = taken(X, known), observed[known]
         rows = state.schema.to_rows(X)
-        distribution = mixture_at(state.model, rows, squeeze=state.schema.single_output)
+        distribution = mixture_at(state.predictive, rows, squeeze=state.schema.single_output)
         said += state.schema.remarks_on(X)
         said += state.evaluation_remarks(rows.X, observed, distribution, targets)
         training_std = state.rows.Y.std(axis=0)
@@ -165,7 +164,7 @@ class Evaluation:
     @cached_property
     def outside(self) -> NDArray[np.bool_]:
         """Which rows lie outside the training data."""
-        return rows_outside(self.rows, self.model.state_.rows.X)
+        return np.asarray(self.distribution.outside > 0)
 
     @property
     def draws_function(self) -> bool:
@@ -216,14 +215,14 @@ def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
 def _verdict(evaluation: Evaluation, targets: list[dict[str, Any]]) -> list[Statement]:
     """Return the statements that the page begins with."""
     n_rows, outside = len(evaluation.rows), evaluation.outside
-    training = evaluation.model.state_.rows
     several = len(targets) > 1
     statements = []
     for target in targets:
         name = target["name"] if several else ""
         statements.append(accuracy(target["comparison"], name))
         statements.append(calibration(target["scores"]["coverage_90"], n_rows, name))
-    left = columns_left(evaluation.rows, training.X, evaluation.names)
+    columns = evaluation.model.state_.outside_rows(evaluation.rows).columns
+    left = sorted(columns, key=lambda name: -columns[name][0])
     ratio = _ratio(evaluation.uncertainty, outside)
     statements.append(reach(int(outside.sum()), n_rows, left, ratio))
     remarks = [*evaluation.model.state_.schema.remarks, *evaluation.remarks]

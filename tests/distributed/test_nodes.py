@@ -1,0 +1,147 @@
+"""A Ray cluster of several machines, all of them on this one: results are those of one process, whichever machine is lost."""
+
+import logging
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dsmgp import DSMGPRegressor
+from dsmgp.fitting import dataset
+
+ray = pytest.importorskip("ray")
+
+from dsmgp.distributed.ray_workers import RayWorkers  # noqa: E402
+from dsmgp.ray import RayExecutor  # noqa: E402
+
+pytestmark = pytest.mark.slow  # machines take seconds to start, and to be missed
+
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+OPTIONS = {"kernel": "rbf", "leaf_size": 40, "memory_limit": "500kB", "random_state": 0}
+# Machines that are gone are noticed within a second.
+NOTICE = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 300,
+    "health_check_failure_threshold": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head without room for workers, to which machines of one worker each are added."""
+    from ray.cluster_utils import Cluster
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own
+        cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": NOTICE},
+        )
+        ray.init(cluster.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        for node in (*cluster.worker_nodes, cluster.head_node):  # without waiting for work to end
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+@pytest.fixture
+def machines(cluster):
+    """Three machines, and a fourth that has no work until one of them is lost."""
+    while len(cluster.worker_nodes) < 4:
+        cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    X = np.round(rng.uniform(-2, 2, size=(500, 2)), 1)
+    y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=500)
+    folder = tmp_path_factory.mktemp("rows")
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})
+    for k in range(5):
+        frame[100 * k : 100 * (k + 1)].to_parquet(folder / f"{k}.parquet")
+    return frame, folder
+
+
+@pytest.fixture
+def small_sample(monkeypatch):
+    for name in ("LEAST_SAMPLE", "MOST_SAMPLE"):
+        monkeypatch.setattr(dataset, name, 300)
+
+
+@pytest.fixture
+def expected(rows, small_sample):
+    """Evidence, and predictions of the first rows, of one process."""
+    frame, folder = rows
+    model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
+    return model.log_marginal_likelihood_, model.predict(frame[["a", "b"]][:50], return_std=True)
+
+
+def same(model, rows, expected):
+    assert model.log_marginal_likelihood_ == pytest.approx(expected[0], rel=1e-9)
+    found = model.predict(rows[0][["a", "b"]][:50], return_std=True)
+    np.testing.assert_allclose(found, expected[1], **EXACT)
+
+
+def test_workers_are_spread_over_the_machines(machines, rows, expected):
+    with RayExecutor(n_workers=3) as executor:
+        assert len({process.machine for process in executor.workers._processes}) == 3
+        same(DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y"), rows, expected)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["reading", "gradient", "condition", "predict"])
+def test_a_machine_that_is_lost_changes_nothing(
+    machines, rows, expected, method, monkeypatch, caplog
+):
+    result, lost = RayWorkers._result, []
+
+    def losing(self, worker, asked, reference):
+        if asked == method and not lost:
+            lost.append(self._processes[worker].machine)
+            (node,) = [n for n in machines.worker_nodes if n.node_id == lost[0]]
+            machines.remove_node(node, allow_graceful=False)
+        return result(self, worker, asked, reference)
+
+    monkeypatch.setattr(RayWorkers, "_result", losing)
+    with RayExecutor(n_workers=3) as executor, caplog.at_level(logging.WARNING, "dsmgp"):
+        model = DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y")
+        same(model, rows, expected)
+        assert lost
+        machines_now = {process.machine for process in executor.workers._processes}
+    assert lost[0] not in machines_now
+    assert "a Ray worker died" in caplog.text
+
+
+def test_a_machine_that_joins_is_used_by_the_next_stage(machines, rows, expected, monkeypatch):
+    call, before = RayWorkers.call, len(machines.worker_nodes)
+
+    def joining(self, shards, method, arguments):
+        if method == "gradient" and len(machines.worker_nodes) == before:
+            machines.add_node(num_cpus=1)
+            machines.wait_for_nodes()
+        return call(self, shards, method, arguments)
+
+    monkeypatch.setattr(RayWorkers, "call", joining)
+    with RayExecutor() as executor:
+        model = DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y")
+        same(model, rows, expected)
+        assert executor.workers.n_shards == before + 1
+        assert len({process.machine for process in executor.workers._processes}) == before + 1
+        leaf_gps = model.state_.model.leaf_posterior.leaf_gps
+        used = {executor.workers._worker_of[number] for number in leaf_gps.shards}
+        assert before in used  # the worker that joined last
+
+
+def test_a_cluster_that_is_too_small_says_so(machines, rows):
+    n_machines = len(machines.worker_nodes)
+    crowd = RayExecutor(n_workers=n_machines + 1, wait_seconds=0.5)
+    with pytest.raises(
+        RuntimeError, match=f"no room for {n_machines + 1} workers: .* asked for, {n_machines} CPU"
+    ):
+        DSMGPRegressor(executor=crowd, **OPTIONS).fit_dataset(rows[1], target="y")
+    large = RayExecutor(n_workers=1, resources_per_worker={"CPU": 2}, wait_seconds=0.5)
+    with pytest.raises(RuntimeError, match=r"room for 0 of that size|no room for 1 workers"):
+        DSMGPRegressor(executor=large, **OPTIONS).fit_dataset(rows[1], target="y")
