@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsmgp._util.validation import input_number
 from dsmgp.mixture.kernel_posterior import kernel_probabilities
 from dsmgp.mixture.model import Model
-from dsmgp.plots.style import axes_or_new, show_dates
+from dsmgp.plots.style import SERIES, add_legend, axes_or_new, show_dates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,11 +62,12 @@ def plot_kernels(
         top = floor + share
         if len(edges) > 1:
             low, high = (np.append(each, each[-1]) for each in (floor, top))
-            ax.fill_between(edges, low, high, step="post", linewidth=0.0, label=family.kernel)
+            area: dict[str, Any] = {"color": SERIES[k % len(SERIES)], "label": family.kernel}
+            ax.fill_between(edges, low, high, step="post", linewidth=0.0, **area)
         floor = top
     ax.set_ylim(0.0, 1.0)
     ax.set_xlabel(names[column])
     ax.set_ylabel("posterior probability")
-    ax.legend(frameon=False)
     show_dates(ax, model, column)
+    add_legend(ax)
     return ax
