@@ -41,6 +41,7 @@ site: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 types: $(READY)
 	$(BIN)/mypy

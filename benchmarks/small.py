@@ -27,14 +27,14 @@ CATBOOST_INPUTS = 200
 # Below this NLPD in standardised units the output follows nearly exactly from the inputs, and a mean of NLPDs says little.
 EXACT = -3.0
 METHODS = {
-    "hypotheses": peers.ours("medium", hypotheses="auto"),
-    "one": peers.ours("medium"),
+    "hypotheses": peers.ours("medium"),
+    "one": peers.ours("medium", hypotheses=None),
     "catboost": peers.METHODS["catboost"],
     "catboost-uncertainty": peers.METHODS["catboost-uncertainty"],
 }
 NAMES = {
-    "hypotheses": 'dsmgp, `hypotheses="auto"`',
-    "one": "dsmgp",
+    "hypotheses": "dsmgp, several hypotheses",
+    "one": "dsmgp, `hypotheses=None`",
     "catboost": "CatBoost",
     "catboost-uncertainty": "CatBoost, RMSEWithUncertainty",
 }

@@ -84,3 +84,9 @@ def test_raw_tables_are_scored_beside_peers(tmp_path):
     assert [row["method"] for row in rows] == ["dsmgp", "hist-boosting", "constant"]
     assert rows[0]["rmse"] < rows[-1]["rmse"]
     assert all(row["commit"] and row["machine"] for row in rows)
+
+
+def test_a_series_is_forecast_beside_a_linear_model(tmp_path):
+    ours, linear = run("forecast", tmp_path)
+    assert "seasons" in ours["note"]
+    assert ours["mae"] < 2.0 * linear["mae"]  # the series is a line and a season

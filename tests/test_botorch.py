@@ -197,7 +197,9 @@ SETTINGS = {
 
 
 def fit(X, y, **settings):
-    return DSMGPRegressor(leaf_size=60, max_iter=5, random_state=0, **settings).fit(X, y)
+    return DSMGPRegressor(
+        hypotheses=None, leaf_size=60, max_iter=5, random_state=0, **settings
+    ).fit(X, y)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)

@@ -56,7 +56,7 @@ OPTIONAL = {
 # Compiled code. Numba is a core dependency, but it takes long to import and may be missing or broken on a machine.
 COMPILED = {
     "changepoints.numba_kernels", "experts.numba_kernels", "experts.numba_leaf",
-    "experts.numba_leaves", "linalg.lapack_numba", "tree.routing_numba",
+    "experts.numba_leaves", "experts.numba_rows", "linalg.lapack_numba", "tree.routing_numba",
 }  # fmt: skip
 # Modules of core dependencies that are slow to import and rarely used.
 SLOW = {"scipy.signal"}

@@ -247,9 +247,11 @@ def test_the_order_of_rows_does_not_matter_to_a_whole_fit(n):
         Y += 0.1 * rng.normal(size=Y.shape)
         noise = 0.01 * rng.uniform(size=(n_rows, 1)) if chosen.pop("known noise") else None
         order = rng.permutation(n_rows)
-        first = DSMGPRegressor(random_state=0, **chosen).fit(X, Y, noise)
+        first = DSMGPRegressor(hypotheses=None, random_state=0, **chosen).fit(X, Y, noise)
         noise = None if noise is None else noise[order]
-        other = DSMGPRegressor(random_state=0, **chosen).fit(X[order], Y[order], noise)
+        other = DSMGPRegressor(hypotheses=None, random_state=0, **chosen).fit(
+            X[order], Y[order], noise
+        )
         (mean, std), (mean_of_other, std_of_other) = (
             model.predict(new, return_std=True) for model in (first, other)
         )

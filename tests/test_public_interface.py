@@ -13,7 +13,7 @@ from dsmgp.cli.app import app
 
 NAMES = {
     "dsmgp": """
-        ChangePoints DSMGPRegressor FactorisationWarning Mixture ModelFileError __version__ load
+        ChangePoints DSMGPRegressor ExtrapolationWarning FactorisationWarning Mixture ModelFileError __version__ load
     """,
     "dsmgp.archive": "ModelFileError",
     "dsmgp.baselines": """
@@ -30,7 +30,7 @@ NAMES = {
     "dsmgp.mixture": "Mixture",
     "dsmgp.notices": "FactorisationWarning",
     "dsmgp.plots": """
-        plot_calibration plot_changepoints plot_dependence plot_learning plot_pit
+        plot_calibration plot_changepoints plot_dependence plot_learning plot_observed plot_pit
         plot_predictive plot_relevance plot_residuals plot_splits plot_tree
     """,
     "dsmgp.progress": "Enough Listener listening span stopping tick StopFitting",
@@ -51,10 +51,10 @@ PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
     memory_limit executor checkpoint random_state verbose input_warp output_warp
-    metric missing categorical_features hypotheses
+    metric missing categorical_features hypotheses variances priors
     """
 ATTRIBUTES = """
-    adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
+    adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_posterior_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
     loo_score_ loo_score_new_inputs_ n_evaluations_ n_features_in_ n_induced_trees_ n_iter_
     noise_ output_loading_ posterior_weights_ row_ids_ tree_
     """
@@ -71,7 +71,9 @@ METHODS = {
     "plot_calibration": "X y ax",
     "plot_changepoints": "level dimension ax",
     "plot_dependence": "X feature output level n_points ax",
+    "plot_kernels": "dimension n_bins ax",
     "plot_learning": "ax",
+    "plot_observed": "X y output ax",
     "plot_pit": "X y n_bins ax",
     "plot_predictive": "X y level n_points ax",
     "plot_relevance": "n_most ax",
@@ -97,10 +99,10 @@ COMMANDS = {
     "fit": """
         --categories --changes-along --checkpoint --dayfirst --debug --decimal --device --drop --effort --encoding --executor
         --feature --force --hypotheses --include-factors --input-warp --json --kernel --leaf-size --max-iter --mean
-        --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --quiet --seed --target --text
+        --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --priors --quiet --seed --structure --target --text
         --weights
         """,
-    "predict": "--dayfirst --debug --decimal --encoding --function --interval --json --keep --na --out --quantiles",
+    "predict": "--dayfirst --debug --decimal --encoding --exact --function --interval --json --keep --na --out --quantiles",
     "evaluate": "--dayfirst --debug --decimal --encoding --json --na",
     "report": "--dayfirst --debug --decimal --encoding --json --na --out --title",
     "info": "--debug --json",
@@ -140,7 +142,7 @@ def test_a_fitted_estimator_has_its_attributes(wavy):
     import pandas as pd
 
     X, y = wavy
-    model = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=2)
+    model = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=2, hypotheses=None)
     assert [name for name in ATTRIBUTES.split() if hasattr(model, name)] == []
     model.fit(pd.DataFrame(X, columns=["a", "b"]), y)
     assert [name for name in ATTRIBUTES.split() if not hasattr(model, name)] == []

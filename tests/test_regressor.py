@@ -37,7 +37,7 @@ def not_expected_of(estimator):
 @parametrize_with_checks(
     [
         DSMGPRegressor(),
-        DSMGPRegressor(leaf_size=10, sum_children=2, max_iter=5),
+        DSMGPRegressor(hypotheses=None, leaf_size=10, sum_children=2, max_iter=5),
         DSMGPRegressor(structure="paper", leaf_size=10, depth=1, weights="uniform", max_iter=5),
     ],
     expected_failed_checks=not_expected_of,
@@ -48,13 +48,17 @@ def test_scikit_learns_estimator_checks(estimator, check):
 
 def test_it_works_in_pipelines_searches_and_cross_validation(wavy):
     X, y = wavy
-    pipeline = make_pipeline(StandardScaler(), DSMGPRegressor(max_iter=10, random_state=0))
+    pipeline = make_pipeline(
+        StandardScaler(), DSMGPRegressor(hypotheses=None, max_iter=10, random_state=0)
+    )
     assert cross_val_score(pipeline, X, y, cv=3).min() > 0.8
     kernels = ["rbf", "matern32", Kernel((KernelTerm("rbf", [0.7, 0.7], 1.0),))]
     if has_torch():
         kernels.append(gpytorch_kernel())
     grid = {"kernel": kernels, "leaf_size": [30, 60]}
-    search = GridSearchCV(DSMGPRegressor(max_iter=5, random_state=0), grid, cv=2).fit(X, y)
+    search = GridSearchCV(
+        DSMGPRegressor(hypotheses=None, max_iter=5, random_state=0), grid, cv=2
+    ).fit(X, y)
     assert search.best_score_ > 0.8
     assert search.predict(X).shape == (120,)
 
@@ -126,10 +130,10 @@ def test_clones_carry_parameters_and_no_fit(wavy):
 def test_frames_keep_their_feature_names(wavy, frame):
     X, y = wavy
     table = frame({"height": X[:, 0], "weight": X[:, 1]})
-    model = DSMGPRegressor(random_state=0).fit(table, frame({"y": y})["y"])
+    model = DSMGPRegressor(hypotheses=None, random_state=0).fit(table, frame({"y": y})["y"])
     assert list(model.feature_names_in_) == ["height", "weight"]
     assert "height" in model.summary()
-    plain = DSMGPRegressor(random_state=0).fit(X, y)
+    plain = DSMGPRegressor(hypotheses=None, random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.predict(table), plain.predict(X))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame({"weight": X[:, 1], "height": X[:, 0]}))
@@ -138,7 +142,7 @@ def test_frames_keep_their_feature_names(wavy, frame):
 @pytest.mark.parametrize("module", [pickle, copy])
 def test_copies_predict_the_same(wavy, module):
     X, y = wavy
-    model = DSMGPRegressor(leaf_size=30, random_state=0).fit(X, y)
+    model = DSMGPRegressor(hypotheses=None, leaf_size=30, random_state=0).fit(X, y)
     again = pickle.loads(pickle.dumps(model)) if module is pickle else copy.deepcopy(model)
     np.testing.assert_array_equal(model.predict(X), again.predict(X))
     np.testing.assert_array_equal(
@@ -150,7 +154,8 @@ def test_copies_predict_the_same(wavy, module):
 def test_a_seed_makes_the_fit_repeatable(wavy):
     X, y = wavy
     first, second, other = (
-        DSMGPRegressor(leaf_size=20, random_state=s).fit(X, y).predict(X) for s in (0, 0, 1)
+        DSMGPRegressor(hypotheses=None, leaf_size=20, random_state=s).fit(X, y).predict(X)
+        for s in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
@@ -159,7 +164,7 @@ def test_a_seed_makes_the_fit_repeatable(wavy):
 @pytest.mark.parametrize("structure", ["balanced", "paper"])
 def test_shifting_and_scaling_the_data_shifts_and_scales_the_predictions(wavy, structure):
     X, y = wavy
-    options = {"leaf_size": 40, "structure": structure, "random_state": 0}
+    options = {"leaf_size": 40, "structure": structure, "hypotheses": None, "random_state": 0}
     plain = DSMGPRegressor(**options).fit(X, y)
     moved = DSMGPRegressor(**options).fit(X * [1e-6, 1e5] + [3.0, -2e6], 1e4 * y + 1e6)
     mean, std = plain.predict(X, return_std=True)
@@ -245,7 +250,7 @@ def _fit_again(X, y):
 
 def test_trees_and_splits_are_in_the_users_units(wavy):
     X, y = wavy
-    model = DSMGPRegressor(leaf_size=40, random_state=0).fit(1000 * X + 5e4, y)
+    model = DSMGPRegressor(hypotheses=None, leaf_size=40, random_state=0).fit(1000 * X + 5e4, y)
     for leaf in leaves(model.tree_):
         np.testing.assert_array_equal(
             np.flatnonzero(leaf.region.contains(1000 * X + 5e4)), np.sort(leaf.rows)
@@ -264,13 +269,13 @@ def test_a_tree_built_by_hand_is_used_as_it_is(wavy):
 
 def test_many_leaf_sizes_make_a_partition_each(wavy):
     X, y = wavy
-    model = DSMGPRegressor(leaf_size=[15, 30, 60, 1000], random_state=0).fit(X, y)
+    model = DSMGPRegressor(hypotheses=None, leaf_size=[15, 30, 60, 1000], random_state=0).fit(X, y)
     assert len(model.tree_.children) == 4
 
 
 def test_summary_says_what_was_learned(wavy):
     X, y = wavy
-    text = DSMGPRegressor(leaf_size=40, random_state=0).fit(X, 10 * y).summary()
+    text = DSMGPRegressor(hypotheses=None, leaf_size=40, random_state=0).fit(X, 10 * y).summary()
     for part in ("120 rows, 2 inputs", "leaves of", "induced trees", "carry the posterior",
                  "log evidence", "length scale", "noise           std"):  # fmt: skip
         assert part in text
@@ -291,16 +296,20 @@ def test_summary_says_what_was_learned(wavy):
 def test_float32_is_close_to_float64(wavy):
     pytest.importorskip("torch")
     X, y = wavy
-    double = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=20).fit(X, y)
-    single = DSMGPRegressor(leaf_size=60, random_state=0, max_iter=20, dtype="float32").fit(X, y)
+    double = DSMGPRegressor(hypotheses=None, leaf_size=60, random_state=0, max_iter=20).fit(X, y)
+    single = DSMGPRegressor(
+        hypotheses=None, leaf_size=60, random_state=0, max_iter=20, dtype="float32"
+    ).fit(X, y)
     np.testing.assert_allclose(single.predict(X), double.predict(X), atol=0.02)
     assert single.predict(X).dtype == np.float64
 
 
 def test_a_memory_limit_changes_no_result(wavy):
     X, y = wavy
-    free = DSMGPRegressor(leaf_size=20, random_state=0).fit(X, y)
-    tight = DSMGPRegressor(leaf_size=20, random_state=0, memory_limit="20 kB").fit(X, y)
+    free = DSMGPRegressor(hypotheses=None, leaf_size=20, random_state=0).fit(X, y)
+    tight = DSMGPRegressor(hypotheses=None, leaf_size=20, random_state=0, memory_limit="20 kB").fit(
+        X, y
+    )
     assert (
         tight.state_.model.leaf_posterior.factors.n_bytes
         < free.state_.model.leaf_posterior.factors.n_bytes
@@ -330,9 +339,9 @@ def test_outputs_whose_squares_are_out_of_range_are_refused(wavy, columns):
 
 def test_verbose_reports_and_silence_is_the_default(wavy, capfd):
     X, y = wavy
-    DSMGPRegressor(max_iter=3).fit(X, y)
+    DSMGPRegressor(hypotheses=None, max_iter=3).fit(X, y)
     assert capfd.readouterr() == ("", "")
-    DSMGPRegressor(max_iter=3, verbose=True).fit(X, y)
+    DSMGPRegressor(hypotheses=None, max_iter=3, verbose=True).fit(X, y)
     assert "evaluations" in capfd.readouterr().err
     assert not logging.getLogger("dsmgp").handlers
 
@@ -416,9 +425,9 @@ BAD_PARAMETERS = {
     "mean": ({"mean": "cubic"}, "'zero', 'constant', 'linear' or a gpytorch mean"),
     "weights": (
         {"weights": "best"},
-        "expected weights to be one of 'gated', 'posterior', 'uniform'",
+        "expected weights to be one of 'auto', 'gated', 'posterior', 'uniform'",
     ),
-    "structure": ({"structure": "random"}, "'balanced', 'paper', 'changepoint' or"),
+    "structure": ({"structure": "random"}, "'balanced', 'paper', 'learned', 'changepoint' or"),
     "optimizer": ({"optimizer": "sgd"}, "'lbfgs', 'adam', 'rmsprop' or None"),
     "objective": ({"objective": "both"}, "'surrogate', 'full'"),
     "dtype": ({"dtype": "float16"}, "'float64', 'float32'"),
@@ -429,6 +438,15 @@ BAD_PARAMETERS = {
     "leaf_size_list": ({"leaf_size": [10, 0]}, "every entry of leaf_size"),
     "leaf_size_empty": ({"leaf_size": []}, "at least one leaf_size"),
     "leaf_size_paper": ({"leaf_size": [10, 20], "structure": "paper"}, "structure='balanced'"),
+    "leaf_size_learned": ({"leaf_size": [10, 20], "structure": "learned"}, "one leaf_size"),
+    "kernels_few": ({"kernel": ["rbf"]}, "at least two different kernels"),
+    "kernels_twice": ({"kernel": ["rbf", "rbf"]}, "at least two different kernels"),
+    "kernels_auto": ({"kernel": ["rbf", "auto"]}, "expected kernel to be one of"),
+    "kernels_objects": ({"kernel": ["rbf", 3]}, "expected names in a list of kernels"),
+    "kernels_unlike": ({"kernel": ["rbf", "rq"]}, "'rbf' has 4, 'rq' has 5"),
+    "kernels_full": ({"kernel": ["rbf", "rq"], "objective": "full"}, "learns one kernel"),
+    "kernels_changes": ({"kernel": ["rbf", "rq"], "structure": "changepoint"}, "one kernel"),
+    "priors": ({"priors": "flat"}, "expected priors to be one of 'lognormal' or None"),
     "sum_children": ({"sum_children": 0}, "sum_children to be a whole number"),
     "product_children": ({"product_children": 1}, "at least 2, got 1"),
     "depth": ({"depth": 0}, "depth to be a whole number of at least 1"),
@@ -460,7 +478,7 @@ def state_of(model):
 @pytest.mark.parametrize("name", sorted(bad_rows()))
 def test_bad_rows_are_refused_and_leave_the_estimator_as_it_was(wavy, name):
     X, y, message = bad_rows()[name]
-    model = DSMGPRegressor(max_iter=3)
+    model = DSMGPRegressor(hypotheses=None, max_iter=3)
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         model.fit(X, y)
     assert state_of(model) == state_of(clone(model)) or not hasattr(model, "n_features_in_")
@@ -475,7 +493,7 @@ def test_bad_rows_are_refused_and_leave_the_estimator_as_it_was(wavy, name):
 @pytest.mark.parametrize("name", sorted(BAD_PARAMETERS))
 def test_bad_parameters_are_refused_and_leave_the_estimator_as_it_was(wavy, name):
     parameters, message = BAD_PARAMETERS[name]
-    model = DSMGPRegressor(max_iter=3).fit(*wavy)
+    model = DSMGPRegressor(hypotheses=None, max_iter=3).fit(*wavy)
     expected = model.predict(wavy[0])
     model.set_params(**parameters)
     before = state_of(model)
@@ -487,12 +505,12 @@ def test_bad_parameters_are_refused_and_leave_the_estimator_as_it_was(wavy, name
 
 def test_bad_test_rows_are_refused(wavy):
     X, y = wavy
-    model = DSMGPRegressor(max_iter=3).fit(X, y)
+    model = DSMGPRegressor(hypotheses=None, max_iter=3).fit(X, y)
     with pytest.raises(ValueError, match="2 features"):
         model.predict(X[:, :1])
     with pytest.raises(ValueError, match="infinity \\(inf\\) in row 1, column 0"):
         model.predict([[0.0, 0.0], [np.inf, 0.0]])
-    strict = DSMGPRegressor(max_iter=3, missing="error").fit(X, y)
+    strict = DSMGPRegressor(hypotheses=None, max_iter=3, missing="error").fit(X, y)
     with pytest.raises(ValueError, match="column 'x0' has no value in row 1; remove such rows"):
         strict.predict([[0.0, 0.0], [np.nan, 0.0]])
     with pytest.raises(ValueError, match="at most one of return_std and return_cov"):
@@ -541,7 +559,7 @@ def test_evaluations_of_trials_are_counted(rng):
     X = rng.uniform(size=(60, 1))
     y = np.sin(5 * X[:, 0]) + 0.1 * rng.normal(size=60)
     one = DSMGPRegressor("matern32", random_state=0).fit(X, y)
-    tried = DSMGPRegressor(random_state=0).fit(X, y)
+    tried = DSMGPRegressor(hypotheses=None, random_state=0).fit(X, y)
     assert (
         one.n_evaluations_ == sum(result.n_evaluations for result in one.state_.search.results) > 0
     )

@@ -26,6 +26,7 @@ COPYLEFT = re.compile(
 # Not permissive, or not said by their metadata; none of them is needed to use the library.
 EXCEPTIONS = {
     "certifi": "MPL 2.0 for a list of certificates; comes with requests, for the documentation and Ray",
+    "codespell": "GPL 2; the spelling check of make lint, nothing of it is distributed",
     "hypothesis": "MPL 2.0; tests only, nothing of it is distributed",
     "pathspec": "MPL 2.0; mkdocs and mypy only, nothing of it is distributed",
     "pyqt6": "GPL 3; the browser that tests look at reports with, nothing of it is distributed",

@@ -27,9 +27,11 @@ DSMGPRegressor().fit(X[:1000], y[:1000])  # the first call starts the GPU
 start = time.perf_counter()
 model = DSMGPRegressor(random_state=0).fit(X, y)  # device="auto" finds the GPU
 fitted = time.perf_counter()
-law = model.predict_dist(X_test)
+distribution = model.predict_dist(X_test)
 print(f"fitted on {len(X):,} rows in {fitted - start:.1f} s")
 print(f"predicted {len(X_test):,} rows in {time.perf_counter() - fitted:.1f} s")
-print(f"RMSE {rmse(y_test, law.mean):.4f} (the noise alone: 0.1)")
-print(f"NLPD {nlpd(y_test, law):.3f} (at best {0.5 * np.log(2 * np.pi * np.e * 0.01):.3f})")
-print(f"90% intervals hold {coverage(y_test, law, 0.9):.1%}")
+print(f"RMSE {rmse(y_test, distribution.mean):.4f} (the noise alone: 0.1)")
+print(
+    f"NLPD {nlpd(y_test, distribution):.3f} (at best {0.5 * np.log(2 * np.pi * np.e * 0.01):.3f})"
+)
+print(f"90% intervals hold {coverage(y_test, distribution, 0.9):.1%}")

@@ -19,14 +19,14 @@ X, y = rows(600)
 X_test, y_test = rows(2000)
 
 model = DSMGPRegressor(random_state=0).fit(X, y)
-law = model.predict_dist(X_test)
+distribution = model.predict_dist(X_test)
 quiet = X_test[:, 0] < 4.5
 print(
-    f"standard deviation where it is quiet: {law.std[quiet].mean():.2f}, elsewhere: {law.std[~quiet].mean():.2f}"
+    f"standard deviation where it is quiet: {distribution.std[quiet].mean():.2f}, elsewhere: {distribution.std[~quiet].mean():.2f}"
 )
-print(f"NLPD of the mixture:  {scores.nlpd(y_test, law):.2f}")
+print(f"NLPD of the mixture:  {scores.nlpd(y_test, distribution):.2f}")
 
 exact = GaussianProcessRegressor(RBF() + WhiteKernel(), normalize_y=True).fit(X, y)
 mean, std = exact.predict(X_test, return_std=True)
 print(f"NLPD of one exact GP: {-norm.logpdf(y_test, mean, std).mean():.2f}")
-print(f"90% intervals hold {scores.coverage(y_test, law):.0%} of new rows")
+print(f"90% intervals hold {scores.coverage(y_test, distribution):.0%} of new rows")

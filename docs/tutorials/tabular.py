@@ -35,15 +35,15 @@ X = encode.set_output(transform="pandas").fit_transform(flats)
 X_train, X_test, y_train, y_test = train_test_split(X, price, random_state=0)
 
 model = DSMGPRegressor(effort="low", random_state=0).fit(X_train, y_train)
-law = model.predict_dist(X_test)
+distribution = model.predict_dist(X_test)
 trees = HistGradientBoostingRegressor(random_state=0).fit(X_train, y_train)
-print(f"error of the mean: {scores.mae(y_test, law.mean):.2f}")
+print(f"error of the mean: {scores.mae(y_test, distribution.mean):.2f}")
 print(f"of boosted trees:  {scores.mae(y_test, trees.predict(X_test)):.2f}")
-print(f"in 90% intervals:  {scores.coverage(y_test, law):.0%}")
+print(f"in 90% intervals:  {scores.coverage(y_test, distribution):.0%}")
 
 small, large = X_test["remainder__size"] < 40, X_test["remainder__size"] > 130
 print(
-    f"standard deviation of small flats {law.std[small].mean():.1f}, of large {law.std[large].mean():.1f}"
+    f"standard deviation of small flats {distribution.std[small].mean():.1f}, of large {distribution.std[large].mean():.1f}"
 )
 
 with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 __all__ = [
     "ChangePoints",
     "DSMGPRegressor",
+    "ExtrapolationWarning",
     "FactorisationWarning",
     "Mixture",
     "ModelFileError",
@@ -19,7 +20,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dsmgp._util.archive import ModelFileError
-    from dsmgp._util.warnings import FactorisationWarning
+    from dsmgp._util.warnings import ExtrapolationWarning, FactorisationWarning
     from dsmgp.mixture.distribution import Mixture
     from dsmgp.regressor import DSMGPRegressor, load
     from dsmgp.tree.changepoint_leaf import ChangePoints
@@ -34,6 +35,7 @@ else:
     _MODULE_OF = {
         "ChangePoints": "tree.changepoint_leaf",
         "DSMGPRegressor": "regressor",
+        "ExtrapolationWarning": "_util.warnings",
         "FactorisationWarning": "_util.warnings",
         "Mixture": "mixture.distribution",
         "ModelFileError": "_util.archive",

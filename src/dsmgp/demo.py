@@ -16,6 +16,7 @@ from sklearn.linear_model import LinearRegression
 
 from dsmgp import DSMGPRegressor
 from dsmgp._util.arrays import Array
+from dsmgp.plots.style import OBSERVED, SERIES, THIN, add_legend, styled
 
 __all__ = ["main"]
 
@@ -113,25 +114,27 @@ def draw(model: DSMGPRegressor, exact: GaussianProcessRegressor, X: Array, y: Ar
     matplotlib.use("Agg")  # a file, not a window
     from matplotlib import pyplot as plt
 
-    figure, (above, below) = plt.subplots(
-        2, 1, figsize=(9, 6.4), sharex=True, height_ratios=[3, 1], layout="constrained"
-    )
+    with styled():
+        figure, (above, below) = plt.subplots(
+            2, 1, figsize=(8, 5.6), sharex=True, height_ratios=[3, 1], layout="constrained"
+        )
     model.plot_predictive(X, y, ax=above)
     low, high = above.get_xlim()
     grid = np.linspace(low, high, 600)
-    above.plot(
-        grid, exact.predict(grid[:, None]), color="#d94801", linewidth=1.0, label="exact GP's mean"
+    mean = exact.predict(grid[:, None])
+    above.plot(grid, mean, color=SERIES[4], linewidth=THIN, label="mean of an exact GP")
+    add_legend(above)
+    above.set_xlabel("")
+    above.set_title(
+        "A deep structured mixture of GPs: predictive density of a curve with jumps", pad=26
     )
-    above.legend(loc="upper right", framealpha=0.9)
-    above.set_title("A deep structured mixture of GPs: predictive density of a curve with jumps")
     model.plot_splits(ax=below)
     for k, position in enumerate(BREAKS):
-        below.axvline(
-            position, color="0.3", linestyle=":", label=None if k else "where the curve jumps"
-        )
-    below.legend(loc="upper right", framealpha=0.9)
+        label = None if k else "jumps of the curve"
+        below.axvline(position, color=OBSERVED, linewidth=THIN, linestyle=":", label=label)
+    add_legend(below)
     below.set_xlabel("x")
-    below.set_title("posterior over splits", fontsize="medium")
+    below.set_ylabel("expected splits\n(posterior)")
     FIGURE.parent.mkdir(exist_ok=True)
     figure.savefig(FIGURE, dpi=130)
     plt.close(figure)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dsmgp._util.arrays import Array
 from dsmgp.gp.autograd import AutogradKernel, Modules
+from dsmgp.gp.gpytorch_kernels import factors_of
 from dsmgp.gp.gpytorch_process import gpytorch_modules
 from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel, SumKernel
 from dsmgp.mixture.model import Model
@@ -74,13 +75,17 @@ def _set_kernel_parameters(
     scaled = list(kernel.kernels) if isinstance(kernel, AdditiveKernel) else [kernel]
     for term, module in zip(leaf_kernel.terms, scaled, strict=True):
         of_term, values = values[: term.n_parameters], values[term.n_parameters :]
-        n, base = len(term.columns), module.base_kernel
-        base.lengthscale = of_term[:n] if base.ard_num_dims else of_term[:1]
-        module.outputscale = of_term[n]
-        if term.kind == "rq":
-            base.alpha = of_term[n + 1]
-        elif term.kind == "periodic":
-            base.period_length = of_term[n + 1 :]
+        scale, by_factor = term.split(of_term.numpy())
+        module.outputscale = scale
+        for kind, base, (lengthscale, extra) in zip(
+            term.factors, factors_of(module), by_factor, strict=True
+        ):
+            own = lengthscale if base.ard_num_dims else lengthscale[:1]
+            base.lengthscale = torch.from_numpy(own)
+            if kind == "rq":
+                base.alpha = torch.from_numpy(extra)
+            elif kind == "periodic":
+                base.period_length = torch.from_numpy(extra)
     if leaf_kernel.mean_kind == "constant":
         modules.mean.constant = values[0]
     elif leaf_kernel.mean_kind == "linear":

@@ -30,13 +30,20 @@ from dsmgp._util.validation import (
     input_number,
     random_generator,
 )
-from dsmgp._util.warnings import warn_user
+from dsmgp._util.warnings import ExtrapolationWarning, warn_user
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.column_learning import EncodedTable
 from dsmgp.data.frames import OUTPUTS, framed, kind_of
 from dsmgp.data.input_schema import InputSchema, TableRows
-from dsmgp.data.unknown_inputs import mean_at, mixture_at, moments_at
+from dsmgp.data.unknown_inputs import (
+    covariance_at,
+    draws_at,
+    mean_at,
+    mixture_at,
+    moments_at,
+    noise_at,
+)
 from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
@@ -45,6 +52,7 @@ from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.finetune import finetune
+from dsmgp.fitting.forecasting import choose_time_model
 from dsmgp.fitting.hypotheses import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.in_memory import fit_rows
 from dsmgp.fitting.state import FittedState, TrainingRows
@@ -53,7 +61,9 @@ from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
+from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.splits import ChangePoint, Splits
+from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.mixture.weighting import LOOSample
 from dsmgp.persistence.estimator import read_model, write_model
 from dsmgp.summary import summarise
@@ -78,39 +88,47 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel : str, Kernel or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, each with a
-        length scale per input and an output scale, with log-normal priors on both; a sum of them such as
-        ``"matern32+periodic"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
+    kernel : str, list of str, Kernel or gpytorch.kernels.Kernel, default="auto"
+        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, ``"linear"``, each with a
+        length scale per input and an output scale, with log-normal priors on both; a sum of them or of products such as
+        ``"linear+rbf*periodic"``, also of some inputs by number, as in ``"rbf[0]+matern32[1,2]"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
         kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
-        tries the first four and keeps the one with the best leave-one-out score.
+        tries the first four and keeps the one with the best leave-one-out score. Where one input is a date or numbers in
+        equal steps it also tries trends and seasons, and keeps what forecasts the end of the training rows from their beginning
+        clearly better; that needs defaults for ``mean``, structure, weights and warps, one output, and no more rows than one
+        leaf may hold (4,000 on a CPU). A list of names such as
+        ``["rbf", "matern32"]`` puts a sum node over them above every leaf: inference over kernels, region by region
+        (``kernel_posterior_``).
     mean : str or gpytorch.means.Mean, default="auto"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
-        these are not used it is zero.
+        these are not used, the one with the best leave-one-out score with ``kernel="auto"``, the simpler ones unless the gain is
+        clear, else zero.
     noise_variance : float, optional
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
         or of the outputs themselves with ``standardize=False``.
-    structure : {"balanced", "paper", "changepoint"}, ChangePoints or a tree, default="balanced"
-        Compact leaves of similar size, the paper's Algorithm 1, or a tree of
+    structure : {"balanced", "paper", "learned", "changepoint"}, ChangePoints or a tree, default="balanced"
+        Compact leaves of similar size, the paper's Algorithm 1, trees learned by posterior inference, or a tree of
         :class:`~dsmgp.tree.nodes.Sum`, :class:`~dsmgp.tree.nodes.Product` and :class:`~dsmgp.tree.nodes.Leaf` built by hand,
-        in the units of X. ``"changepoint"``: rows in order along one input, with any number of change points; all
+        in the units of X. ``"learned"``: a search for the trees with the largest posterior probability, for functions that break
+        along unknown boundaries in several inputs; :meth:`split_posterior` shows where. ``"changepoint"``: rows in order along one input, with any number of change points; all
         segmentations are averaged exactly. :class:`~dsmgp.tree.changepoint_leaf.ChangePoints` sets the input, how often
         the function changes, and whether there are outliers. Weights are then always those of the posterior.
     leaf_size : int, sequence of int or "auto", default="auto"
         M, the largest number of rows in a leaf. A list gives one size per partition (balanced only).
-        ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
+        ``"auto"``: several sizes by ``effort`` (balanced), 100 (paper), or 2,000, 4,000 or 10,000 by ``effort`` (learned).
     sum_children : int or "auto", default="auto"
         K_S, the number of partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is
-        only one size (balanced); 4 (paper).
+        only one size (balanced); 4 (paper); at most 64, two for each tree (learned).
     product_children : int, optional
         K_P, the number of parts of a product: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
         R, the number of layers of sum nodes: 1 (balanced) or 2 (paper).
-    weights : {"gated", "posterior", "uniform"}, default="gated"
+    weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
         leave-one-out (:mod:`dsmgp.mixture.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
-        paper. ``"uniform"``: the prior's equal weights.
+        paper. ``"uniform"``: the prior's equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list of
+        kernels, else ``"gated"``.
     local_scale : bool, optional
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
@@ -170,14 +188,23 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     categorical_features : "from_dtype", array-like of bool, int or str, or None, default="from_dtype"
         Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and of
         categories in frames, are categories in any case.
-    hypotheses : "auto" or None, default=None
-        ``"auto"``: a table of 60 to 499 rows, up to 100 inputs and one output, on which leave-one-out cannot choose, is fitted under up to six
-        hypotheses: inputs as they are, warped, or both, each with a zero and a linear mean. The model is their mixture, with
-        weights by stacking: those that maximise its log density in five-fold cross-validation, with everything learned anew in
-        each fold. That takes some 36 times as long as one fit, a few seconds. It is not done if one of ``kernel``, ``mean``,
-        ``input_warp``, ``metric``, ``output_warp``, ``structure``, ``weights`` or ``objective`` is not the default
-        (``output_warp`` may be None), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False``, a ``checkpoint``, an
-        executor, or files on disk. None: never.
+    hypotheses : "auto" or None, default="auto"
+        ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output, on which leave-one-out cannot choose, is fitted under up to eight
+        hypotheses: inputs as they are, warped, or both, each with a zero and a linear mean, and the best two of these with the output
+        warped. The model is their mixture, with weights by stacking: those that maximise the log density of rows under
+        hyperparameters that have not seen them. That takes seconds instead of tenths, in this process and on the CPU whatever
+        ``executor`` and ``device`` are, and without a ``checkpoint``. It is not done if one of ``kernel``, ``mean``, ``input_warp``, ``metric``,
+        ``output_warp``, ``structure``, ``weights`` or ``objective`` is not the default (with ``output_warp=None`` no hypothesis warps the
+        output), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False``, or files on disk. None: never.
+    variances : {"auto", "exact"}, default="auto"
+        How predictions get the variances of large leaves. ``"auto"``: by low-rank factors, where enough rows are predicted to pay for
+        making them and the standard deviation of y moves by at most a thousandth; leaves that matter more at a row are computed exactly there.
+        ``"exact"``: always exactly. May be set after :meth:`fit`, too. Fits, draws, covariances and spreads of the function
+        (``include_noise=False``) are always exact.
+    priors : "lognormal" or None, default="lognormal"
+        Priors on the hyperparameters of named kernels while they are learned. ``"lognormal"``: wide log-normal priors on length scales, output
+        scales and periods. None: no priors, maximum likelihood, as in the paper. GPyTorch kernels keep their own in any
+        case.
 
     Attributes
     ----------
@@ -189,6 +216,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         learned.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
+    kernel_posterior_ : list of RegionKernels
+        If ``kernel`` is a list: the posterior over these kernels in every region of every partition.
     kernel_, noise_ : Kernel and float
         As learned, in the experts' units. ``kernel_`` is a :class:`~dsmgp.gp.kernels.Kernel` with length scales and output
         scale, or GPyTorch's where one was given. Several outputs: a list of each; if outputs were rotated they belong to
@@ -204,10 +233,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     loo_score_, loo_score_new_inputs_ : float
         Mean negative log predictive density of training rows, each given all others, and each given all rows
         with other inputs. They estimate the score on new rows like these, and at new inputs. Where several hypotheses are
-        mixed (see ``hypotheses``), they are those of five-fold cross-validation at the last fit, and the second has all rows
-        with equal inputs in one fold.
+        mixed (see ``hypotheses``), hyperparameters, gate and weights of hypotheses were learned without the fold of the row, one of
+        five, and the scores are those of the last fit.
     kernel_scores_ : dict of str to float, or None
-        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better.
+        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better. Where trends
+        and seasons were chosen, losses of forecasts relative to a stationary kernel.
     n_induced_trees_ : int
         Number of partitions that the mixture averages.
     n_iter_ : int
@@ -267,7 +297,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: str | Kernel | gpytorch.kernels.Kernel = "auto",
+        kernel: str | Sequence[str] | Kernel | gpytorch.kernels.Kernel = "auto",
         mean: str | gpytorch.means.Mean = "auto",
         noise_variance: float | None = None,
         structure: str | ChangePoints | Node = "balanced",
@@ -275,7 +305,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sum_children: int | str = "auto",
         product_children: int | None = None,
         depth: int | None = None,
-        weights: str = "gated",
+        weights: str = "auto",
         local_scale: bool | None = None,
         effort: str = "medium",
         optimizer: str | None = "lbfgs",
@@ -295,7 +325,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         metric: str = "auto",
         missing: str = "model",
         categorical_features: Any = "from_dtype",
-        hypotheses: str | None = None,
+        hypotheses: str | None = "auto",
+        variances: str = "auto",
+        priors: str | None = "lognormal",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -326,6 +358,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.missing = missing
         self.categorical_features = categorical_features
         self.hypotheses = hypotheses
+        self.variances = variances
+        self.priors = priors
 
     def fit(
         self,
@@ -580,6 +614,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.dataset import fit_files
 
+        by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
+        if not by_type:
+            raise ValueError(
+                "fit_dataset takes categories from the types of the columns, got categorical_features; store such columns as text"
+            )
         folder = None if store is None else Path(store)
         with training_mode(self.verbose):
             state = fit_files(
@@ -724,13 +763,15 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         state, output = self.state_, self._output
         model, schema = state.predictive, state.schema
         rows = schema.to_rows(X)
+        _warn_of_outside(state, rows.X)
         if return_cov:
-            mean, covariance = model.covariance(rows.X, include_noise)
+            mean, covariance = covariance_at(model, rows, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
-        if return_std:
-            mean, std = moments_at(model, rows, include_noise)
-            return schema.framed(mean, X, output), schema.framed(std, X, output)
-        return schema.framed(mean_at(model, rows), X, output)
+        with exact_variances(self.variances == "exact"):
+            if return_std:
+                mean, std = moments_at(model, rows, include_noise)
+                return schema.framed(mean, X, output), schema.framed(std, X, output)
+            return schema.framed(mean_at(model, rows), X, output)
 
     def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
         """Return the predictive distribution: at each row a mixture of Gaussians.
@@ -741,6 +782,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         include_noise : bool
             Whether it is that of a new observation y, or of the function f.
 
+        Returns
+        -------
+        Mixture
+            Its ``outside`` says how far each row lies outside the training data, in length scales of the kernel; 0 inside. If many
+            rows lie outside, or some far outside, there is an :class:`~dsmgp.ExtrapolationWarning` that names the columns.
+
         Examples
         --------
         >>> import numpy as np
@@ -748,10 +795,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> model = DSMGPRegressor(random_state=0).fit(X, X[:, 0] ** 2)
         >>> model.predict_dist([[0.5]]).mean.round(2)
         array([0.25])
+        >>> model.predict_dist([[0.5]]).outside
+        array([0.])
         """
         state = self.state_
         rows = state.schema.to_rows(X)
-        return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
+        _warn_of_outside(state, rows.X)
+        with exact_variances(self.variances == "exact"):
+            return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
 
     def sample_y(
         self,
@@ -772,7 +823,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_count("n_samples", n_samples)
         state, rng = self.state_, random_generator(random_state)
-        draws = state.predictive.draws(state.schema.to_numbers(X), n_samples, rng, include_noise)
+        draws = draws_at(state.predictive, state.schema.to_rows(X), n_samples, rng, include_noise)
         return draws[:, 0, :] if state.schema.single_output else draws
 
     def explain(
@@ -913,7 +964,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         state = self.state_
-        return state.schema.shaped(state.predictive.noise_at(state.schema.to_numbers(X)))
+        return state.schema.shaped(noise_at(state.predictive, state.schema.to_rows(X)))
 
     def predict_dataset(
         self,
@@ -951,7 +1002,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         state = self.state_
         intervals = [interval] if isinstance(interval, (int, float)) else list(interval)
-        with progress_shown(self.verbose):
+        with progress_shown(self.verbose), exact_variances(self.variances == "exact"):
             n_rows, remarks = predict_files(
                 state.predictive, state.schema, data, out, intervals, quantiles, keep, include_noise
             )
@@ -1144,7 +1195,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     plot_calibration = plots.plot_calibration
     plot_changepoints = plots.plot_changepoints
     plot_dependence = plots.plot_dependence
+    plot_kernels = plots.plot_kernels
     plot_learning = plots.plot_learning
+    plot_observed = plots.plot_observed
     plot_pit = plots.plot_pit
     plot_predictive = plots.plot_predictive
     plot_relevance = plots.plot_relevance
@@ -1195,6 +1248,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:
         return self.state_.posterior_weights
+
+    @property
+    def kernel_posterior_(self) -> list[RegionKernels]:
+        return self.state_.kernel_posterior
 
     @property
     def row_ids_(self) -> NDArray[np.int64]:
@@ -1327,10 +1384,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             config = changepoint_config(config, rows, schema, self.checkpoint)
             fitted = fit_changepoints(rows.X, rows.Y, config, rng)
             return FittedState.from_fit(fitted, rows, schema, config.local_scale)
-        if hypotheses_pay(rows, config):
+        timed = choose_time_model(rows, schema, config)
+        if timed is not None:
+            config = timed.config
+        elif hypotheses_pay(rows, config):
             return fit_hypotheses(rows, schema, config, rng)
         with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
-            return fit_rows(rows, schema, config, rng, recorded)
+            state = fit_rows(rows, schema, config, rng, recorded)
+        return state if timed is None else timed.recorded_in(state)
 
     def _updated(
         self,
@@ -1426,6 +1487,13 @@ def _training_rows(
         given.rows,
         given.n_given,
     )
+
+
+def _warn_of_outside(state: FittedState, X: Array) -> None:
+    """Warn if many rows lie outside the training data, or some far outside."""
+    found = state.outside_rows(X)
+    if found.is_notable:
+        warn_user(found.remark, ExtrapolationWarning, topic="outside")
 
 
 def _warn_of(remarks: Sequence[str]) -> None:

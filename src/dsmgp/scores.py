@@ -164,7 +164,9 @@ def crps(y: ArrayLike, distribution: Mixture, batch: int = 4096) -> float:
     for output in range(observed.shape[1]):
         of_output = distribution.marginal(output)
         score, at_once = _gaussian_crps, batch
-        if of_output.warps:  # with far larger arrays
+        if len(of_output.parts) > 1:
+            score = _joined_crps
+        elif of_output.warps:  # with far larger arrays
             score, at_once = _warped_crps, 1 + WARPED_ENTRIES // of_output.weights.shape[1]
         for start in range(0, len(observed), at_once):
             rows = slice(start, start + at_once)
@@ -243,6 +245,25 @@ def _warped_crps(y: Array, distribution: Mixture) -> Array:
     # Outside of all points the cdf is 0 or 1.
     outside = np.maximum(ends[:, 0] - y, 0.0) + np.maximum(y - ends[:, -1], 0.0)
     return np.asarray((mean_error * np.diff(ends, axis=1)).sum(axis=1) + outside)
+
+
+def _joined_crps(y: Array, distribution: Mixture) -> Array:
+    """Return the CRPS of each row of mixtures with different warps: the integral of (F(v) - [v >= y])^2 over v, by quadrature."""
+    points = []
+    for _, part in distribution.parts:
+        latent = _quadrature_points(part.latent)
+        warp = part.warps[0] if part.warps else None
+        points.append(latent if warp is None else warp.from_latent(latent))
+    edges = np.sort(np.column_stack([*points, y]), axis=1)
+    widths, total = np.diff(edges, axis=1), np.zeros(len(y))
+    for k, width in enumerate(widths.T):
+        if not width.any():
+            continue
+        for node, weight in zip(NODES, NODE_WEIGHTS, strict=True):
+            v = edges[:, k] + width * node
+            above = np.where(edges[:, k] >= y, distribution.sf(v), distribution.cdf(v))
+            total += weight * width * np.square(above)
+    return total / np.sum(NODE_WEIGHTS)
 
 
 def _quadrature_points(mixture: Mixture) -> Array:

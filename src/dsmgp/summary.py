@@ -52,7 +52,7 @@ def summarise(state: FittedState) -> str:
         ranked = sorted(state.search.kernel_scores.items(), key=lambda item: item[1])
         scores = ", ".join(f"{name} {score:.4g}" for name, score in ranked)
         lines.append(f"kernels tried   {scores}{description.kernel_score}")
-    lines += [*_coordinate_lines(state), *description.kernel_notes]
+    lines += [*state.search.notes, *_coordinate_lines(state), *description.kernel_notes]
     for output, process in enumerate(model.processes):
         title = "" if n_outputs == 1 else f" of {components[output]}"
         warped = model.outputs.is_warped(output) and not rotated
@@ -68,7 +68,7 @@ def _hypothesis_lines(stacking: Stacking, are_several: bool) -> list[str]:
     alone, at_new_inputs = stacking.scores
     described = zip(stacking.weights.tolist(), stacking.names, strict=True)
     return [
-        f"cross-validated NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (everything learned anew in each of {N_FOLDS} folds)",
+        f"cross-validated NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (leave-one-out, hyperparameters learned without the fold of the row, {N_FOLDS} folds)",
         "hypotheses      weighed by stacking on these folds"
         + ("; the first is described here:" * are_several),
         *(f"  {weight:<13.2f} {name}" for weight, name in described),

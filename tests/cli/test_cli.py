@@ -1,6 +1,7 @@
 """The command line, run as its users do: files in, files out, one line where something is wrong."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 import dsmgp
@@ -18,6 +20,7 @@ from dsmgp.cli.app import app
 from dsmgp.cli.fit import interruptible, print_summary
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.schema import ColumnSchema
+from dsmgp.progress import Listener, listening
 
 
 def run(*arguments, code=0, **more):
@@ -390,11 +393,60 @@ def test_a_value_error_inside_our_own_code_is_the_users_only_if_we_raise_it(fold
     assert done.stderr.startswith("error: internal error, ValueError")
 
 
-def test_every_command_has_help_with_an_example():
-    names = {command.callback.__name__ for command in app.registered_commands}
-    assert names == {"fit", "predict", "evaluate", "report", "info", "demo", "reproduce"}
-    for name in names:
-        assert f"Example: dsmgp {name}" in run(name, "--help").stdout
+NAMES = ("fit", "predict", "evaluate", "report", "info", "demo", "reproduce")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_with_examples_whose_options_exist(name):
+    text = run(name, "--help", env={"COLUMNS": "160"}).stdout
+    after = text.split("Examples:")[1].split("╭")[0]
+    examples = [line for line in after.splitlines() if f"dsmgp {name}" in line]
+    assert len(examples) >= 2
+    options = typer.main.get_command(app).commands[name].params
+    known = {option for parameter in options for option in parameter.opts}
+    assert set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", " ".join(examples))) <= known
+
+
+def test_help_has_no_types_of_a_programmer():
+    assert {command.callback.__name__ for command in app.registered_commands} == set(NAMES)
+    for name in NAMES:
+        text = run(name, "--help", env={"COLUMNS": "160"}).stdout
+        assert not re.search(r"<(str|bool|path|int|float|list)\b|\b(BOOLEAN|INTEGER|FLOAT)\b", text)
+
+
+def test_fit_ends_with_a_verdict_and_the_next_command(folder, tmp_path):
+    arguments = ["fit", folder / "train.csv", "-t", "price", "-o", tmp_path / "m.dsmgp",
+                 "--effort", "low", "--kernel", "matern52", "--max-iter", "10", "--force"]  # fmt: skip
+    numbers = json.loads(run(*arguments, "--json").stdout)
+    (rmse,), (constant,) = numbers["loo_rmse"], numbers["constant_rmse"]
+    assert rmse < 0.5 * constant
+    done = run(*arguments)
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    verdict = lines[lines.index("verdict") :]
+    assert verdict[1] == (
+        f"accuracy leave-one-out RMSE {rmse:.4g}, {1 - rmse / constant:.0%} below that of a constant ({constant:.4g})"
+    )
+    share = numbers["loo_coverage_90"][0]
+    assert verdict[2].startswith(f"calibration 90% intervals hold {share:.1%} of the rows left out")
+    assert verdict[3] == f"remarks {len(numbers['remarks'])}, see above"
+    assert f"dsmgp report {tmp_path / 'm.dsmgp'} " in done.stderr.splitlines()[-1]
+    assert "next" not in run(*arguments, "--quiet").stderr
+
+
+def test_the_verdict_of_change_points_says_what_is_not_known(folder, tmp_path):
+    done = run("fit", folder / "train.csv", "-t", "price", "-o", tmp_path / "m.dsmgp", "--feature", "sold",
+               "--changes-along", "sold", "--kernel", "rbf", "--max-iter", "2")  # fmt: skip
+    assert done.stdout.count("evaluate the model on rows that it has not seen") == 2
+
+
+@pytest.mark.parametrize("name", ["predict", "report"])
+def test_progress_of_predictions_and_reports_grows_to_the_end(folder, tmp_path, name):
+    heard = []
+    with listening(Listener(lambda share, text: heard.append(share))):
+        run(name, folder / "price.dsmgp", folder / "test.parquet", "-o", tmp_path / "out.html" if name == "report" else tmp_path / "out.csv")  # fmt: skip
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1.0)
+    assert len(heard) >= 5
 
 
 def test_the_version_is_printed():

@@ -261,3 +261,26 @@ main()
     assert len(done.stderr.splitlines()) == 1
     assert package in done.stderr
     assert "pip install 'dsmgp[cli]'" in done.stderr
+
+
+def test_a_model_reads_files_as_its_training_file_was_read(rows, table):
+    text = rows.assign(
+        x=[f"1,{k:03d}" for k in range(N)],
+        day=[f"0{1 + k % 9}/0{1 + k % 7}/2020" for k in range(N)],
+        z=["gone" if k % 9 == 0 else f"{v:.3f}" for k, v in enumerate(rows["z"])],
+    )
+    text.to_csv(table, index=False, sep=";")
+    fit(table, "--decimal", ",", "--dayfirst", "--na", "gone")
+    out = table.parent / "p.csv"
+    run("predict", table.parent / "m.dsmgp", table, "-o", out)
+    model = dsmgp.load(table.parent / "m.dsmgp")
+    schema = model.state_.schema.columns
+    assert (schema.decimal, schema.day_first, schema.missing_texts[0]) == (",", True, "gone")
+    frame = pd.DataFrame(
+        {
+            "x": 1 + np.arange(N) / 1000,
+            "z": np.where(np.arange(N) % 9 == 0, np.nan, rows["z"]),
+            "day": pd.to_datetime(text["day"], dayfirst=True),
+        }
+    )
+    np.testing.assert_allclose(pd.read_csv(out)["y_mean"], model.predict(frame), rtol=1e-6)

@@ -133,3 +133,39 @@ def test_tables_joined_are_predicted_as_each_alone(fitted, new):
     np.testing.assert_array_equal(joined.uncertain, [1, 2, 4])
     expected = np.concatenate([mean_at(model, part) for part in parts])
     np.testing.assert_allclose(mean_at(model, joined), expected, rtol=1e-7)
+
+
+def test_joint_predictions_have_the_moments_of_the_mixture(fitted, new):
+    distribution = fitted.predict_dist(new)
+    mean, covariance = fitted.predict(new, return_cov=True)
+    np.testing.assert_allclose(mean, distribution.mean, rtol=1e-6)
+    variance = np.einsum("ii...->i...", covariance)
+    np.testing.assert_allclose(variance, distribution.var, rtol=1e-5)
+    drawn = fitted.sample_y(new, 8000, include_noise=True)
+    np.testing.assert_allclose(drawn.mean(axis=-1), mean, atol=0.15 * distribution.std.max())
+    np.testing.assert_allclose(drawn.std(axis=-1), distribution.std, rtol=0.15)
+
+
+def test_noise_is_that_of_the_mixture(fitted, new):
+    # Of y beyond f, where outputs are not warped: there the two are nonlinear.
+    if fitted.output_warp is None or fitted.output_warp == "auto":
+        of_y, of_f = (fitted.predict_dist(new, noisy).var for noisy in (True, False))
+        np.testing.assert_allclose(fitted.noise_at(new), of_y - of_f, rtol=1e-4, atol=1e-9)
+    rows = fitted.state_.schema.to_rows(new)
+    possible = rows.possible(np.array([4]))[0]
+    each = fitted.state_.predictive.noise_at(possible)
+    np.testing.assert_allclose(
+        np.reshape(fitted.noise_at(new)[4], -1), each.mean(axis=0), rtol=1e-10
+    )
+
+
+def test_missing_levels_are_refused_like_missing_numbers(rng):
+    frame = table(rng)
+    model = DSMGPRegressor("rbf", max_iter=2, missing="error", random_state=0)
+    model.fit(frame, frame["x"])
+    for column in ("x", "c"):
+        gap = frame[:3].copy()
+        gap.loc[1, column] = None
+        with pytest.raises(ValueError, match=f"column '{column}' has no value in row 1"):
+            model.predict(gap)
+    assert model.predict(frame[:3].assign(c="new")).shape == (3,)

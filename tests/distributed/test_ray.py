@@ -64,7 +64,7 @@ def same(one, other, X_test):
 
 
 OPTIONS = {
-    "default": {},
+    "default": {"hypotheses": None},
     "paper": {"structure": "paper", "leaf_size": 60, "weights": "posterior"},
     "uniform": {"kernel": "rbf", "leaf_size": [40, 100], "weights": "uniform"},
     "whole tree": {"kernel": "matern32", "leaf_size": 80, "objective": "full", "max_iter": 5},
@@ -364,7 +364,7 @@ def test_a_leaf_that_no_worker_can_hold_is_refused(executor, rows, monkeypatch):
     nodes = [{**node, "Resources": {"memory": 1e6}} for node in ray.nodes()]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     with pytest.raises(MemoryError, match=r"would need .* for its largest leaf"):
-        DSMGPRegressor(random_state=0, executor=executor).fit(X, y)
+        DSMGPRegressor(hypotheses=None, random_state=0, executor=executor).fit(X, y)
 
 
 def test_gpus_are_asked_for_and_missed(executor):

@@ -19,7 +19,13 @@ from dsmgp.tree import Leaf, Region
 from tests.support.leaf_predictions import predict_leaves
 from tests.support.sklearn_kernels import covariance
 
-KERNELS = [*NAMED_KERNELS, "matern32+periodic", "rq+rbf"]
+KERNELS = [
+    *NAMED_KERNELS,
+    "matern32+periodic",
+    "rq+rbf",
+    "rbf*periodic",
+    "linear*rq[2]+matern12[0,1]",
+]
 PAIRS = [("numba", kernel) for kernel in KINDS] + [("torch", kernel) for kernel in KERNELS]
 SIZES = (40, 0, 7, 1, 25)
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
@@ -201,7 +207,7 @@ from dsmgp._util.machine import has_numba
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))
 y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=150)
-model = DSMGPRegressor(random_state=0).fit(X, y)
+model = DSMGPRegressor(hypotheses=None, random_state=0).fit(X, y)
 new = rng.uniform(-2, 2, size=(50, 2))
 mean, std = model.predict(new, return_std=True)
 np.savez(sys.argv[1], numba=has_numba(), modules=sorted(sys.modules), mean=mean, std=std,

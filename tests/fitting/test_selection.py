@@ -22,6 +22,15 @@ def test_an_input_of_very_short_length_scale_is_not_taken_for_noise(seed):
     assert min(model.kernel_scores_.values()) < -3.0
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_rough_part_is_found_whatever_the_draw(seed):
+    """Beside a trend a fast oscillation looks like noise, and only some draws lead away from that optimum."""
+    X = np.random.default_rng(seed).uniform(size=(240, 2))
+    y = 3 * X[:, 0] + 0.5 * np.sin(80 * X[:, 1])
+    model = DSMGPRegressor(effort="low", random_state=0).fit(X, y)
+    assert model.loo_score_ < -5.0
+
+
 def test_kernels_are_listed_from_the_best():
     X = np.random.default_rng(0).uniform(-3.0, 3.0, (200, 1))
     y = np.sin(3.0 * X[:, 0])

@@ -10,7 +10,13 @@ from tests.support import oracle, sklearn_kernels
 from tests.support.finite_differences import central_difference
 
 SUMS = ("matern32+periodic", "rq+rbf", "matern12+matern52+periodic")
-KERNELS = [*NAMED_KERNELS, *SUMS]
+PRODUCTS = (
+    "rbf*periodic",
+    "linear*periodic+rq*matern32",
+    "linear*linear",
+    "matern12*rq[1]+linear[2,0]",
+)
+KERNELS = [*NAMED_KERNELS, *SUMS, *PRODUCTS]
 
 
 def moved(kernel, mean, rng, n_dims=3):

@@ -12,7 +12,13 @@ from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.process import build_process
 from dsmgp.gp.torch_kernels import bind, distance
 
-KERNELS = [*NAMED_KERNELS, "matern32+periodic", "rq+rbf"]
+KERNELS = [
+    *NAMED_KERNELS,
+    "matern32+periodic",
+    "rq+rbf",
+    "rbf*periodic",
+    "linear*rq[2]+matern12[0,1]",
+]
 
 
 def moved(kernel, mean, rng):

@@ -107,8 +107,8 @@ def test_uncorrelated_outputs_are_left_as_they_are_and_equal_separate_fits(rng):
 
 def test_one_output_as_a_column_keeps_its_shape(wavy):
     X, y = wavy
-    flat = DSMGPRegressor(random_state=0).fit(X, y)
-    column = DSMGPRegressor(random_state=0).fit(X, y[:, None])
+    flat = DSMGPRegressor(hypotheses=None, random_state=0).fit(X, y)
+    column = DSMGPRegressor(hypotheses=None, random_state=0).fit(X, y[:, None])
     assert flat.predict(X).shape == (120,)
     assert column.predict(X).shape == (120, 1)
     assert column.predict_dist(X).quantile(0.5).shape == (120, 1)

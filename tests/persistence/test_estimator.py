@@ -30,7 +30,7 @@ VALUES = Kernel(
     (KernelTerm("rbf", [0.5, 1.0], 2.0), KernelTerm("periodic", [1, 1], 1, period=[1, 2]))
 )
 CASES = {
-    "defaults": {},
+    "defaults": {"hypotheses": None},
     "posterior": {"weights": "posterior", "structure": "paper", "leaf_size": 30, "kernel": "rbf"},
     "shared factors": {"leaf_size": 40, "sum_children": 20, "kernel": "rbf", "one_input": True},
     "uniform": {"weights": "uniform", "leaf_size": [20, 50], "kernel": "matern12"},
@@ -367,7 +367,9 @@ def small(tmp_path_factory):
     """The bytes of a small file."""
     X = np.linspace(0, 1, 30)[:, None]
     path = tmp_path_factory.mktemp("small") / "model.dsmgp"
-    DSMGPRegressor(leaf_size=10, max_iter=3, random_state=0).fit(X, np.sin(6 * X[:, 0])).save(path)
+    DSMGPRegressor(hypotheses=None, leaf_size=10, max_iter=3, random_state=0).fit(
+        X, np.sin(6 * X[:, 0])
+    ).save(path)
     return path.read_bytes()
 
 

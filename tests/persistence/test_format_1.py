@@ -116,7 +116,11 @@ def read(section):
     return named_process(PROCESS.read(section), section)
 
 
-@pytest.mark.parametrize("kernel", [*NAMED_KERNELS, "matern32+periodic", "rq+rbf+periodic"])
+# Format 1 is older than "linear".
+@pytest.mark.parametrize(
+    "kernel",
+    [*(name for name in NAMED_KERNELS if name != "linear"), "matern32+periodic", "rq+rbf+periodic"],
+)
 @pytest.mark.parametrize("mean", MEANS)
 def test_the_modules_of_a_named_process_are_recognised(kernel, mean):
     process, section = described(kernel, mean)

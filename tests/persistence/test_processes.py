@@ -15,7 +15,13 @@ from dsmgp.persistence.processes import FAMILIES, read_families
 from dsmgp.persistence.record import Section
 from tests.support.damage import change_entry
 
-KERNELS = [*NAMED_KERNELS, "matern32+periodic", "rq+rbf"]
+KERNELS = [
+    *NAMED_KERNELS,
+    "matern32+periodic",
+    "rq+rbf",
+    "rbf*periodic",
+    "linear*rq[2]+matern12[0,1]",
+]
 
 
 def process_of(kernel, mean="zero", n_dims=3, seed=0):
@@ -88,9 +94,10 @@ def theta(value):
         (entry("terms", value=[]), "kernels or means: there are none"),
         (entry("terms", 0, "kernel", value="rbf"), r"expected the parameters .*'lengthscale', 2, 'exp'"),
         (entry("terms", 0, "kernel", value="eval"), r"terms\.0\.kernel' is 'eval'"),
-        (entry("terms", 0, "columns", value=[0]), r"terms\.0\.columns' has 1 entries, expected 2"),
-        (entry("terms", 0, "columns", value=[1, 0]), "invalid columns of kernels"),
-        (entry("terms", 0, "columns", value=[0, 7]), "invalid columns of kernels"),
+        (entry("terms", 0, "columns", value=[0]), "expected the parameters .*'lengthscale', 1, 'exp'"),
+        (entry("terms", 0, "columns", value=[1, 1]), "invalid columns of kernels"),
+        (entry("terms", 0, "columns", value=[]), "invalid columns of kernels"),
+        (entry("terms", 0, "columns", value=[0, 7]), "expected distinct numbers below 2"),
         (entry("parameters", value=[]), "expected the parameters"),
         (entry("parameters", 1, "name", value="width"), "expected the parameters"),
         (entry("parameters", 1, "size", value=3), "invalid priors"),
@@ -208,7 +215,9 @@ def test_a_kernel_with_values_comes_back_as_it_was():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kernel": "linear"}, r"parameters\.kernel\.terms\.1\.kernel' is 'linear'"),
+        ({"kernel": "line"}, r"parameters\.kernel\.terms\.1\.kernel' is 'line'"),
+        ({"kernel": "rbf*rbf"}, "invalid kernels"),
+        ({"columns": [0]}, "invalid kernels"),
         ({"lengthscale": [0.0, 1.0]}, r"terms\.1\.lengthscale' is .* a positive number"),
         ({"lengthscale": [1.0]}, "invalid kernels"),
         ({"period": [1.0]}, "invalid kernels"),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import dsmgp
 from dsmgp import DSMGPRegressor, demo, plots
 from dsmgp.cli.app import app
-from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits
+from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits, style
 from dsmgp.plots import structure as structure_plots
 from dsmgp.plots.relevance import relevance
 from dsmgp.report import report_html
@@ -63,7 +63,7 @@ def test_split_probabilities_add_up_and_find_the_step(step):
 
 def test_only_one_input_can_be_drawn(wavy):
     X, y = wavy
-    model = DSMGPRegressor(max_iter=2).fit(X, y)
+    model = DSMGPRegressor(hypotheses=None, max_iter=2).fit(X, y)
     with pytest.raises(ValueError, match="one input"):
         plot_predictive(model, X)
 
@@ -95,6 +95,7 @@ def test_every_method_draws_on_the_given_axes_and_returns_them(uneven):
     arguments = {
         "plot_dependence": (X,),
         "plot_calibration": (X, y),
+        "plot_observed": (X, y),
         "plot_pit": (X, y),
         "plot_residuals": (X, y),
         "plot_predictive": None,  # one input only: above
@@ -202,6 +203,68 @@ def test_residuals_are_observed_less_predicted(uneven):
     predicted, residual = line(model.plot_residuals(X, y), "rows").get_data()
     np.testing.assert_allclose(predicted, model.predict(X))
     np.testing.assert_allclose(residual, y - model.predict(X))
+
+
+def test_observations_are_plotted_against_predictions(uneven):
+    model, X, y = uneven
+    predicted, observed = line(model.plot_observed(X, y), "rows").get_data()
+    np.testing.assert_allclose(predicted, model.predict(X))
+    np.testing.assert_array_equal(observed, y)
+
+
+def test_dependence_is_drawn_only_where_there_is_data(rng):
+    x = np.concatenate([rng.uniform(0, 1, 60), rng.uniform(4, 5, 60)])
+    X = np.column_stack([x, rng.uniform(size=120), rng.integers(1, 4, 120)])
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(X, np.sin(x))
+    shown = line(model.plot_dependence(X, 0), "average of the means")
+    position, means = shown.get_data()
+    assert np.isnan(means[(position > 1.5) & (position < 3.5)]).all()
+    assert np.isfinite(means[(position < 1) | (position > 4)]).all()
+    # Beyond the training rows nothing is known, whatever rows are given.
+    far = line(model.plot_dependence(X + 100, 0), "average of the means")
+    np.testing.assert_array_equal(far.get_xdata(), position)
+    few = line(model.plot_dependence(X, 2), "average of the means")
+    np.testing.assert_array_equal(few.get_xdata(), [1, 2, 3])
+
+
+def test_legends_hide_nothing(uneven):
+    """They stand above the plot."""
+    model, X, y = uneven
+    for ax in (
+        model.plot_dependence(X), model.plot_pit(X, y), model.plot_residuals(X, y),
+        model.plot_calibration(X, y), model.plot_observed(X, y), model.plot_learning(),
+    ):  # fmt: skip
+        ax.figure.canvas.draw()
+        box = ax.get_legend().get_window_extent()
+        assert box.y0 >= ax.get_window_extent().y1 - 1
+        assert box.y1 <= ax.figure.bbox.y1 + 1
+
+
+def test_new_figures_have_the_style_of_the_package_and_others_keep_theirs(uneven):
+    model, _, _ = uneven
+    _, given = plt.subplots()
+    assert not model.plot_relevance().spines["top"].get_visible()
+    assert model.plot_relevance(ax=given).spines["top"].get_visible()
+    assert mpl.rcParams["axes.spines.top"]
+
+
+def simulated(colour, matrix):
+    """A colour as people with a kind of colour blindness see it (Machado et al. 2009, severity 1)."""
+    return np.clip(np.array(matrix) @ mpl.colors.to_rgb(colour), 0, 1)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],  # protanopia
+        [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],  # deuteranopia
+        [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],  # tritanopia
+    ],
+)
+def test_colours_of_series_differ_for_everyone(matrix):
+    seen = [simulated(colour, matrix) for colour in style.SERIES]
+    apart = [np.linalg.norm(a - b) for k, a in enumerate(seen) for b in seen[:k]]
+    assert min(apart) > 0.12
 
 
 def test_learning_falls_to_the_best(uneven):

@@ -20,8 +20,8 @@ from dsmgp.report.figures import Figure
 from dsmgp.scores import coverage, rmse
 
 HEADINGS = [
-    "Data", "The model in words", "Scores", "Calibration", "What matters",
-    "Where predictions are uncertain", "Where the model splits", "Settings",
+    "Verdict", "Predicted against observed", "Calibration", "Residuals", "What matters", "Least certain rows",
+    "Data", "Model and settings",
 ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_several_outputs_and_kernels_without_length_scales(judged):
     model = DSMGPRegressor(kernel, leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
     text = report_html(model, X, Y, targets=["up", "down"])
     assert "down along size" in text
-    assert "Relevance of inputs" not in text
+    assert "Relevance of columns" not in text
     with pytest.raises(ValueError, match="a name for each of 2 outputs"):
         report_html(model, X, Y)
 
@@ -103,9 +103,10 @@ def test_several_outputs_are_scored_one_by_one(judged):
     model = DSMGPRegressor("rbf", leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
     text = words(report_html(model, X, Y, targets=["small", "large"]))
     for k, name in enumerate(["small", "large"]):
-        assert f"<h3>{name}</h3>" in text
+        assert f'<th class="number">{name}</th>' in text
         assert f"{rmse(Y[:, k], model.predict(X)[:, k]):.5g}" in text
         assert f"90% intervals of {name} hold" in text
+        assert f"the error of {name} is" in text
     assert "all targets together" in text
 
 
@@ -142,11 +143,11 @@ def test_change_points_are_listed(rng, likely, monkeypatch):
     tags = Tags()
     tags.feed(text)
     assert tags.headings == [
-        "Data",
-        "Remarks",
-        *HEADINGS[1:6],
+        *HEADINGS[:4],
+        "Least certain rows",
         "Where the function changes",
-        "Settings",
+        "Remarks",
+        *HEADINGS[6:],
     ]
     assert "Rows are ordered by day." in words(text)
     assert "nan" not in words(text)
@@ -162,49 +163,132 @@ def test_change_points_are_listed(rng, likely, monkeypatch):
         )
     else:
         assert "0 of them can be located with a probability of 50% or more.</p>" in text
-    assert 'alt="The function"' in text
-    assert "fitted to 90 rows with 1 input." in text
+    assert "<b>The function.</b>" in text
+    assert "fitted to 90 rows with 1 column." in text
 
 
-def test_extrapolation_is_reported_as_it_is(monkeypatch):
-    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_: Figure("", "", "", 1, 1))
+@pytest.fixture
+def undrawn(monkeypatch):
+    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_, **__: Figure("", "", "", "", 1, 1))
 
+
+def statements(text):
+    """The verdict: what each statement is about, its grade and its text."""
+    pattern = r'<li class="(\w+)"><div><b>(\w+)</b> .*?</div><div>(.*?)</div></li>'
+    return {about: (grade, html.unescape(said)) for grade, about, said in re.findall(pattern, text)}
+
+
+def test_extrapolation_is_reported_as_it_is(undrawn):
     def statement(model, X, y):
-        text = " ".join(report_html(model, X, y).split())
-        return re.search(r"evaluated here on \d+ rows\. (.*?)</p>", text)[1]
+        return statements(report_html(model, X, y))["Range"]
 
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.uniform(size=(50, 2)), columns=["a", "b"])
     far = pd.concat([X, X[:10] + 50.0])
     signal, noise = np.sin(6 * X["a"]), rng.normal(size=50)
     model = DSMGPRegressor("rbf", max_iter=20, random_state=0).fit(X, signal)
-    assert statement(model, X, signal) == "All of them lie within the range of the training rows."
-    text = statement(model, far, np.zeros(60))
-    assert "16.7% of them lie outside" in text
-    assert (
-        float(re.search(r"have (\S+) times the standard deviation of the others\.$", text)[1]) > 2
-    )
+    inside = "All 50 rows lie within the range of the training data."
+    assert statement(model, X, signal) == ("good", inside)
+    grade, text = statement(model, far, np.zeros(60))
+    assert grade == "fair"
+    assert "10 of 60 rows (17%) lie outside" in text
+    assert "(in a, b)" in text
+    assert float(re.search(r"are (\S+) times those of the other rows\.$", text)[1]) > 2
     model.fit(X, noise)
-    assert "nothing in them warns" in statement(model, far, np.zeros(60))
+    assert "nothing in them warns" in statement(model, far, np.zeros(60))[1]
 
 
-def test_a_real_chromium_shows_it(page, tmp_path):
+def test_the_verdict_says_what_a_linear_model_would_do(undrawn):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(160, 1)), columns=["a"])
+    train, test = slice(0, 100), slice(100, 160)
+
+    def accuracy(y):
+        model = DSMGPRegressor("rbf", max_iter=20, random_state=0).fit(X[train], y[train])
+        said = statements(report_html(model, X[test], y[test].to_numpy()))["Accuracy"]
+        return said[0], said[1].split(":")[0]
+
+    noise = 0.05 * rng.normal(size=160)
+    assert accuracy(np.sin(9 * X["a"]) + noise) == ("good", "Clearly better than a linear model")
+    grade, text = accuracy(X["a"] + noise)
+    assert grade == "fair"
+    assert "not clearly better than a linear model" in text
+    assert accuracy(pd.Series(rng.normal(size=160))) == (
+        "poor",
+        "Not clearly better than a constant",
+    )
+
+
+def test_splits_are_shown_only_where_predictions_use_a_posterior_over_them(judged, undrawn):
+    model, X, y = judged
+    assert "Where the model splits" not in report_html(model, X, y)
+    posterior = DSMGPRegressor(
+        "rbf", structure="paper", weights="posterior", leaf_size=40, sum_children=2, max_iter=2,
+        random_state=0,
+    ).fit(X, y)  # fmt: skip
+    assert "Where the model splits" in report_html(posterior, X, y)
+
+
+def test_settings_that_are_not_the_defaults_come_first(judged, undrawn):
+    model, X, y = judged
+    text = report_html(model, X, y)
+    section = text[text.index("Settings that are not the defaults") : text.index("All settings")]
+    changed = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", section)
+    assert dict(changed) == {
+        "kernel": "rbf",
+        "leaf_size": "40",
+        "max_iter": "10",
+        "random_state": "0",
+    }
+
+
+def test_the_least_certain_rows_name_the_columns_that_matter(undrawn):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.uniform(size=200), "b": rng.uniform(size=200)})
+    noise = np.where(X["b"] > 0.5, 1.0, 0.02)
+    y = X["a"] + noise * rng.normal(size=200)
+    model = DSMGPRegressor(leaf_size=50, effort="low", random_state=0).fit(X[:150], y[:150])
+    text = report_html(model, X[150:].reset_index(drop=True), y[150:].to_numpy())
+    section = text[text.index('<section id="uncertain">') :]
+    first = re.search(r'<td class="text">(\w) = |<td>(\w) = ', section)
+    assert "b" in first.groups()
+
+
+def opened(page, picture, *arguments):
+    """What a real browser finds on a page, at each width."""
     pytest.importorskip("PyQt6.QtWebEngineCore", exc_type=ImportError)
-    picture = tmp_path / "page.png"
     script = Path(__file__).parents[1] / "support" / "chromium.py"
     done = subprocess.run(
-        [sys.executable, script, page, picture], capture_output=True, text=True, timeout=120
+        [sys.executable, script, page, picture, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["title"] == "Prices <of> houses"
-    assert seen["headings"] == HEADINGS
-    assert seen["images"] == seen["shown"] >= 6
-    assert seen["console"] == []
-    assert seen["outside"] == []
-    assert seen["links"]
-    assert seen["width"] <= seen["viewport"]
-    assert imread(picture)[:, :, :3].std() > 0.05  # something was drawn
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_a_real_chromium_shows_it_at_two_widths(page, tmp_path):
+    picture = tmp_path / "page"
+    for width, seen in zip((1280, 400), opened(page, picture, "1280", "400"), strict=True):
+        assert seen["viewport"] == width
+        assert seen["title"] == "Prices <of> houses"
+        assert seen["headings"] == HEADINGS
+        assert seen["images"] == seen["shown"] >= 6
+        assert seen["unlabelled"] == 0
+        assert seen["console"] == []
+        assert seen["outside"] == []
+        assert seen["links"]
+        assert seen["width"] <= seen["viewport"]
+        assert seen["beyond"] == []
+        assert imread(f"{picture}-{width}.png")[:, :, :3].std() > 0.05  # something was drawn
+
+
+def test_the_page_is_dark_where_the_reader_prefers_that(page, tmp_path):
+    picture = tmp_path / "page"
+    (seen,) = opened(page, picture, "dark", "900")
+    assert seen["dark"]
+    assert imread(f"{picture}-900.png")[:, :, :3].mean() < 0.4
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +324,7 @@ def remarks_on_page(text):
 
 @pytest.mark.filterwarnings("ignore:column:UserWarning")
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
-def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, monkeypatch):
-    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_: Figure("", "", "", 1, 1))
+def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, undrawn):
     model, X, y = raw
     if kind == "polars":
         X, y = pl.from_pandas(X), pl.from_pandas(y)
@@ -262,7 +345,10 @@ def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, monkeypa
     assert "nan" not in words(text)
     tags = Tags()
     tags.feed(text)
-    assert tags.headings == ["Data", "Remarks", *HEADINGS[1:]]
+    assert tags.headings == [*HEADINGS[:6], "Remarks", *HEADINGS[6:]]
+    grade, suspicion = statements(text)["Columns"]
+    assert grade == "poor"
+    assert "the scores too good" in suspicion
 
 
 def test_rows_that_do_not_fit_together_are_refused(raw):
@@ -273,8 +359,7 @@ def test_rows_that_do_not_fit_together_are_refused(raw):
         report_html(model, X[:2], [np.nan, np.nan])
 
 
-def test_a_category_has_one_line_of_the_table_of_columns(raw, monkeypatch):
-    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_: Figure("", "", "", 1, 1))
+def test_a_category_has_one_line_of_the_table_of_columns(raw, undrawn):
     model, X, y = raw
     text = report_html(model, X[:20], y[:20])
     data = re.search(r'<section id="data">.*?</section>', text, re.DOTALL)[0]

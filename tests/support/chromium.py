@@ -1,5 +1,6 @@
-"""A page opened in Qt's Chromium, without a window: ``python chromium.py PAGE PICTURE`` prints what was found as JSON.
+"""A page opened in Qt's Chromium, without a window: ``python chromium.py PAGE PICTURE WIDTH...`` prints what was found as JSON.
 
+At each width, a line and a picture, named by the width. ``dark`` asks for dark colours, ``whole`` for pictures of the whole page.
 A process of its own, as a browser has to have the main thread.
 """
 
@@ -10,6 +11,10 @@ import sys
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--disable-gpu --no-sandbox")
+# 0 stands for dark; Qt reads the variable when the application starts.
+os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] += " --blink-settings=preferredColorScheme=0" * (
+    "dark" in sys.argv
+)
 
 from PyQt6.QtCore import QTimer, QUrl
 from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineUrlRequestInterceptor
@@ -26,7 +31,13 @@ LOOK = """
     images: images.length,
     shown: shown.length,
     width: document.documentElement.scrollWidth,
+    height: document.documentElement.scrollHeight,
     viewport: window.innerWidth,
+    // What reaches beyond the page and is not inside something that scrolls.
+    beyond: [...document.querySelectorAll('body *')].filter(
+      e => e.getBoundingClientRect().right > window.innerWidth + 1 && !e.closest('.wide, pre')).map(e => e.tagName),
+    unlabelled: images.filter(i => !i.alt).length,
+    dark: matchMedia('(prefers-color-scheme: dark)').matches,
     links: [...document.querySelectorAll('nav a')].every(a => document.querySelector(a.hash)),
     text: document.body.innerText.length,
   });
@@ -52,27 +63,39 @@ class Requests(QWebEngineUrlRequestInterceptor):
         self.urls.append(info.requestUrl().toString()[:200])
 
 
-def main(page_path, picture):
+def main(page_path, picture, *widths):
     application = QApplication(sys.argv[:1])
     view, page, requests = QWebEngineView(), Page(), Requests()
     page.profile().setUrlRequestInterceptor(requests)
     view.setPage(page)
-    view.resize(1100, 900)
     view.show()
+    remaining = [int(width) for width in widths]
 
-    def done(found):
+    def start():
+        view.resize(remaining[0], 900)
+        QTimer.singleShot(400, lambda: page.runJavaScript(LOOK, look))
+
+    def look(found):
         seen = json.loads(found)
         seen["console"] = page.messages
         seen["outside"] = [u for u in requests.urls if not u.startswith(("file:", "data:"))]
-        view.grab().save(picture)
         print(json.dumps(seen), flush=True)
-        os._exit(0)  # Qt's own end is slow, and noisy without a display
+        if "whole" in sys.argv:
+            view.resize(remaining[0], min(seen["height"], 16_000))
+        QTimer.singleShot(4000 if "whole" in sys.argv else 200, grab)
+
+    def grab():
+        view.grab().save(f"{picture}-{remaining.pop(0)}.png")
+        if remaining:
+            start()
+        else:
+            os._exit(0)  # Qt's own end is slow, and noisy without a display
 
     def loaded(ok):
         if not ok:
             print("the page did not load", file=sys.stderr)
             os._exit(1)
-        QTimer.singleShot(300, lambda: page.runJavaScript(LOOK, done))
+        start()
 
     page.loadFinished.connect(loaded)
     page.load(QUrl.fromLocalFile(page_path))
@@ -81,4 +104,4 @@ def main(page_path, picture):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*(argument for argument in sys.argv[1:] if argument not in ("dark", "whole")))

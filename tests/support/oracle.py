@@ -45,6 +45,7 @@ def kernel(kind, lengthscale, outputscale, alpha=1.0, period=1.0):
             "matern32": (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r),
             "matern52": (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r),
             "rq": (1 + r**2 / (2 * alpha)) ** (-alpha),
+            "linear": 1.0 + (A / lengthscale) @ (B / lengthscale).T,
         }
         return outputscale * shapes[kind]
 

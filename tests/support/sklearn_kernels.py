@@ -23,17 +23,26 @@ def covariance(kernel, A, B):
     """
     total = np.zeros((len(A), len(B)))
     for term in kernel.terms:
-        if term.name == "rq":
-            a, b = A / term.lengthscale, B / term.lengthscale
-            k = sk.RationalQuadratic(1.0, term.alpha)(a, b)
-        elif term.name == "periodic":
-            k = np.ones_like(total)
-            for d, (ell, period) in enumerate(zip(term.lengthscale, term.period, strict=True)):
-                k *= sk.ExpSineSquared(np.sqrt(ell), period)(A[:, [d]], B[:, [d]])
-        else:
-            k = ARD[term.name](term.lengthscale)(A, B)
-        total += term.outputscale * k
+        columns = slice(None) if term.columns is None else list(term.columns)
+        k = np.full_like(total, term.outputscale)
+        for factor in (term, *term.times):
+            k *= _factor(factor, A[:, columns], B[:, columns])
+        total += k
     return total
+
+
+def _factor(term, A, B):
+    if term.name == "rq":
+        a, b = A / term.lengthscale, B / term.lengthscale
+        return sk.RationalQuadratic(1.0, term.alpha)(a, b)
+    if term.name == "linear":
+        return sk.DotProduct(1.0)(A / term.lengthscale, B / term.lengthscale)
+    if term.name == "periodic":
+        k = np.ones((len(A), len(B)))
+        for d, (ell, period) in enumerate(zip(term.lengthscale, term.period, strict=True)):
+            k *= sk.ExpSineSquared(np.sqrt(ell), period)(A[:, [d]], B[:, [d]])
+        return k
+    return ARD[term.name](term.lengthscale)(A, B)
 
 
 def _base(term):

@@ -1,4 +1,4 @@
-"""A progress bar for fits, in terminals and notebooks. Needs rich, which is part of ``dsmgp[cli]``."""
+"""A progress bar for fits, predictions and reports, in terminals and notebooks. Needs rich, which is part of ``dsmgp[cli]``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def can_draw() -> bool:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Listener]:
-    """Show a bar with the estimated time left, on standard error, while a fit inside runs."""
+def progress_bar(doing: str = "fitting") -> Iterator[Listener]:
+    """Show a bar with the estimated time left, on standard error, while what is inside runs."""
     bar = Progress(
-        TextColumn("[bold]fitting"),
+        TextColumn(f"[bold]{doing}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("[dim]{task.description}"),

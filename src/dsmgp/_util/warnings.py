@@ -7,7 +7,7 @@ import sys
 import warnings
 from types import FrameType
 
-__all__ = ["FactorisationWarning", "warn_user"]
+__all__ = ["ExtrapolationWarning", "FactorisationWarning", "warn_user"]
 
 PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # What was shown where, and under which filters. Python keeps such a record too, but discards it whenever filters are
@@ -29,6 +29,23 @@ class FactorisationWarning(UserWarning):
     ...     model = DSMGPRegressor("rbf", random_state=0).fit(
     ...         [[0.0], [0.0], [1.0]], [0.0, 0.1, 1.0]
     ...     )
+    """
+
+
+class ExtrapolationWarning(UserWarning):
+    """Many rows to predict lie outside the training data, or some lie far outside.
+
+    Examples
+    --------
+    To silence it:
+
+    >>> import warnings
+    >>> from dsmgp import DSMGPRegressor, ExtrapolationWarning
+    >>> model = DSMGPRegressor("rbf", random_state=0).fit([[0.0], [0.5], [1.0]], [0.0, 0.5, 1.0])
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", ExtrapolationWarning)
+    ...     model.predict([[100.0]]).round(1)
+    array([0.5])
     """
 
 

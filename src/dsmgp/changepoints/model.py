@@ -24,6 +24,7 @@ from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import one_thread
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.fitted_model import Description, Unsupported
 from dsmgp.mixture.inference import Posterior, infer
 from dsmgp.mixture.joint import Joint
@@ -52,6 +53,8 @@ class ChangePointModel:
         Training rows.
     outliers : Outliers or None
         With outliers, ``log_evidence`` is a lower bound.
+    edges : Edges, optional
+        Ranges of the inputs. Variances beyond them stay as they are: a change is expected there, too.
     """
 
     tree: Node
@@ -61,6 +64,7 @@ class ChangePointModel:
     outputs: OutputScaling
     n_rows: int
     outliers: Outliers | None = None
+    edges: Edges | None = None
 
     weights: ClassVar[str] = "posterior"
     thetas: ClassVar[list[Array] | None] = None
@@ -230,6 +234,16 @@ class ChangePointModel:
             factor = np.where(outlier, self.contamination.ratio, 1.0)
             z = z + rng.standard_normal(z.shape) * np.sqrt(factor * self.noise[:, None])
         return np.moveaxis(self.outputs.mean_to_latent(np.moveaxis(z, 1, 2)), 2, 1)
+
+    def outside(self, X: Array) -> Array:
+        """How far rows lie outside the training data, in length scales, (n,); 0 inside."""
+        return np.zeros(len(X)) if self.edges is None else self.edges.distance(X, self.inputs)
+
+    def outside_by_input(self, X: Array) -> Array:
+        """The same by each input alone, (n, n_inputs)."""
+        if self.edges is None:
+            return np.zeros(X.shape)
+        return self.edges.distance_by_input(X, self.inputs)
 
     def split_posterior(self, dimension: int, values: Array) -> Splits:
         """Return the posterior of change points and of the tree's cuts along an input.

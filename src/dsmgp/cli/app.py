@@ -10,6 +10,7 @@ import typer
 from dsmgp import __version__
 from dsmgp.cli.evaluate import evaluate, report
 from dsmgp.cli.fit import fit
+from dsmgp.cli.help import HelpfulCommand
 from dsmgp.cli.output import (
     INTERRUPTED,
     AsJson,
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for function in (fit, predict, evaluate, report, info):
-    app.command()(function)
+    app.command(cls=HelpfulCommand)(function)
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,12 +55,15 @@ def options(
     """Gaussian-process regression that scales: fit a table, predict with calibrated uncertainty."""
 
 
-@app.command()
+@app.command(cls=HelpfulCommand)
 @command
 def demo(as_json: AsJson = False, debug: Debug = False) -> None:
     """Fit a curve with jumps, compare with an exact GP, and plot it: out/demo.png.
 
-    Example: dsmgp demo
+    \b
+    Examples:
+      dsmgp demo
+      dsmgp demo --json
     """
     from dsmgp import demo as script
 
@@ -68,19 +72,22 @@ def demo(as_json: AsJson = False, debug: Debug = False) -> None:
         print_json(result)
 
 
-@app.command()
+@app.command(cls=HelpfulCommand)
 @command
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Name of an experiment of the paper, or all.")] = "all",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for tables and figures.")] = Path("out/reproduction"),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an experiment of the paper, or all.")] = "all",
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for tables and figures.")] = Path("out/reproduction"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and methods: minutes, not hours.")] = False,
-    seeds: Annotated[int | None, typer.Option(help="Number of random splits of each data set; that of the experiment if left out.")] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="NUMBER", help="Number of random splits of each data set; that of the experiment if left out.")] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:  # fmt: skip
     """Reproduce the paper's experiments: results, table and figure of each in one folder.
 
-    Example: dsmgp reproduce figure-illustration --quick
+    \b
+    Examples:
+      dsmgp reproduce figure-illustration --quick
+      dsmgp reproduce all --quick --out reproduction
     """
     from dsmgp.reproduce import NAMES, reproduce_all
     from dsmgp.reproduce import reproduce as run

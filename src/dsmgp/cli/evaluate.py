@@ -29,7 +29,9 @@ from dsmgp.cli.output import (
     print_json,
     print_note,
     print_table,
+    showing_progress,
 )
+from dsmgp.progress import span
 
 __all__ = ["evaluate", "report"]
 
@@ -58,7 +60,10 @@ def evaluate(
 ) -> None:
     """Score a model on a table that has its targets.
 
-    Example: dsmgp evaluate price.dsmgp test.csv --json
+    \b
+    Examples:
+      dsmgp evaluate price.dsmgp test.csv
+      dsmgp evaluate price.dsmgp test.csv --json
     """
     from dsmgp.data.unknown_inputs import mixture_at
     from dsmgp.scores import joint_nlpd, score_each
@@ -80,6 +85,7 @@ def evaluate(
                 "rows": len(X),
                 "targets": list(schema.targets),
                 **(scores[0] if len(scores) == 1 else {"joint_nlpd": joint}),
+                "outside": float((distribution.outside > 0).mean()),
                 "by_target": dict(zip(schema.targets, scores, strict=True)),
                 "remarks": remarks,
             }
@@ -96,8 +102,8 @@ def evaluate(
 def report(
     model: Model,
     data: Data,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(metavar="TEXT", help="Heading of the page.")] = "",
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
@@ -107,7 +113,10 @@ def report(
 ) -> None:  # fmt: skip
     """Write a report on a model and its predictions for a table: one HTML file that needs no network.
 
-    Example: dsmgp report price.dsmgp test.csv --out report.html
+    \b
+    Examples:
+      dsmgp report price.dsmgp test.csv --out report.html
+      dsmgp report price.dsmgp test.csv -o report.html --title "House prices"
     """
     if out.is_dir():
         fail(f"{out} is a folder; give the name of a file")
@@ -117,14 +126,19 @@ def report(
     from dsmgp.report.report import write_page
     from dsmgp.report.results import Evaluation
 
-    fitted, schema = load_model(model)
-    form = text_format(encoding, decimal, dayfirst, na)
-    table = table_rows(fitted, read_for_model(schema, data, form))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of new levels and missing values: the remarks are printed
-        evaluation = Evaluation.of(fitted, table.X, table.y, schema.targets, table.reading)
-        print_note(*evaluation.remarks)
-        write_page(out, evaluation, title or f"{model.name} on {data}")
+    with showing_progress("reporting"):
+        with span(0.0, 0.2, "loading the model"):
+            fitted, schema = load_model(model)
+        form = text_format(encoding, decimal, dayfirst, na)
+        table = table_rows(fitted, read_for_model(schema, data, form))
+        with warnings.catch_warnings():
+            # Of new levels and missing values: the remarks are printed.
+            warnings.simplefilter("ignore")
+            with span(0.2, 0.4, "predicting rows"):
+                evaluation = Evaluation.of(fitted, table.X, table.y, schema.targets, table.reading)
+            with span(0.4, 1.0, "drawing"):
+                write_page(out, evaluation, title or f"{model.name} on {data}")
+    print_note(*evaluation.remarks)
     if as_json:
         print_json(
             {

@@ -36,6 +36,7 @@ from dsmgp.cli.output import (
     print_note_in_handler,
     print_table,
 )
+from dsmgp.cli.verdict import next_command, verdict_numbers, verdict_rows
 
 if TYPE_CHECKING:
     from dsmgp.data.column_learning import EncodedTable
@@ -105,6 +106,17 @@ class OutputWarp(StrEnum):
     positive = "positive"
 
 
+class Structure(StrEnum):
+    balanced = "balanced"
+    paper = "paper"
+    learned = "learned"
+
+
+class Priors(StrEnum):
+    lognormal = "lognormal"
+    none = "none"
+
+
 class Hypotheses(StrEnum):
     auto = "auto"
     none = "none"
@@ -116,6 +128,7 @@ class Executor(StrEnum):
 
 
 class Weights(StrEnum):
+    auto = "auto"
     gated = "gated"
     posterior = "posterior"
     uniform = "uniform"
@@ -123,35 +136,37 @@ class Weights(StrEnum):
 
 @command
 def fit(
-    data: Annotated[str, typer.Argument(help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; a folder or glob of Parquet files of any size.")],
-    target: Annotated[list[str], typer.Option("--target", "-t", help="Column to predict; may be repeated, or a list with commas.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The model file to write, such as model.dsmgp; for a folder of data it is a folder.")],
-    feature: Annotated[list[str], typer.Option(help="Input column; all columns but the targets if left out. May be repeated, or a list with commas.")] = [],  # noqa: B006
-    drop: Annotated[list[str], typer.Option(help="Column to ignore; may be repeated, or a list with commas.")] = [],  # noqa: B006
-    text: Annotated[list[str], typer.Option(help="Column that is text, though its values look like numbers or dates; may be repeated, or a list with commas.")] = [],  # noqa: B006
+    data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; a folder or glob of Parquet files of any size.")],
+    target: Annotated[list[str], typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict; may be repeated, or a list with commas.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write, such as model.dsmgp; for a folder of data it is a folder.")],
+    feature: Annotated[list[str], typer.Option(metavar="COLUMN", help="Input column; all columns but the targets if left out. May be repeated, or a list with commas.")] = [],  # noqa: B006
+    drop: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to ignore; may be repeated, or a list with commas.")] = [],  # noqa: B006
+    text: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column that is text, though its values look like numbers or dates; may be repeated, or a list with commas.")] = [],  # noqa: B006
     categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.auto,
     missing: Annotated[Missing, typer.Option(parser=_parse_missing, metavar="<drop|model|error>", help="What to do with missing values of inputs: drop such rows, let the model handle them, or end with an error.")] = Missing.model,
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
     na: NotAvailable = [],  # noqa: B006
-    kernel: Annotated[str, typer.Option(help="auto, rbf, matern12, matern32, matern52, rq, periodic, or a sum such as matern32+periodic.")] = "auto",
-    mean: Annotated[str, typer.Option(help="auto, zero, constant or linear.")] = "auto",
+    kernel: Annotated[str, typer.Option(metavar="NAME", help="auto, rbf, matern12, matern32, matern52, rq, linear, periodic, a sum such as matern32+periodic, or a product such as rbf*periodic; several with commas for inference over kernels.")] = "auto",
+    mean: Annotated[str, typer.Option(metavar="NAME", help="auto, zero, constant or linear.")] = "auto",
     effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = Effort.medium,
-    weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted.")] = Weights.gated,
-    leaf_size: Annotated[list[int], typer.Option(help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
-    changes_along: Annotated[str | None, typer.Option(help="Input, such as a date, along which the function may change abruptly.")] = None,
+    weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted; auto: posterior for learned structures and several kernels, else gated.")] = Weights.auto,
+    structure: Annotated[Structure, typer.Option(help="How the input space is cut: balanced, the paper's algorithm, or learned, for functions that break along unknown boundaries.")] = Structure.balanced,
+    leaf_size: Annotated[list[int], typer.Option(metavar="NUMBER", help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
+    changes_along: Annotated[str | None, typer.Option(metavar="COLUMN", help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
-    max_iter: Annotated[int | None, typer.Option(help="Most iterations of the optimiser.")] = None,
+    max_iter: Annotated[int | None, typer.Option(metavar="NUMBER", help="Most iterations of the optimiser.")] = None,
     input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = InputWarp.auto,
     metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = Metric.auto,
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
-    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.none,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    memory_limit: Annotated[str | None, typer.Option(help="Most memory for matrices, such as 4GB.")] = None,
+    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.auto,
+    priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = Priors.lognormal,
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
+    memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Most memory for matrices, such as 4GB.")] = None,
     executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,
-    checkpoint: Annotated[Path | None, typer.Option(help="File from which the same fit resumes if it is interrupted.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of all random numbers.")] = 0,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="FILE", help="File from which the same fit resumes if it is interrupted.")] = None,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="Seed of all random numbers.")] = 0,
     include_factors: Annotated[bool, typer.Option("--include-factors", help="Write a larger file that loads faster.")] = False,
     on_interrupt: Annotated[OnInterrupt, typer.Option(help="On Ctrl-C: write nothing, or the best model so far.")] = OnInterrupt.abort,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model file.")] = False,
@@ -161,14 +176,24 @@ def fit(
 ) -> None:  # fmt: skip
     """Fit a model to a table, and write it to a file.
 
-    Example: dsmgp fit train.csv --target price --out price.dsmgp
+    \b
+    Examples:
+      dsmgp fit train.csv --target price --out price.dsmgp
+      dsmgp fit train.csv -t price -o price.dsmgp --drop id --effort low
+      dsmgp fit demand.csv -t demand -o demand.dsmgp --changes-along day
+      dsmgp fit rows/ -t price -o price-model        (a folder of Parquet files)
     """
     from dsmgp.data.tables import is_dataset
+
+    if seed >= 2**32:
+        fail(f"expected --seed below {2**32}, got {seed}")
 
     from_files = is_dataset(data)
     _check_out(out, data, from_files, force)
     if outliers and changes_along is None:
         fail("--outliers goes with --changes-along")
+    if changes_along is not None and structure is not Structure.balanced:
+        fail("--structure does not go with --changes-along, which is a structure of its own")
     if include_factors and changes_along is not None:
         fail(
             "--include-factors does not go with --changes-along: factors of such models are computed when a file is loaded"
@@ -186,17 +211,18 @@ def fit(
         None if changes_along is None else ChangePoints(changes_along, outliers=outliers)
     )
     model = DSMGPRegressor(
-        kernel=kernel,
+        kernel=kernel if "," not in kernel else [name.strip() for name in kernel.split(",")],
         mean=mean,
-        structure=change_points or "balanced",
+        structure=change_points or structure.value,
         effort=effort.value,
         weights=weights.value,
-        leaf_size=list(leaf_size) or "auto",
+        leaf_size=leaf_size[0] if len(leaf_size) == 1 else list(leaf_size) or "auto",
         max_iter=max_iter,
         input_warp=None if input_warp is InputWarp.none else input_warp.value,
         metric=metric.value,
         output_warp=None if output_warp is OutputWarp.none else output_warp.value,
         hypotheses=None if hypotheses is Hypotheses.none else hypotheses.value,
+        priors=None if priors is Priors.none else priors.value,
         device=device,
         memory_limit=memory_limit,
         executor=executor.value,
@@ -233,6 +259,10 @@ def fit(
         print_note(*model.state_.prediction_remarks)
     seconds = time.perf_counter() - start
     print_summary(model, out, seconds, listener.stopping, as_json)
+    if not as_json:
+        print_table("verdict", verdict_rows(model, quiet))
+    if not (as_json or quiet):
+        print_note(f"next, with rows that the model has not seen: {next_command(out, from_files)}")
     if listener.stopping:
         raise typer.Exit(INTERRUPTED)
 
@@ -274,7 +304,10 @@ def _training_table(
     rows = read_table(data, [*text, *split_list(text)], used, form)
     named_columns(text, rows.column_names)
     table = encode_table(rows, **_split_names(columns, rows.column_names))
-    return replace(table, remarks=(*reading_remarks(rows), *table.remarks))
+    schema = replace(
+        table.schema, decimal=form.decimal, day_first=form.day_first, missing_texts=form.missing
+    )
+    return replace(table, schema=schema, remarks=(*reading_remarks(rows), *table.remarks))
 
 
 @contextmanager
@@ -317,6 +350,7 @@ def print_summary(model: Any, out: Path, seconds: float, stopped: bool, as_json:
                 "targets": schema.output_names,
                 "kernels": kernels,
                 **_scores(model),
+                **verdict_numbers(model),
                 "seconds": seconds,
                 "interrupted": stopped,
                 "remarks": model.remarks_,

@@ -39,12 +39,16 @@ __all__ = [
 MOST_SAMPLED = 100_000
 
 Model = Annotated[
-    Path, typer.Argument(help="A model file, written by dsmgp fit or DSMGPRegressor.save.")
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="A model file, written by dsmgp fit or DSMGPRegressor.save."
+    ),
 ]
 Data = Annotated[
     str,
     typer.Argument(
-        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; or a folder of Parquet files, of which evaluate and report take a sample."
+        metavar="DATA",
+        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; or a folder of Parquet files, of which evaluate and report take a sample.",
     ),
 ]
 
@@ -52,7 +56,7 @@ Data = Annotated[
 # How a text file is written; see :class:`dsmgp.data.text_values.TextFormat`.
 Encoding = Annotated[
     str | None,
-    typer.Option("--encoding", help="Encoding of a text file, such as latin-1, cp1252 or utf-16; UTF-8 if left out."),
+    typer.Option("--encoding", metavar="NAME", help="Encoding of a text file, such as latin-1, cp1252 or utf-16; UTF-8 if left out."),
 ]  # fmt: skip
 Decimal = Annotated[
     str | None,
@@ -64,7 +68,7 @@ DayFirst = Annotated[
 ]  # fmt: skip
 NotAvailable = Annotated[
     list[str],
-    typer.Option("--na", help="Text that stands for a missing value, beside NA, ?, - and the like; may be repeated, or a list with commas."),
+    typer.Option("--na", metavar="TEXT", help="Text that stands for a missing value, beside NA, ?, - and the like; may be repeated, or a list with commas."),
 ]  # fmt: skip
 
 
@@ -120,11 +124,20 @@ def load_model(path: Path) -> tuple[DSMGPRegressor, ColumnSchema]:
 def read_for_model(
     schema: ColumnSchema, data: str, form: TextFormat, with_targets: bool = True
 ) -> Any:
-    """Read a table; of its texts, those are understood that the model uses. Of a dataset a sample is read."""
-    from dsmgp.data.tables import is_dataset, read_table
+    """Read a table as the training table was read, unless ``form`` says otherwise; of its texts, those are understood that the model uses.
+
+    Of a dataset a sample is read.
+    """
+    from dsmgp.data.tables import TextFormat, is_dataset, read_table
 
     if is_dataset(data):
         return _sampled(schema, data, with_targets)
+    form = TextFormat(
+        form.encoding,
+        schema.decimal if form.decimal is None else form.decimal,
+        schema.day_first if form.day_first is None else form.day_first,
+        (*schema.missing_texts, *form.missing),
+    )
     names = [column.name for column in schema.columns]
     names += schema.targets if with_targets else []
     return read_table(data, schema.categorical, lambda present: names, form)

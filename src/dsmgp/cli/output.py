@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from dsmgp.cli.help import hidden_type, without_types_of_flags
 from dsmgp.data.table_error import suggestion
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "print_note",
     "print_note_in_handler",
     "print_table",
+    "showing_progress",
 ]
 
 #: Exit codes other than 0: an internal error, an error in the request or the data, Ctrl-C.
@@ -92,8 +94,27 @@ def print_table(title: str, rows: list[tuple[str, str]]) -> None:
     console.print(table, markup=False)
 
 
+@contextmanager
+def showing_progress(doing: str) -> Iterator[None]:
+    """Show a progress bar on standard error while what is inside runs, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from dsmgp._util.progress_bar import progress_bar
+
+    with progress_bar(doing):
+        yield
+
+
 class CommandGroup(TyperGroup):
     """Commands whose usage errors are one line too."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        without_types_of_flags(self.params)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return hidden_type(super().get_help_option(ctx))
 
     def main(self, *arguments: Any, **options: Any) -> Any:
         options["standalone_mode"] = False

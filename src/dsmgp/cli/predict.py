@@ -30,7 +30,9 @@ from dsmgp.cli.output import (
     print_json,
     print_note,
     print_table,
+    showing_progress,
 )
+from dsmgp.progress import span
 
 if TYPE_CHECKING:
     from dsmgp.data.tables import TextFormat
@@ -42,11 +44,12 @@ __all__ = ["info", "predict"]
 def predict(
     model: Model,
     data: Data,
-    out: Annotated[str, typer.Option("--out", "-o", help="Table to write; standard output, as CSV, if left out.")] = "-",
-    interval: Annotated[list[float], typer.Option(help="Probability of a central interval; may be repeated.")] = [0.9],  # noqa: B006
-    quantiles: Annotated[list[str], typer.Option(help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
-    keep: Annotated[list[str], typer.Option(help="Column of the data to copy to the predictions; may be repeated, or a list with commas.")] = [],  # noqa: B006
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Table to write; standard output, as CSV, if left out.")] = "-",
+    interval: Annotated[list[float], typer.Option(metavar="PROBABILITY", help="Probability of a central interval; may be repeated.")] = [0.9],  # noqa: B006
+    quantiles: Annotated[list[str], typer.Option(metavar="LEVELS", help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
+    keep: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column of the data to copy to the predictions; may be repeated, or a list with commas.")] = [],  # noqa: B006
     function: Annotated[bool, typer.Option("--function", help="Uncertainty of the function, without observation noise.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Exact standard deviations; otherwise those of large leaves may be off by a thousandth.")] = False,
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
@@ -56,10 +59,15 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict the rows of a table: mean, standard deviation, intervals and quantiles.
 
-    Example: dsmgp predict price.dsmgp new.csv --out predictions.csv --interval 0.9
+    \b
+    Examples:
+      dsmgp predict price.dsmgp new.csv --out predictions.csv
+      dsmgp predict price.dsmgp new.csv -o predictions.csv --interval 0.5 --interval 0.9 --keep id
+      cat new.csv | dsmgp predict price.dsmgp - --quantiles 0.05,0.5,0.95 > predictions.csv
     """
     from dsmgp.data.predictions import check_kept_columns, predict_files
     from dsmgp.data.tables import check_target, is_dataset
+    from dsmgp.mixture.variance_error import exact_variances
 
     levels = _levels(",".join(quantiles))
     for level in interval:
@@ -71,23 +79,27 @@ def predict(
     if from_files and (out == "-" or file_format != "parquet"):
         fail("predictions of a folder of files are Parquet; give --out predictions.parquet")
     check_not_an_input(out, model, data)
-    fitted, schema = load_model(model)
-    check_kept_columns([*keep, *split_list(keep)], schema.targets, interval, levels)
-    if from_files:
-        state = fitted.state_
-        keep = named_columns(keep, columns_of_files(data)) if keep else []
-        n_rows, remarks = predict_files(
-            state.predictive, state.schema, data, out, interval, levels, keep, not function
-        )
-        print_note(*remarks)
-    else:
-        columns = (interval, levels, not function)
-        form = text_format(encoding, decimal, dayfirst, na)
-        n_rows, remarks = _predict_table(fitted, schema, data, form, out, keep, columns)
+    with showing_progress("predicting"):
+        with span(0.0, 0.3, "loading the model"):
+            fitted, schema = load_model(model)
+        check_kept_columns([*keep, *split_list(keep)], schema.targets, interval, levels)
+        exactly = exact or fitted.variances == "exact"
+        with span(0.3, 1.0, "predicting rows"), exact_variances(exactly):
+            if from_files:
+                state = fitted.state_
+                keep = named_columns(keep, columns_of_files(data)) if keep else []
+                n_rows, remarks = predict_files(
+                    state.predictive, state.schema, data, out, interval, levels, keep, not function
+                )
+            else:
+                columns = (interval, levels, not function)
+                form = text_format(encoding, decimal, dayfirst, na)
+                n_rows, remarks = _predict_table(fitted, schema, data, form, out, keep, columns)
+    print_note(*remarks)
     if as_json:
         print_json({"model": str(model), "rows": n_rows, "file": out, "remarks": remarks})
     elif out != "-":
-        print_note(f"{n_rows} rows predicted: {out}")
+        print_note(f"{n_rows:,} row{'s' * (n_rows != 1)} predicted: {out}")
 
 
 def _predict_table(
@@ -108,13 +120,13 @@ def _predict_table(
     table = read_for_model(schema, data, form, with_targets=False)
     keep = named_columns(keep, table.column_names)
     rows = table_rows(model, table, with_targets=False)
-    print_note(*rows.remarks)
+    remarks = rows.remarks + model.state_.outside_rows(rows.rows.X).remarks
     fitted = model.state_.predictive
     predictions = prediction_columns(fitted, rows.rows, schema.targets, *columns)
     kept = {name: table[name] for name in keep}
     arrays = {name: pa.array(values) for name, values in predictions.items()}
     write_table(pa.table(kept | arrays), out)
-    return len(rows.rows), rows.remarks
+    return len(rows.rows), remarks
 
 
 def _levels(text: str) -> list[float]:
@@ -132,7 +144,10 @@ def _levels(text: str) -> list[float]:
 def info(model: Model, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show the contents of a model file, without loading the model.
 
-    Example: dsmgp info price.dsmgp
+    \b
+    Examples:
+      dsmgp info price.dsmgp
+      dsmgp info price.dsmgp --json
     """
     contents = _contents(model)
     if as_json:

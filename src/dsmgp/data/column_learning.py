@@ -341,4 +341,5 @@ def _learn_category(
     if values.missing.any():
         levels = (*levels, None)
     one_hot = rules.categories == "onehot" or n_levels <= MOST_INDICATORS
-    return Column(name, "category", levels, one_hot=one_hot), None
+    required = rules.missing != "model"
+    return Column(name, "category", levels, one_hot=one_hot, required=required), None

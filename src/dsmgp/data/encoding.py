@@ -192,7 +192,10 @@ def check_targets(Y: Array, targets: Sequence[str], first_row: int) -> None:
 
 def encode_column(values: Values, column: Column, first_row: int) -> Array:
     """Return the inputs of one column, (n_rows, n_inputs)."""
+    remedy = "remove such rows, or fit the model with missing='model'"
     if column.kind == "category":
+        if column.required:
+            check_no_missing(values, column.name, remedy, first_row)
         return np.asarray(column.level_inputs[level_codes(values, column)])
     missing = values.missing
     if values.kind != column.kind and not missing.all():
@@ -201,7 +204,6 @@ def encode_column(values: Values, column: Column, first_row: int) -> Array:
             "model was fitted"
         )
     if column.fill is None:
-        remedy = "remove such rows, or fit the model with missing='model'"
         check_no_missing(values, column.name, remedy, first_row)
     if values.kind == "date":
         numbers = column.dates.to_numbers(values.data)

@@ -461,4 +461,4 @@ def _of_levels(levels: tuple[str | None, ...], name: str, rules: ColumnRules) ->
             f"column {name!r} has more than {MOST_INDICATORS} different texts; use categories='auto', or leave it out with "
             f"drop=[{name!r}]"
         )
-    return {"levels": levels, "one_hot": one_hot}
+    return {"levels": levels, "one_hot": one_hot, "required": rules.missing != "model"}

@@ -14,11 +14,12 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.outside import OutsideRows
 from dsmgp.data.parquet import Batch, RowStream
 from dsmgp.data.parquet_sink import ParquetSink
 from dsmgp.data.rows import Rows
 from dsmgp.data.unknown_inputs import mixture_at, moments_at
-from dsmgp.progress import tick
+from dsmgp.progress import span, tick
 
 __all__ = ["check_kept_columns", "predict_files", "prediction_columns"]
 
@@ -69,10 +70,12 @@ def prediction_columns(
     if not intervals and not quantiles:
         tables = list(moments_at(model, rows, include_noise))
     else:
-        distribution = mixture_at(model, rows, include_noise, squeeze=False)
+        with span(0.0, 0.5, "predicting rows"):
+            distribution = mixture_at(model, rows, include_noise, squeeze=False)
         tails = [0.5 * (1.0 - level) for level in intervals]
         levels = [end for tail in tails for end in (tail, 1.0 - tail)] + quantiles
-        tables = [distribution.mean, distribution.std, *_quantiles(distribution, levels)]
+        with span(0.5, 1.0, "computing intervals"):
+            tables = [distribution.mean, distribution.std, *_quantiles(distribution, levels)]
     names = _suffixes(intervals, quantiles)
     return {
         f"{target}_{name}": np.ascontiguousarray(table[:, k])
@@ -97,7 +100,7 @@ def predict_files(
     -------
     n_rows : int
     remarks : list of str
-        On missing values and new levels.
+        On missing values, new levels, and rows outside the training data.
     """
     for level in [*intervals, *quantiles]:
         if not 0 < level < 1:
@@ -109,16 +112,19 @@ def predict_files(
     columns, keep = schema.columns, list(dict.fromkeys(keep))
     check_kept_columns(keep, columns.targets, intervals, quantiles)
     stream = RowStream(data, columns, with_targets=False)
-    n_rows = 0
+    n_rows, outside = 0, OutsideRows(0, 0, 0, {})
     with ParquetSink(out) as sink:
         for rows, tables in _joined(stream.batches(keep)):
-            predictions = prediction_columns(
-                model, rows, columns.targets, intervals, quantiles, include_noise
-            )
-            sink.add(tables, keep, predictions)
-            n_rows += len(rows)
-            tick(n_rows / stream.n_rows)
-    return n_rows, stream.remarks
+            n_done = n_rows + len(rows)
+            with span(n_rows / stream.n_rows, n_done / stream.n_rows, "predicting rows"):
+                predictions = prediction_columns(
+                    model, rows, columns.targets, intervals, quantiles, include_noise
+                )
+                sink.add(tables, keep, predictions)
+            n_rows = n_done
+            by_input = model.outside_by_input(rows.X)
+            outside = outside.joined(OutsideRows.of(by_input, schema.groups))
+    return n_rows, [*stream.remarks, *outside.remarks]
 
 
 def _joined(batches: Iterator[Batch]) -> Iterator[tuple[Rows, list[Any]]]:
@@ -143,6 +149,7 @@ def _quantiles(distribution: Any, levels: Sequence[float]) -> list[Array]:
         chunk = distribution[rows]
         for level, table in zip(levels, tables, strict=True):
             table[rows] = chunk.quantile(level)
+        tick(min(first + CHUNK_ROWS, len(distribution)) / len(distribution))
     return tables
 
 

@@ -60,6 +60,8 @@ class Column:
     quantiles : tuple of float
         Of the training values, in the middle of parts of equal probability: what a missing number may be if none was missing in
         training.
+    required : bool
+        Whether a missing level of a category is an error.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Column:
     one_hot: bool = True
     effects: tuple[tuple[float, ...], ...] = ()
     quantiles: tuple[float, ...] = ()
+    required: bool = False
 
     @property
     def input_names(self) -> list[str]:
@@ -128,6 +131,14 @@ def level_name(level: str | None) -> str:
 class ColumnSchema:
     """The input columns of a table, and the names of its target columns.
 
+    Attributes
+    ----------
+    columns : tuple of Column
+    targets : tuple of str
+    decimal, day_first, missing_texts
+        How the text file of the training table was to be read, where that was said: the decimal sign, whether the day comes first,
+        and texts that stand for missing values. Files to predict from are read the same way.
+
     Examples
     --------
     >>> size, colour = Column("size", "number"), Column("colour", "category", ("blue", "red"))
@@ -142,6 +153,9 @@ class ColumnSchema:
 
     columns: tuple[Column, ...]
     targets: tuple[str, ...]
+    decimal: str | None = None
+    day_first: bool | None = None
+    missing_texts: tuple[str, ...] = ()
 
     @classmethod
     def of_numbers(cls, names: Sequence[str], targets: Sequence[str]) -> ColumnSchema:
@@ -191,6 +205,13 @@ class ColumnSchema:
             for column, (_, inputs) in zip(self.columns, self.groups, strict=True)
         ]
         return np.concatenate(kept).astype(np.int64)
+
+    @property
+    def measured_inputs(self) -> Index:
+        """Numbers of the inputs that are numbers or dates of the table, which have a range."""
+        pairs = zip(self.columns, self.groups, strict=True)
+        found = [inputs[0] for column, (_, inputs) in pairs if column.kind != "category"]
+        return np.array(found, dtype=np.int64)
 
     @property
     def indirect_columns(self) -> list[str]:
@@ -263,7 +284,16 @@ class ColumnSchema:
                     "quantiles": list(column.quantiles),
                 }
             )
-        return {"columns": columns, "targets": list(self.targets)}
+        reading = {
+            "decimal": self.decimal,
+            "day_first": self.day_first,
+            "missing_texts": list(self.missing_texts),
+        }
+        return {
+            "columns": columns,
+            "targets": list(self.targets),
+            **{name: value for name, value in reading.items() if value not in (None, [])},
+        }
 
     @classmethod
     def from_dict(cls, stored: Any) -> ColumnSchema:
@@ -271,11 +301,15 @@ class ColumnSchema:
         try:
             columns = tuple(_read_column(entries) for entries in stored["columns"])
             targets = tuple(str(name) for name in stored["targets"])
+            decimal, day_first = stored.get("decimal"), stored.get("day_first")
+            if decimal not in (None, ".", ",") or day_first not in (None, True, False):
+                raise ValueError("it says no way to read numbers or dates")
+            texts = tuple(str(text) for text in stored.get("missing_texts", ()))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(
                 f"the model file has an invalid description of its table: {error!r}"
             ) from error
-        return cls(columns, targets)
+        return cls(columns, targets, decimal, day_first, texts)
 
 
 def _read_column(stored: dict[str, Any]) -> Column:

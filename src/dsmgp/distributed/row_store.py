@@ -80,6 +80,8 @@ class RowStore:
         CRC-32 of each part.
     temporary : object, optional
         Keeps a temporary folder until the store is deleted.
+    input_range : tuple of ndarray of shape (n_inputs,), optional
+        Least and largest value of each input, when the rows were written.
     """
 
     folder: Path
@@ -92,6 +94,7 @@ class RowStore:
     ends: Index
     checksums: Index
     temporary: Any = None
+    input_range: tuple[Array, Array] | None = None
 
     @classmethod
     def of_shard_files(cls, checksums: Index, **fields: Any) -> RowStore:
@@ -124,6 +127,7 @@ class RowStore:
             files=np.concatenate([self.files, other.files]),
             ends=np.concatenate([self.ends, other.ends]),
             checksums=np.concatenate([self.checksums, other.checksums]),
+            input_range=_joint_range(self.input_range, other.input_range),
         )
 
     def read_file(self, number: int) -> Iterator[tuple[Index, Index, Array, Array]]:
@@ -255,6 +259,8 @@ class WrittenPiece:
         Its rows in each leaf.
     ends : ndarray of shape (n_runs, n_shards + 1)
     checksums : ndarray of shape (n_runs, n_shards)
+    low, high : ndarray of shape (n_inputs,)
+        Least and largest value of each input.
     """
 
     number: int
@@ -262,6 +268,17 @@ class WrittenPiece:
     sizes: Index
     ends: Index
     checksums: Index
+    low: Array
+    high: Array
+
+
+def _joint_range(
+    one: tuple[Array, Array] | None, other: tuple[Array, Array] | None
+) -> tuple[Array, Array] | None:
+    """Return the range of the inputs of both; None where one of them is not known."""
+    if one is None or other is None:
+        return None
+    return np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
 
 
 #: Leaves and rows of a batch that they reach, the number of its first row or of every row, and its X and Y.
@@ -308,6 +325,7 @@ class RowWriter:
         n_shards, n_rows, n_written = len(self.firsts) - 1, 0, 0
         sizes = np.zeros(self.firsts[-1], dtype=np.int64)
         ends, checksums = [], []
+        low, high = np.full(self.n_inputs, np.inf), np.full(self.n_inputs, -np.inf)
         try:
             with partial.open("wb") as file:
                 for leaf, row, first, X, Y in batches:
@@ -318,6 +336,8 @@ class RowWriter:
                     ends.append(bounds + n_written)
                     checksums.append([zlib.crc32(part.data) if len(part) else 0 for part in parts])
                     n_rows, n_written = n_rows + len(X), n_written + len(table)
+                    low = np.minimum(low, X.min(axis=0, initial=np.inf))
+                    high = np.maximum(high, X.max(axis=0, initial=-np.inf))
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
@@ -327,6 +347,8 @@ class RowWriter:
             sizes,
             np.array(ends, dtype=np.int64).reshape(-1, n_shards + 1),
             np.array(checksums, dtype=np.int64).reshape(-1, n_shards),
+            low,
+            high,
         )
 
     def _run(
@@ -371,6 +393,10 @@ class RowWriter:
             np.concatenate([piece.ends for piece in written]),
             np.concatenate([piece.checksums for piece in written]),
             self.temporary,
+            (
+                np.min([piece.low for piece in written], axis=0),
+                np.max([piece.high for piece in written], axis=0),
+            ),
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class BoundKernels:
         table = np.full((len(self.kernels[0]), len(self.kernels)), np.finfo(np.float64).max)
         for output in range(len(self.kernels)):
             for kernel, leaves in self._by_kernel(output):
-                if isinstance(kernel, CLOSED_FORM):
+                if isinstance(kernel, CLOSED_FORM) and kernel.is_bounded:
                     parameters = self.parameters(output, leaves)
                     table[leaves, output] = parameters[..., kernel.output_scales].sum(-1)
         return table

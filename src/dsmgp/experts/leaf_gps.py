@@ -285,10 +285,12 @@ class InMemoryLeafGPs:
         return self.gather(self.backend, results, self.n_outputs)
 
     def _of_all_groups(self, work: Callable[[int], Result]) -> list[Result]:
-        return within_memory(
-            lambda: self.map(self.backend, work, range(len(self.backend.groups))),
-            self.reduce_memory,
-        )
+        def evaluate() -> list[Result]:
+            n_groups = len(self.backend.groups)
+            # A single group has nothing to run beside it, and handing it to a thread takes as long as a small leaf.
+            return self.map(self.backend, work, range(n_groups), self.compiled and n_groups == 1)
+
+        return within_memory(evaluate, self.reduce_memory)
 
 
 def has_large_leaf(device: str, points: Ragged) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from dsmgp.experts.backend import (
     kernel_codes,
 )
 from dsmgp.experts.factor_cache import LeadingBlocks, Packed
+from dsmgp.experts.low_rank import LowRankVariance
 from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.linalg import lapack
@@ -148,6 +150,27 @@ class NumbaBackend:
             request.ends,
         )
         return mean, variance
+
+    def covariances(
+        self, bound: BoundKernels, output: int, leaf: int, basis: LowRankVariance, tests: Array
+    ) -> tuple[Array, Array]:
+        """Return the mean of f at test rows (n_test,), and the covariances with the pivots of a basis (n_test, rank)."""
+        features = np.empty((len(tests), basis.rank), basis.weights.dtype)
+        key = ("pivots first", output, leaf, basis.rank)
+        leaves = bound.held.get(key)
+        if leaves is None:
+            leaves = self._leaves_of(np.array([leaf]), output)
+            leaves = bound.held[key] = replace(leaves, rows=leaves.rows[basis.order])
+        mean, _ = _compiled().predict(
+            leaves,
+            bound.parameters(output, leaf),
+            basis.alpha,
+            None,
+            tests,
+            np.array([0, len(tests)]),
+            features,
+        )
+        return mean, features
 
     def hold_factors(self, matrices: Sequence[Array]) -> Packed:
         return Packed.of(matrices)

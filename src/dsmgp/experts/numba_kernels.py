@@ -103,22 +103,33 @@ def copy(source, target):
 @njit(fastmath=EXACT, nogil=True, cache=True)
 def distances(Z, x, n, r2):
     """Squared distances of the point x from the first n points of Z (dims, points)."""
-    assign(r2[:n], 0.0)
+    # By fours, so that r2 is read and written once for four dimensions; those beyond a multiple of four first.
     d = len(x)
-    k = 0
-    while k + 4 <= d:  # by fours, so that r2 is read and written once for four dimensions
+    k = d % 4
+    if k == 0:
+        assign(r2[:n], 0.0)
+    elif k == 1:
+        x0, Z0 = x[0], Z[0]
+        for j in range(n):
+            a = x0 - Z0[j]
+            r2[j] = a * a
+    elif k == 2:
+        x0, x1, Z0, Z1 = x[0], x[1], Z[0], Z[1]
+        for j in range(n):
+            a, b = x0 - Z0[j], x1 - Z1[j]
+            r2[j] = a * a + b * b
+    else:
+        x0, x1, x2, Z0, Z1, Z2 = x[0], x[1], x[2], Z[0], Z[1], Z[2]
+        for j in range(n):
+            a, b, c = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j]
+            r2[j] = a * a + b * b + c * c
+    while k < d:
         x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
         Z0, Z1, Z2, Z3 = Z[k], Z[k + 1], Z[k + 2], Z[k + 3]
         for j in range(n):
             a, b, c, e = x0 - Z0[j], x1 - Z1[j], x2 - Z2[j], x3 - Z3[j]
             r2[j] += a * a + b * b + c * c + e * e
         k += 4
-    while k < d:
-        x0, Z0 = x[k], Z[k]
-        for j in range(n):
-            a = x0 - Z0[j]
-            r2[j] += a * a
-        k += 1
 
 
 @njit(fastmath=EXACT, nogil=True, cache=True, error_model="numpy")

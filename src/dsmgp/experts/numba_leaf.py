@@ -297,13 +297,13 @@ def _dot(a, b, n):
 
 @njit(nogil=True, cache=True)
 def predict_leaf(
-    at, kind, mean_kind, X, rows, columns, rank, parameters, alpha, L, stride, tests, means, variances, memory,
-    tile,
+    at, kind, mean_kind, X, rows, columns, rank, parameters, alpha, L, stride, tests, means, variances, features,
+    memory, tile,
 ):  # fmt: skip
     """Predict mean of f at test rows, and its variance unless that array is empty (R&W algorithm 2.1).
 
     ``L`` is the address of the factor, ``stride`` the number of elements from row to row; ``tile`` test rows are
-    predicted at a time.
+    predicted at a time. ``features`` (tests, r), unless empty, get the covariances with the first r points.
     """
     d, n, at_scale = n_scaled(columns, rank), len(rows), scale_at(columns, rank)
     scale = parameters[at_scale]
@@ -327,6 +327,8 @@ def predict_leaf(
             distances(Z, x, n, spare)
             covariances(kind, scale, spare, n, cross[t], spare[n:])
             means[first + t] += _dot(cross[t], alpha, n)
+            if len(features):
+                copy(cross[t], features[first + t])
         if len(variances):
             solve_rows(at, L, stride, cross, m)
             for t in range(m):

@@ -127,7 +127,7 @@ def _evaluate_leaves(
 @njit(nogil=True, cache=True)
 def _predict_leaves(
     at, kind, mean_kind, X, rows, ends, columns, rank, kernel_parameters, alpha, addresses, strides, tests,
-    test_ends, means, variances, memory, tile,
+    test_ends, means, variances, features, memory, tile,
 ):  # fmt: skip
     """Predict by leaf after leaf."""
     for leaf in range(len(ends) - 1):
@@ -135,7 +135,7 @@ def _predict_leaves(
         predict_leaf(
             at, kind, mean_kind, X, rows[a:b], columns, rank,
             kernel_parameters[leaf if len(kernel_parameters) > 1 else 0], alpha[a:b], addresses[leaf], strides[leaf], tests[first:last], means[first:last],
-            variances[first:last] if len(variances) else variances, memory, tile,
+            variances[first:last] if len(variances) else variances, features, memory, tile,
         )  # fmt: skip
 
 
@@ -307,6 +307,7 @@ def predict(
     factors: tuple[Index, Index] | None,
     tests: Array,
     ends: Index,
+    features: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return mean and variance of f at test rows.
 
@@ -322,9 +323,13 @@ def predict(
     tests : ndarray of shape (n_test, n_dims)
     ends : ndarray of shape (n_leaves + 1,)
         Leaf k predicts at ``tests[ends[k]:ends[k + 1]]``.
+    features : ndarray of shape (n_test, r), optional
+        Overwritten by the covariances with the first r points, of a single leaf.
     """
     n, most = leaves.largest, int(np.diff(ends).max(initial=0))
     tile = max(1, min(most, max(TILE_ROWS, cache_numbers() // max(n, 1))))
+    if factors is None:  # covariances are used at once
+        tile = 1
     means = np.empty(len(tests))
     variances = np.empty(0 if factors is None else len(tests))
     none = np.zeros(len(leaves), np.int64)
@@ -332,6 +337,7 @@ def predict(
     _predict_leaves(
         lapack.addresses(), *leaves.codes, leaves.X, leaves.rows, leaves.ends, leaves.columns,
         leaves.rank, np.atleast_2d(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends,
-        means, variances, _memory.take((leaves.n_scaled + 2 + tile) * n), tile,
+        means, variances, np.empty((0, 0), np.float32) if features is None else features,
+        _memory.take((leaves.n_scaled + 2 + tile) * n), tile,
     )  # fmt: skip
     return means, variances

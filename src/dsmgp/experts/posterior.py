@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -18,10 +18,13 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
 from dsmgp.experts.factor_cache import FactorCache, GroupFactors
 from dsmgp.experts.factor_sharing import SharingPlan
+from dsmgp.experts.leaf_bases import LeafBases, LeafBasis
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
+from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
 from dsmgp.experts.points import LeafPoints, Observations
+from dsmgp.experts.row_table import RowTable
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.tree.routing import Routes
 
@@ -32,6 +35,8 @@ __all__ = ["InMemoryLeafPosterior", "factorise", "posterior_from_factors"]
 
 # Multiplications and (leaf, row) pairs of a prediction that takes less time than starting threads for it.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
+# Test rows of a large leaf that are predicted at a time from low-rank variances.
+TILE_ROWS = 1024
 
 
 class InMemoryLeafPosterior:
@@ -77,6 +82,68 @@ class InMemoryLeafPosterior:
         self.group, self.slot = np.full((2, leaf_gps.n_leaves), -1)
         for group, leaves in enumerate(backend.groups):
             self.group[leaves], self.slot[leaves] = group, np.arange(len(leaves))
+        #: Low-rank variances of large leaves.
+        self.bases = LeafBases(self)
+
+        self._row_tables: dict[bool, list[RowTable]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_row_tables": {}}  # they hold addresses
+
+    def prepare(
+        self,
+        leaves: Index,
+        n_rows: Index,
+        n_new: int,
+        alone: bool,
+        tolerances: Callable[[], Array],
+    ) -> None:
+        """Make low-rank variances of the leaves for which they pay, before a prediction.
+
+        Parameters
+        ----------
+        leaves, n_rows : ndarray of shape (n_reached,)
+            Leaves that will be asked, and for how many rows.
+        n_new : int
+            Rows of the prediction.
+        alone : bool
+            Whether they are predicted one by one.
+        tolerances : callable
+            Called if there is anything to make; returns the largest relative errors of leaves' variances of y, (n_leaves,).
+        """
+        if isinstance(self.backend, NumbaBackend):
+            due = self.bases.due(self.points.first.sizes, leaves, n_rows, n_new, alone)
+            if due:
+                self.bases.make(self, due, tolerances())
+
+    def predict_few(
+        self, leaves: Index, Z: Array, with_variance: bool, low_rank: bool
+    ) -> tuple[Array, Array] | None:
+        """Predict f at few rows in one compiled call; None if that is not possible.
+
+        Parameters
+        ----------
+        leaves : ndarray of shape (n, n_reached)
+            Leaves of each row; -1 for none.
+        Z : ndarray of shape (n, n_dims)
+        with_variance, low_rank : bool
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n, n_reached, n_outputs)
+        """
+        if not isinstance(self.backend, NumbaBackend):
+            return None
+        tables = self._row_tables.get(low_rank)
+        if tables is None or not all(table.current for table in tables):
+            outputs = range(self.leaf_gps.n_outputs)
+            tables = self._row_tables[low_rank] = [RowTable(self, k, low_rank) for k in outputs]
+        Z = np.require(Z, np.float64, ["C", "W"])
+        found = [table.predict(leaves, Z, with_variance) for table in tables]
+        if any(each is None for each in found):
+            return None
+        means, variances = zip(*(each for each in found if each is not None), strict=True)
+        return np.stack(means, axis=-1), np.stack(variances, axis=-1)
 
     def settled(self) -> InMemoryLeafPosterior:
         return self
@@ -108,7 +175,7 @@ class InMemoryLeafPosterior:
         if group >= 0 and not self.factors.holds(group):
             return None
         factors = self.factors.get(group) if group >= 0 else None
-        place = self._place(leaf)
+        place = self.place(leaf)
         by_output = []
         for output in range(self.leaf_gps.n_outputs):
             factor = np.empty((0, 0))
@@ -164,19 +231,24 @@ class InMemoryLeafPosterior:
     def drop_loo(self) -> None:
         pass  # the diagonals stay: online updates change them, and to compute them costs as much as the factor
 
-    def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
+    def predict(
+        self, routes: Routes, X: Array, with_variance: bool = True, low_rank: bool = False
+    ) -> tuple[Array, Array]:
         n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
         mean = np.empty((n_pairs, n_outputs))
         variance = np.empty((n_pairs if with_variance else 0, n_outputs))
-        members = self._by_group(routes.leaf)
+        members, bases = self._by_group(routes.leaf), self.bases.of_leaf
 
         def work(group: int) -> None:
             places = members[group]
             pairs = routes.rows.positions(places)
             rows = routes.rows.take(places)
-            means, variances = self._predict_group(
-                group, routes.leaf[places], X, rows, with_variance
-            )
+            leaves = routes.leaf[places]
+            basis = bases.get(int(leaves[0])) if low_rank and with_variance else None
+            if basis is None:
+                means, variances = self._predict_group(group, leaves, X, rows, with_variance)
+            else:
+                means, variances = self._predict_by_basis(int(leaves[0]), basis, X[rows.flat])
             mean[pairs] = means
             if with_variance:
                 variance[pairs] = variances
@@ -190,6 +262,22 @@ class InMemoryLeafPosterior:
         )
         return mean, variance
 
+    def _predict_by_basis(self, leaf: int, basis: LeafBasis, tests: Array) -> tuple[Array, Array]:
+        """Predict by a leaf that has low-rank variances."""
+        backend, by_output = self.backend, []
+        assert isinstance(backend, NumbaBackend)
+        for output, low_rank in enumerate(basis):
+            mean, variance = np.empty((2, len(tests)))
+            for first in range(0, len(tests), TILE_ROWS):
+                tile = slice(first, first + TILE_ROWS)
+                mean[tile], covariances = backend.covariances(
+                    self.bound, output, leaf, low_rank, tests[tile]
+                )
+                variance[tile] = low_rank.variance(covariances)
+            by_output.append((mean, variance))
+        means, variances = zip(*by_output, strict=True)
+        return np.stack(means, axis=1), np.stack(variances, axis=1)
+
     def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         means, covariances = [], []
         train = self.leaf_gps.X[self.points.first[leaf]]
@@ -198,14 +286,14 @@ class InMemoryLeafPosterior:
             mean, covariance = kernel.mean(X), kernel.cross(X, X)
             if len(train):
                 cross, factor = kernel.cross(X, train), self.factor(output, leaf)
-                mean = mean + cross @ self.alpha[output][self._place(leaf)]
+                mean = mean + cross @ self.alpha[output][self.place(leaf)]
                 half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
                 covariance = covariance - half.T @ half
             means.append(mean)
             covariances.append(covariance)
         return np.stack(means, axis=1), np.stack(covariances)
 
-    def _place(self, leaf: int) -> slice:
+    def place(self, leaf: int) -> slice:
         """Where the points of a leaf stand among all points."""
         return slice(*self.points.first.ends[leaf : leaf + 2].tolist())
 

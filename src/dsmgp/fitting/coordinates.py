@@ -208,14 +208,7 @@ class _Trial:
         leaves = [leaves[k] for k in rng.permutation(len(leaves))]
         used = np.unique(np.concatenate([leaf.rows for leaf in (*leaves, *large)]))
         self.used = used
-        self.rows = replace(
-            data,
-            X=data.X[used],
-            Y=data.Y[used],
-            labels=data.labels[used],
-            noise=None if data.noise is None else data.noise[used],
-            row_weights=None if data.row_weights is None else data.row_weights[used],
-        )
+        self.rows = data.taken(used)
         self.large = [_renumbered(leaf, used) for leaf in large]
         self.leaves = leaves = [_renumbered(leaf, used) for leaf in leaves]
         half = (len(leaves) + 1) // 2

@@ -1,14 +1,15 @@
 """Fits under several hypotheses, stacked by cross-validation: what a small table gets instead of a choice by leave-one-out.
 
-A hypothesis is a configuration of the fit: how inputs are warped, and the mean of the GPs. Each is fitted to all rows, and to the
-rows outside of each fold, where everything is learned anew. The log densities of the folds' rows weigh the hypotheses
+A hypothesis is a configuration of the fit: how inputs are warped, the mean of the GPs, and whether the output is warped. Each is fitted to
+all rows. The log densities of rows under hyperparameters that have not seen them (:mod:`dsmgp.fitting.held_out`) weigh the hypotheses
 (:mod:`dsmgp.fitting.stacking`), and estimate how well the mixture predicts new rows.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,13 +19,16 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp.data.effects import N_FOLDS, fold_of_rows
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.coordinates import LEAST_ROWS, MOST_FEATURES
+from dsmgp.fitting.held_out import held_out_log_densities
 from dsmgp.fitting.in_memory import fit_rows
-from dsmgp.fitting.stacking import Stacking, stack, stacked_log_density
+from dsmgp.fitting.stacking import Stacking, cross_fitted_log_density, stack
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.gp.coordinates import Coordinates
+from dsmgp.gp.output_warp import normal_scores
 from dsmgp.progress import span, stopping
 
 __all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]
@@ -32,9 +36,11 @@ __all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_
 logger = logging.getLogger("dsmgp")
 
 # With fewer rows there is too little to learn from in a fold; from LEAST_ROWS on leave-one-out chooses the coordinates.
-FEWEST_ROWS = 60
+FEWEST_ROWS = 40
 # Share of rows with an input that another row has, too, up to which it makes no difference whether folds divide such rows.
 FEW_DUPLICATES = 0.1
+# Hypotheses whose output is warped, too: so many, those of most weight.
+N_WARPED = 2
 
 
 @dataclass(frozen=True)
@@ -45,14 +51,17 @@ class Hypothesis:
     ----------
     input_warp : {"rank", "both"} or None
     mean : {"zero", "linear"}
+    output_warp : {"rank"} or None
     """
 
     input_warp: str | None
     mean: str
+    output_warp: str | None = None
 
     def __str__(self) -> str:
         inputs = {"rank": "normal scores", "both": "inputs and normal scores"}
-        return f"{inputs.get(str(self.input_warp), 'inputs as they are')}, {self.mean} mean"
+        output = "" if self.output_warp is None else ", output by normal scores"
+        return f"{inputs.get(str(self.input_warp), 'inputs as they are')}, {self.mean} mean{output}"
 
     def of(self, config: FitConfig) -> FitConfig:
         """Return the configuration of a fit under this hypothesis."""
@@ -60,13 +69,14 @@ class Hypothesis:
             config,
             input_warp=self.input_warp,
             mean=self.mean,
+            mean_is_open=False,
             metric="diagonal",
-            output_warp=None,
+            output_warp=self.output_warp,
             hypotheses=False,
         )
 
 
-#: The simplest first: it is the fit that is made without others.
+#: The simplest first: it is the fit that is made without others. The output of the best of them is then warped, too.
 HYPOTHESES = tuple(
     Hypothesis(warp, mean) for mean in ("zero", "linear") for warp in (None, "rank", "both")
 )
@@ -87,46 +97,120 @@ def fit_hypotheses(
 ) -> FittedState:
     """Fit all hypotheses and weigh them by stacking.
 
+    Fits run in this process and on the CPU, whatever the executor and the device: tables are small, and results are then the same.
+
     Returns
     -------
     FittedState
         That of the heaviest hypothesis, with the others of notable weight as alternatives. A fit that is asked to stop
         returns the first hypothesis alone.
     """
-    candidates, folds = _distinct(rows), _Folds.of(rows, schema)
-    progress = _Progress(len(candidates) * (1 + N_FOLDS * (1 + folds.divide_inputs)))
-    configs = [hypothesis.of(config) for hypothesis in candidates]
-    members: list[FittedState] = []
-    for hypothesis, each in zip(candidates, configs, strict=True):
-        with progress.next(str(hypothesis)):
-            members.append(fit_rows(rows, schema, each, rng))
+    config = replace(config, executor=LocalExecutor(), device="cpu")
+    simple, warps_output = _distinct(rows), _may_warp_output(rows, config)
+    folds = _Folds.of(rows, schema)
+    n_warped = N_WARPED * warps_output
+    trials = _Trials(rows, schema, config, folds.drawn(), rng, len(simple) + n_warped)
+    for hypothesis in simple:
+        trials.add(hypothesis)
         if stopping():
-            return members[0]
-    validation = _Validation(rows, schema, rng, progress)
-    densities = validation.log_densities(folds.drawn(rng), configs)
-    if densities is None:
-        return members[0]
-    weights = stack(densities, rows.weights)
-    order = np.argsort(-weights, kind="stable")
-    kept = order[weights[order] > 0]
-    names, weights = [str(candidates[k]) for k in kept], weights[kept]
-    for name, weight in zip(names, weights, strict=True):
-        logger.info("hypothesis of weight %.2f: %s", weight, name)
-    score = _mean_loss(densities[:, kept], weights, rows.weights)
-    at_new_inputs = score
-    if folds.divide_inputs:
-        densities = validation.log_densities(folds.drawn_by_input(rng), [configs[k] for k in kept])
-        if densities is None:
-            return members[0]
-        at_new_inputs = _mean_loss(densities, weights, rows.weights)
-    heaviest, *others = (members[k] for k in kept)
-    n_evaluations = sum(member.search.n_evaluations for member in members)
-    return replace(
-        heaviest,
-        search=replace(heaviest.search, n_evaluations=n_evaluations + validation.n_evaluations),
-        alternatives=tuple(others),
-        stacking=Stacking(tuple(names), weights, (score, at_new_inputs)),
-    )
+            return trials.members[0]
+    weights = trials.weights()
+    for k in np.argsort(-weights, kind="stable")[:n_warped].tolist():
+        trials.add(replace(simple[k], output_warp="rank"))
+        if stopping():
+            return trials.members[0]
+    return trials.stacked()
+
+
+class _Trials:
+    """Hypotheses that have been tried.
+
+    Attributes
+    ----------
+    hypotheses : list of Hypothesis
+    members : list of FittedState
+        Fits to all rows.
+    log_densities : list of ndarray of shape (2, n_rows)
+        Of rows under hyperparameters that have not seen them: of each row alone, and left out with its duplicates.
+    """
+
+    def __init__(
+        self,
+        rows: TrainingRows,
+        schema: InputSchema,
+        config: FitConfig,
+        fold: Index,
+        rng: np.random.Generator,
+        n_trials: int,
+    ) -> None:
+        self._rows, self._schema, self._config, self._fold = rows, schema, config, fold
+        # Hypotheses are compared on the same random trees.
+        self._rng, self._n_trials = rng, n_trials
+        self._seed = int(copy.deepcopy(rng).integers(2**63))
+        self.hypotheses: list[Hypothesis] = []
+        self.members: list[FittedState] = []
+        self.log_densities: list[Array] = []
+        self.n_evaluations = 0
+
+    def add(self, hypothesis: Hypothesis) -> None:
+        """Fit a hypothesis and cross-validate it; without the latter if the fit is asked to stop."""
+        config, rng = hypothesis.of(self._config), copy.deepcopy(self._rng)
+        with self._span(0.0, 0.6, str(hypothesis)):
+            member = fit_rows(self._rows, self._schema, config, rng)
+        self.members.append(member)
+        self.n_evaluations += member.search.n_evaluations
+        if stopping():
+            return
+        with self._span(0.6, 1.0, f"cross-validating: {hypothesis}"):
+            held_out = held_out_log_densities(member, self._fold, config, self._seed)
+        if held_out is not None:
+            self.hypotheses.append(hypothesis)
+            self.log_densities.append(held_out.log_densities)
+            self.n_evaluations += held_out.n_evaluations
+
+    def weights(self) -> Array:
+        """Return the weights of the hypotheses so far."""
+        return stack(self._both_ways, self._row_weights)
+
+    def stacked(self) -> FittedState:
+        """Return the state of all hypotheses of notable weight."""
+        weights = self.weights()
+        order = np.argsort(-weights, kind="stable")
+        kept = order[weights[order] > 0].tolist()
+        names = tuple(str(self.hypotheses[k]) for k in kept)
+        for name, weight in zip(names, weights[kept], strict=True):
+            logger.info("hypothesis of weight %.2f: %s", weight, name)
+        heaviest, *others = (self.members[k] for k in kept)
+        return replace(
+            heaviest,
+            search=replace(heaviest.search, n_evaluations=self.n_evaluations),
+            alternatives=tuple(others),
+            stacking=Stacking(names, weights[kept], self._scores()),
+        )
+
+    @property
+    def _both_ways(self) -> Array:
+        """Log densities of all rows alone, and then of all rows left out with their duplicates, (2 n_rows, n_hypotheses)."""
+        return np.stack(self.log_densities, axis=-1).reshape(-1, len(self.log_densities))
+
+    @property
+    def _row_weights(self) -> Array:
+        weights = np.ones(len(self._rows)) if self._rows.weights is None else self._rows.weights
+        return 0.5 * np.tile(weights, 2)
+
+    def _scores(self) -> tuple[float, float]:
+        """Return the mean negative log densities of the mixture, those of each fold with weights of the hypotheses that have not seen it."""
+        fold = np.tile(self._fold, 2)
+        mixed = cross_fitted_log_density(self._both_ways, fold, self._row_weights)
+        alone, at_new_inputs = -np.average(mixed.reshape(2, -1), axis=1, weights=self._rows.weights)
+        return float(alone), float(at_new_inputs)
+
+    @contextmanager
+    def _span(self, first: float, last: float, text: str) -> Iterator[None]:
+        """Report progress through part of the next trial."""
+        done = len(self.log_densities)
+        with span((done + first) / self._n_trials, (done + last) / self._n_trials, text):
+            yield
 
 
 def _distinct(rows: TrainingRows) -> list[Hypothesis]:
@@ -137,9 +221,13 @@ def _distinct(rows: TrainingRows) -> list[Hypothesis]:
     return list(HYPOTHESES)
 
 
-def _mean_loss(log_densities: Array, weights: Array, row_weights: Array | None) -> float:
-    """Return the mean negative log density of the mixture."""
-    return float(-np.average(stacked_log_density(log_densities, weights), weights=row_weights))
+def _may_warp_output(rows: TrainingRows, config: FitConfig) -> bool:
+    """Whether the output may be warped: known noise is Gaussian in its units, and few distinct values have no normal scores."""
+    return (
+        config.output_warp is not None
+        and rows.noise is None
+        and normal_scores(rows.Y[:, 0], weights=rows.weights) is not None
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +236,7 @@ class _Folds:
 
     Attributes
     ----------
+    X : ndarray of shape (n_rows, n_inputs)
     y : ndarray of shape (n_rows,)
     labels : ndarray of shape (n_rows,)
         Equal for rows with equal inputs.
@@ -156,6 +245,7 @@ class _Folds:
         its fold there, so with these folds they are what a fit without them would have seen.
     """
 
+    X: Array
     y: Array
     labels: Index
     fixed: Index | None
@@ -164,7 +254,7 @@ class _Folds:
     def of(cls, rows: TrainingRows, schema: InputSchema) -> _Folds:
         has_effects = any(column.effects for column in schema.columns.columns)
         fixed = fold_of_rows(len(rows)) if has_effects else None
-        return cls(rows.Y[:, 0], equal_rows(rows.X), fixed)
+        return cls(rows.X, rows.Y[:, 0], equal_rows(rows.X), fixed)
 
     @cached_property
     def duplicates(self) -> float:
@@ -172,89 +262,28 @@ class _Folds:
         counts = np.unique(self.labels, return_counts=True)[1]
         return float(counts[counts > 1].sum() / len(self.labels))
 
-    @property
-    def divide_inputs(self) -> bool:
-        """Whether rows are divided in two ways, as leaving out all rows of an input differs from leaving out rows."""
-        enough = len(np.unique(self.labels)) >= N_FOLDS
-        return self.fixed is None and enough and self.duplicates > FEW_DUPLICATES
-
-    def drawn(self, rng: np.random.Generator) -> Index:
-        """Return the fold of each row."""
+    def drawn(self) -> Index:
+        """Return the fold of each row; rows with equal inputs share one, unless there are many such rows."""
         if self.fixed is not None:
             return self.fixed
         if self.duplicates > FEW_DUPLICATES:
-            return _dealt(self.y, rng)
-        return self.drawn_by_input(rng)
-
-    def drawn_by_input(self, rng: np.random.Generator) -> Index:
-        """Return the fold of each row, the same for rows with equal inputs."""
-        _, group, counts = np.unique(self.labels, return_inverse=True, return_counts=True)
+            return _dealt(self.y, self.X)
+        _, first, group, counts = np.unique(
+            self.labels, return_index=True, return_inverse=True, return_counts=True
+        )
         group = group.reshape(-1)
-        return _dealt(np.bincount(group, self.y) / counts, rng)[group]
+        return _dealt(np.bincount(group, self.y) / counts, self.X[first])[group]
 
 
-def _dealt(values: Array, rng: np.random.Generator) -> Index:
-    """Deal values to folds at random, each five of neighbouring size to five folds.
+def _dealt(values: Array, X: Array) -> Index:
+    """Deal values to folds, each five of neighbouring size to five folds.
 
-    Scores then depend less on the draw than with folds whose outputs happen to differ.
+    Scores then depend less on the draw than with folds whose outputs happen to differ. The draw is the same for any order of the
+    rows, and for any seed of the fit.
     """
     n = len(values)
     hands = np.tile(np.arange(N_FOLDS), (-(-n // N_FOLDS), 1))
     fold = np.empty(n, dtype=np.int64)
-    order = np.lexsort((rng.permutation(n), values))
-    fold[order] = rng.permuted(hands, axis=1).reshape(-1)[:n]
+    order = np.lexsort((*X.T, values))
+    fold[order] = np.random.default_rng(0).permuted(hands, axis=1).reshape(-1)[:n]
     return fold
-
-
-class _Validation:
-    """Fits without each fold, which predict its rows."""
-
-    def __init__(
-        self,
-        rows: TrainingRows,
-        schema: InputSchema,
-        rng: np.random.Generator,
-        progress: _Progress,
-    ) -> None:
-        self._rows, self._schema, self._rng, self._progress = rows, schema, rng, progress
-        self.n_evaluations = 0
-
-    def log_densities(self, fold: Index, configs: Sequence[FitConfig]) -> Array | None:
-        """Return the log density of each row under fits without its fold, (n_rows, n_configs); None if asked to stop."""
-        rows = self._rows
-        densities = np.empty((len(rows), len(configs)))
-        for number in np.unique(fold).tolist():
-            inside = np.flatnonzero(fold == number)
-            others = rows.removed(inside)
-            seed = int(self._rng.integers(2**63))
-            for k, config in enumerate(configs):
-                # Hypotheses are compared on the same random trees.
-                rng = np.random.default_rng(seed)
-                with self._progress.next(f"cross-validating, fold {number + 1}"):
-                    fitted = fit_rows(others, self._schema, _on_cpu(config), rng)
-                if stopping():
-                    return None
-                noise = None if rows.noise is None else rows.noise[inside]
-                predicted = fitted.mixture.mixture(rows.X[inside], known_noise=noise)
-                densities[inside, k] = predicted.logpdf(rows.Y[inside, 0])
-                self.n_evaluations += fitted.search.n_evaluations
-        return densities
-
-
-def _on_cpu(config: FitConfig) -> FitConfig:
-    """Return a configuration for fits too small for a GPU."""
-    return config if config.device_type == "cpu" else replace(config, device="cpu")
-
-
-class _Progress:
-    """Reports of progress through a number of fits."""
-
-    def __init__(self, n_fits: int) -> None:
-        self._n_fits, self._done = n_fits, 0
-
-    @contextmanager
-    def next(self, text: str) -> Iterator[None]:
-        """Enter the next fit."""
-        with span(self._done / self._n_fits, (self._done + 1) / self._n_fits, text):
-            yield
-        self._done += 1

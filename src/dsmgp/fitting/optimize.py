@@ -74,12 +74,15 @@ class SearchRecord:
         Evaluations of the log evidence and its gradient, trials included.
     gains : dict of str to float, or None
         What each step of :func:`dsmgp.fitting.coordinates.choose_coordinates` gained.
+    notes : tuple of str
+        What was chosen besides, and why: lines for the summary.
     """
 
     results: tuple[SearchResult, ...]
     kernel_scores: dict[str, float] | None
     n_evaluations: int
     gains: dict[str, float] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def evidence_objective(

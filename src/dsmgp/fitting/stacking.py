@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
+from dsmgp.linalg.threads import one_thread
 
-__all__ = ["Stacking", "stack", "stacked_log_density"]
+__all__ = ["Stacking", "cross_fitted_log_density", "stack", "stacked_log_density"]
 
 # Hypotheses with less weight are dropped: they cost as much to predict with as the others.
 LEAST_WEIGHT = 0.01
@@ -33,8 +34,8 @@ class Stacking:
     weights : ndarray of shape (n_hypotheses,)
         Of sum one.
     scores : tuple of float
-        Cross-validated negative log densities of their mixture, per row: with rows in random folds, and with all rows of equal
-        inputs in one fold.
+        Cross-validated negative log densities of their mixture, per row: of rows given all others, and given all rows with other
+        inputs.
     """
 
     names: tuple[str, ...]
@@ -76,7 +77,8 @@ def stack(log_densities: Array, row_weights: Array | None = None) -> Array:
         value = 0.5 * logits @ logits / PRIOR_SCALE**2 - rows @ np.log(mixed)
         return float(value), logits / PRIOR_SCALE**2 - shares + rows.sum() * weights
 
-    found = minimize(loss, np.zeros(log_densities.shape[1]), jac=True, method="L-BFGS-B")
+    with one_thread():  # matrices are small
+        found = minimize(loss, np.zeros(log_densities.shape[1]), jac=True, method="L-BFGS-B")
     weights = _softmax(found.x)
     weights[weights < LEAST_WEIGHT] = 0.0
     return weights / weights.sum()
@@ -93,6 +95,30 @@ def stacked_log_density(log_densities: Array, weights: Array) -> Array:
     kept = log_densities[:, weights > 0]
     top = kept.max(axis=1)
     return np.asarray(top + np.log(np.exp(kept - top[:, None]) @ weights[weights > 0]))
+
+
+def cross_fitted_log_density(log_densities: Array, fold: Index, row_weights: Array) -> Array:
+    """Return the log density of the mixture at each row, with weights of the hypotheses that the row's fold has no part in.
+
+    Parameters
+    ----------
+    log_densities : ndarray of shape (n_rows, n_hypotheses)
+    fold : ndarray of shape (n_rows,)
+    row_weights : ndarray of shape (n_rows,)
+
+    Examples
+    --------
+    >>> log_densities = np.log([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
+    >>> halves = np.repeat([0, 1], 50)  # each half calls for the wrong weights in the other
+    >>> np.exp(cross_fitted_log_density(log_densities, halves, np.ones(100))).round(1)[::50]
+    array([0.1, 0.1])
+    """
+    mixed = np.empty(len(log_densities))
+    for number in np.unique(fold):
+        inside = fold == number
+        weights = stack(log_densities[~inside], row_weights[~inside])
+        mixed[inside] = stacked_log_density(log_densities[inside], weights)
+    return mixed
 
 
 def _softmax(logits: Array) -> Array:

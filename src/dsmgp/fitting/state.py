@@ -14,18 +14,22 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.outside import OutsideRows
 from dsmgp.data.remarks import evaluation_remarks, prediction_remarks, spread_rows
 from dsmgp.experts.points import joined_weights
 from dsmgp.explain.effects import total_effect_shares
+from dsmgp.fitting.edges import calibrate_edges, with_edges
 from dsmgp.fitting.fit import FitResult
 from dsmgp.fitting.optimize import SearchRecord
 from dsmgp.fitting.stacking import Stacking
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
+from dsmgp.mixture.kernel_posterior import RegionKernels, kernel_sums
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
-from dsmgp.tree.nodes import Node, Sum, leaves, map_splits, nodes
+from dsmgp.mixture.variance_error import exact_variances
+from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
 __all__ = ["FittedState", "TrainingRows"]
@@ -195,11 +199,14 @@ class FittedState:
         cls, fitted: FitResult, rows: TrainingRows, schema: InputSchema, local_scale: bool
     ) -> FittedState:
         """Return the state after a fit."""
-        tree = fitted.model.tree
+        model = with_edges(fitted.model, rows.X, schema.columns.measured_inputs)
+        if local_scale and isinstance(model, Model):
+            model = calibrate_edges(model, rows.X, rows.Y, rows.noise, rows.weights)
+        tree = model.tree
         partitions = tree.children if isinstance(tree, Sum) else (tree,)
         sizes = [[leaf.n_rows for leaf in leaves(part)] for part in partitions]
         return cls(
-            model=fitted.model,
+            model=model,
             rows=rows,
             schema=schema,
             search=fitted.search,
@@ -287,6 +294,10 @@ class FittedState:
         """Importance of each column of the user's table, of sum one (see :func:`total_effect_shares`)."""
         return total_effect_shares(self.predictive, self.rows.X, self.schema.groups)
 
+    def outside_rows(self, X: Array) -> OutsideRows:
+        """Return how many rows lie outside the training data, and by which columns."""
+        return OutsideRows.of(self.predictive.outside_by_input(X), self.schema.groups)
+
     @cached_property
     def prediction_remarks(self) -> tuple[str, ...]:
         """Remarks on predictive intervals at some training rows; none if rows are in files, nearly all of which would be read."""
@@ -295,7 +306,8 @@ class FittedState:
         if in_files or not (Y.min(axis=0) >= 0).any():
             return ()
         some = spread_rows(len(Y), N_REMARKED)
-        distribution = self.predictive.mixture(self.rows.X[some])
+        with exact_variances():  # few rows, and part of a fit
+            distribution = self.predictive.mixture(self.rows.X[some])
         return tuple(prediction_remarks(distribution, Y, self.schema.output_names))
 
     def evaluation_remarks(
@@ -317,6 +329,7 @@ class FittedState:
             *evaluation_remarks(
                 X[:, direct], Y, training.X[:, direct], training.Y, columns.indirect_columns
             ),
+            *self.outside_rows(X).remarks,
             *prediction_remarks(distribution, training.Y, target_names),
         ]
 
@@ -330,6 +343,31 @@ class FittedState:
             for new, old in pairs
             if isinstance(old, Sum) and isinstance(new, Sum)
         }
+
+    @property
+    def kernel_posterior(self) -> list[RegionKernels]:
+        """Posterior over kernels in every region of :attr:`user_tree` that has a sum node over them."""
+        if not isinstance(self.model, Model):
+            return []
+        model, posterior = self.model, self.model.posterior
+        named = {
+            old: new for new, old in zip(nodes(self.user_tree), nodes(model.tree), strict=True)
+        }
+        regions = []
+        for node, families in kernel_sums(model.tree, model.family):
+            names = [model.families[k].kernel for k in families]
+            shares = np.exp(posterior.log_weights[node]).tolist()
+            first = named[node.children[0]]
+            assert isinstance(first, Leaf)
+            regions.append(
+                RegionKernels(
+                    first.region,
+                    first.n_rows,
+                    float(np.exp(posterior.log_reach[node])),
+                    dict(zip(names, shares, strict=True)),
+                )
+            )
+        return regions
 
     # When maintenance is due depends on the number of rows added and removed, not on how they came in batches.
 

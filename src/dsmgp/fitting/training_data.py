@@ -116,6 +116,20 @@ class TrainingData:
             outputs=OutputScaling.of(self.Y, config.standardize, warps, self.row_weights),
         )
 
+    def taken(self, positions: Index) -> TrainingData:
+        """Return the rows at some positions, scaled as they are."""
+        noise, row_weights = (
+            None if table is None else table[positions] for table in (self.noise, self.row_weights)
+        )
+        return replace(
+            self,
+            X=self.X[positions],
+            Y=self.Y[positions],
+            noise=noise,
+            labels=self.labels[positions],
+            row_weights=row_weights,
+        )
+
     def with_outputs(self, outputs: OutputScaling) -> TrainingData:
         """Return the same rows under another output scaling."""
         return self if outputs is self.outputs else replace(self, outputs=outputs)
@@ -229,6 +243,7 @@ def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
         variance=variance,
         periods=periods,
         ties=data.ties,
+        priors=config.priors is not None,
     )
     return Family(str(kernel), [process] * data.n_outputs)
 

@@ -21,6 +21,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning import length_scales
 from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.mixture.edges import Edges, range_of
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.tree.nodes import Leaf, Node, Product, leaves, map_leaves
@@ -163,8 +164,14 @@ def _updated(
         scales=scales,
         log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
         n_observations=rows.n_observations,
+        edges=_edges(model, rows),
     )
     return replace(updated, model=model)
+
+
+def _edges(model: Model, rows: TrainingRows) -> Edges | None:
+    """The ranges of the present rows; what was calibrated stays as it is until the next fit."""
+    return None if model.edges is None else model.edges.with_range(*range_of(rows.X))
 
 
 def _noise_to_experts(model: Model, noise: Array | None) -> Array | None:
@@ -221,6 +228,7 @@ def _conditioned(
         thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
         log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
         n_observations=rows.n_observations,
+        edges=_edges(model, rows),
     )
     weighed, scores = weigh(conditioned, state.local_scale, sample)
     sizes = state.partition_sizes[origin]

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.gp.autograd import AutogradKernel, Modules, one_at_a_time, to_tensor
-from dsmgp.gp.gpytorch_kernels import gpytorch_kernel, gpytorch_mean
+from dsmgp.gp.gpytorch_kernels import factors_of, gpytorch_kernel, gpytorch_mean
 from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock, build_named_process
 from dsmgp.linalg.threads import Threads, uninterrupted
@@ -318,15 +318,17 @@ def gpytorch_modules(process: NamedProcess | GPyTorchProcess) -> Modules:
     kernel = gpytorch_kernel(process.kernel)
     scaled = list(kernel.kernels) if isinstance(kernel, AdditiveKernel) else [kernel]
     blocks = {name: [b for b in process.blocks if b.name == name] for name in set(process.names)}
-    for term, outputscale, lengthscale in zip(
-        scaled, blocks["outputscale"], blocks["lengthscale"], strict=True
-    ):
+    for term, outputscale in zip(scaled, blocks["outputscale"], strict=True):
         _register_prior(term, "outputscale", outputscale)
-        _register_prior(term.base_kernel, "lengthscale", lengthscale)
-    periodic = [term.base_kernel for term in scaled if isinstance(term.base_kernel, PeriodicKernel)]
+    factors = [factor for term in scaled for factor in factors_of(term)]
+    for base, lengthscale in zip(factors, blocks["lengthscale"], strict=True):
+        _register_prior(base, "lengthscale", lengthscale)
+    periodic = [base for base in factors if isinstance(base, PeriodicKernel)]
     for base, period in zip(periodic, blocks.get("period_length", []), strict=True):
         _register_prior(base, "period_length", period)
-    mean = gpytorch_mean(process.leaf_kernel.mean_kind, process.kernel.n_dims)
+    # A linear mean has a weight for each input, and a kernel may depend on some of them only.
+    n_dims = next((block.size for block in blocks.get("mean", [])), process.kernel.n_dims)
+    mean = gpytorch_mean(process.leaf_kernel.mean_kind, n_dims)
     modules = Modules(mean, kernel, _likelihood(process.blocks[-1], process.noise)).double()
     modules.set_theta(to_tensor(process.theta))
     return modules

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.kernels import STATIONARY, Term, weighted_differences
+from dsmgp.gp.terms import STATIONARY, Term, weighted_differences
 
 __all__ = [
     "CLOSED_FORM",
@@ -90,6 +90,7 @@ class StationaryKernel:
     columns: tuple[int, ...]
     mean_kind: str
     batched = True
+    is_bounded = True
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -126,6 +127,7 @@ class MetricKernel:
     rank: int
     mean_kind: str
     batched = True
+    is_bounded = True
 
     @property
     def output_scales(self) -> list[int]:
@@ -138,7 +140,7 @@ class MetricKernel:
 
 @dataclass(frozen=True)
 class SumKernel:
-    """A sum of scaled kernels, or a single one that is not stationary ARD, with a named mean.
+    """A sum of scaled kernels and products of kernels, or a single one that is not stationary ARD, with a named mean.
 
     The kernel parameters are: those of each term, parameters of the mean, noise variance.
     """
@@ -153,6 +155,11 @@ class SumKernel:
         ends = np.cumsum([term.n_parameters for term in self.terms])
         pairs = zip(self.terms, ends, strict=True)
         return [int(end) - term.n_extra - 1 for term, end in pairs]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the output scales add up to the prior variance everywhere."""
+        return all(term.is_bounded for term in self.terms)
 
     def at(self, kernel_parameters: Array) -> BoundKernel:
         return BoundKernel(self.terms, self.mean_kind, kernel_parameters)
@@ -186,8 +193,8 @@ class BoundKernel:
         return np.asarray(X @ self._mean_parameters[:-1] + self._mean_parameters[-1])
 
     def variance(self, X: Array) -> Array:
-        scales = (p[len(t.columns)] for t, p in zip(self.terms, self._of_terms, strict=True))
-        return np.full(len(X), sum(scales))
+        pairs = zip(self.terms, self._of_terms, strict=True)
+        return np.sum([term.variance(X, parameters) for term, parameters in pairs], axis=0)
 
     def cross(self, A: Array, B: Array) -> Array:
         pairs = zip(self.terms, self._of_terms, strict=True)

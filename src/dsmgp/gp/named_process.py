@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.gp.kernels import STATIONARY, Kernel, Term, kernel_parts
+from dsmgp.gp.kernels import STATIONARY, Kernel, KernelTerm, Term, kernel_parts
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel, SumKernel
 
 __all__ = [
@@ -89,7 +89,8 @@ class NamedProcess:
     ----------
     leaf_kernel : StationaryKernel, MetricKernel or SumKernel
     blocks : tuple of ParameterBlock
-        In the order of theta: those of the mean, of each term (output scale, length scales or metric, shape or periods), and the noise.
+        In the order of theta: those of the mean, of each term (output scale, length scales or metric, shape or periods, then length
+        scales and shape or periods of further factors), and the noise.
     theta : ndarray of shape (n_parameters,)
     ties : tuple of int, optional
         For each input, which of the length scales in theta it has; without it each has its own. Inputs that are levels of one
@@ -139,6 +140,10 @@ class NamedProcess:
             blocks.append(block)
             theta.append(values)
         return NamedProcess(self.leaf_kernel, tuple(blocks), np.concatenate(theta))
+
+    def without_priors(self) -> NamedProcess:
+        """Return the same process without priors: what is learned is then what maximises the likelihood."""
+        return replace(self, blocks=tuple(replace(block, prior=None) for block in self.blocks))
 
     def kernel_parameters(self, theta: Array | None = None) -> Array:
         return np.asarray(self._values(self.theta if theta is None else theta)[..., self._order])
@@ -243,8 +248,8 @@ def build_named_process(
 ) -> NamedProcess:
     """Build a process from names; see :func:`dsmgp.gp.process.build_process`."""
     n_dims = len(spread)
-    if isinstance(kernel, Kernel):
-        ties = None  # it has a value for each input
+    if isinstance(kernel, Kernel) or "[" in kernel:
+        ties = None  # it has a value for each input, or terms of some inputs only
     terms, values = _kernel_blocks(kernel, n_dims, spread, variance, periods, ties)
     mean_blocks = {
         "zero": [],
@@ -367,42 +372,61 @@ def _kernel_blocks(
     ties: tuple[int, ...] | None,
 ) -> tuple[tuple[Term, ...], list[tuple[ParameterBlock, ArrayLike]]]:
     """Return the terms of a kernel, and its parameters in the order of theta, each with its starting value."""
-    names = kernel_parts(kernel.name if isinstance(kernel, Kernel) else kernel)
-    if isinstance(kernel, Kernel) and kernel.n_dims != n_dims:
-        raise ValueError(
-            f"the kernel cannot be evaluated on inputs with {n_dims} columns: it has {kernel.n_dims} length scales"
-        )
     if isinstance(kernel, Kernel):
+        if kernel.n_dims > n_dims or (
+            kernel.n_dims < n_dims and any(term.columns is None for term in kernel.terms)
+        ):
+            raise ValueError(
+                f"the kernel cannot be evaluated on inputs with {n_dims} columns: it has {kernel.n_dims} length scales"
+            )
         values = np.concatenate([term.parameters for term in kernel.terms])
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError(f"expected a kernel with positive hyperparameters, got {kernel!r}")
-    share = variance / len(names)
-    # Length scales are learned best on a logarithmic scale. Distances grow with sqrt(n_dims), and so do plausible
-    # length scales (Hvarfner et al. 2024).
-    n_scales = n_dims
+        terms = tuple(term.term(n_dims) for term in kernel.terms)
+    else:
+        terms = tuple(Term.parse(part, n_dims) for part in kernel_parts(kernel))
+    share = variance / len(terms)
+    blocks: list[tuple[ParameterBlock, ArrayLike]] = []
+    for k, term in enumerate(terms):
+        given = kernel.terms[k] if isinstance(kernel, Kernel) else None
+        scale = ParameterBlock("outputscale", 1, prior=LogNormal(np.array([math.log(share)]), 2.0))
+        blocks.append((scale, share if given is None else given.outputscale))
+        values_of = [None] * len(term.factors) if given is None else [given, *given.times]
+        for name, of_factor in zip(term.factors, values_of, strict=True):
+            columns = list(term.columns)
+            start = None if periods is None else periods[columns]
+            blocks += _factor_blocks(name, spread[columns], start, ties, of_factor)
+    return terms, blocks
+
+
+def _factor_blocks(
+    name: str,
+    spread: Array,
+    periods: Array | None,
+    ties: tuple[int, ...] | None,
+    given: KernelTerm | None,
+) -> list[tuple[ParameterBlock, ArrayLike]]:
+    """Return the parameters of a kernel besides its output scale, each with its starting value."""
+    n_dims = n_scales = len(spread)
     if ties is not None:
         n_scales = max(ties) + 1
         # Levels of one category have the same unit.
         spread = np.array([spread[list(ties).index(k)] for k in range(n_scales)])
+    # Length scales are learned best on a logarithmic scale. Distances grow with sqrt(n_dims), and so do plausible
+    # length scales (Hvarfner et al. 2024).
     middle = math.sqrt(2.0) + 0.5 * math.log(n_scales) + np.log(spread)
-    blocks: list[tuple[ParameterBlock, ArrayLike]] = []
-    for k, name in enumerate(names):
-        given = kernel.terms[k] if isinstance(kernel, Kernel) else None
-        scale = ParameterBlock("outputscale", 1, prior=LogNormal(np.array([math.log(share)]), 2.0))
-        lengthscale = ParameterBlock(
-            "lengthscale", n_scales, prior=LogNormal(middle, math.sqrt(3.0))
-        )
-        blocks.append((scale, share if given is None else given.outputscale))
-        start = 0.5 * math.sqrt(n_scales) * spread
-        blocks.append((lengthscale, start if given is None else given.lengthscale))
-        if name == "rq":
-            alpha = math.log(2.0) if given is None or given.alpha is None else given.alpha
-            blocks.append((ParameterBlock("alpha", 1, "softplus"), alpha))
-        elif name == "periodic":
-            period: ArrayLike = 1.0 if periods is None else periods
-            if given is not None and given.period is not None:
-                period = given.period
-            prior = LogNormal(np.zeros(n_dims), 2.0)
-            blocks.append((ParameterBlock("period_length", n_dims, prior=prior), period))
-    columns = tuple(range(n_dims))
-    return tuple(Term(name, columns) for name in names), blocks
+    lengthscale = ParameterBlock("lengthscale", n_scales, prior=LogNormal(middle, math.sqrt(3.0)))
+    start = 0.5 * math.sqrt(n_scales) * spread
+    blocks: list[tuple[ParameterBlock, ArrayLike]] = [
+        (lengthscale, start if given is None else given.lengthscale)
+    ]
+    if name == "rq":
+        alpha = math.log(2.0) if given is None or given.alpha is None else given.alpha
+        blocks.append((ParameterBlock("alpha", 1, "softplus"), alpha))
+    elif name == "periodic":
+        period: ArrayLike = 1.0 if periods is None else periods
+        if given is not None and given.period is not None:
+            period = given.period
+        prior = LogNormal(np.zeros(n_dims), 2.0)
+        blocks.append((ParameterBlock("period_length", n_dims, prior=prior), period))
+    return blocks

@@ -17,7 +17,15 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import mid_rank_scores, weighted_values
 from dsmgp.gp.spline_moments import spline_moments
 
-__all__ = ["NAMED_WARPS", "LogWarp", "OutputWarp", "SplineWarp", "named_warp", "normal_scores"]
+__all__ = [
+    "NAMED_WARPS",
+    "LogWarp",
+    "OutputWarp",
+    "SplineWarp",
+    "named_warp",
+    "normal_scores",
+    "same_warp",
+]
 
 #: What :func:`named_warp` takes.
 NAMED_WARPS = ("rank", "log", "positive")
@@ -235,6 +243,23 @@ class SplineWarp:
             np.where(left < 0, self.lower + height, value),
             np.where(left < 0, self.rate * height, slope),
         )
+
+
+def same_warp(warp: OutputWarp | None, other: OutputWarp | None) -> bool:
+    """Return whether two warps are the same function.
+
+    Examples
+    --------
+    >>> same_warp(LogWarp(), LogWarp()), same_warp(LogWarp(), None)
+    (True, False)
+    """
+    if not (isinstance(warp, SplineWarp) and isinstance(other, SplineWarp)):
+        return warp == other
+    return (
+        np.array_equal(warp.values, other.values)
+        and np.array_equal(warp.slopes, other.slopes)
+        and (warp.start, warp.lower) == (other.start, other.lower)
+    )
 
 
 def normal_scores(

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsmgp.gp.kernels import Term
 from dsmgp.gp.leaf_kernels import LeafKernel, MetricKernel, StationaryKernel, SumKernel
+from dsmgp.gp.terms import Term, n_extra
 
 __all__ = [
     "BatchPullback",
@@ -102,7 +102,7 @@ def bind(kernel: LeafKernel, kernel_parameters: Tensor) -> Any:
     """Return a leaf kernel at given hyperparameters, one vector for all leaves of a batch or one row per leaf."""
     parameters = torch.atleast_2d(kernel_parameters)
     for term in getattr(kernel, "terms", ()):
-        if term.kind not in _KERNELS and term.kind != "periodic":
+        if not {*_KERNELS, "periodic", "linear"}.issuperset(term.factors):
             raise ValueError(
                 f"the kernel {term.kind!r} has no form in torch: use device='cpu' and dtype='float64', or add it to "
                 "gp/torch_kernels.py"
@@ -289,11 +289,20 @@ class BoundSumKernel:
         return _mean(self.kernel.mean_kind, X, self.mean_parameters)
 
     def variance(self, X: Tensor) -> Tensor:
-        scales, first = X.new_zeros(len(self.kernel_parameters)), 0
+        total, first = X.new_zeros(()), 0
         for term in self.kernel.terms:
-            scales = scales + self.kernel_parameters[:, first + len(term.columns)]
+            n, of_term = (
+                len(term.columns),
+                self.kernel_parameters[:, first : first + term.n_parameters],
+            )
+            variance = of_term[:, n, None]
+            for kind, lengthscale, _ in _factors(term, of_term):
+                if kind == "linear":
+                    z = X[..., list(term.columns)] / lengthscale.unsqueeze(-2)
+                    variance = variance * (1.0 + z.square().sum(-1))
+            total = total + variance
             first += term.n_parameters
-        return scales.unsqueeze(-1).expand(X.shape[:-1])
+        return total.expand(X.shape[:-1])
 
     def cross(self, A: Tensor, B: Tensor) -> Tensor:
         with torch.no_grad():
@@ -324,28 +333,49 @@ class BoundSumKernel:
 
 def _term_covariance(term: Term, A: Tensor, B: Tensor, parameters: Tensor) -> Tensor:
     """Covariance of one term, (leaves, rows of A, rows of B), as a differentiable function of its parameters."""
-    n, columns = len(term.columns), list(term.columns)
-    lengthscale, scale = parameters[:, None, :n], parameters[:, n, None, None]
-    a, b = A[..., columns], B[..., columns]
-    if term.kind == "periodic":
-        period = parameters[:, None, None, n + 1 :]
-        angle = math.pi * (a.unsqueeze(-2) - b.unsqueeze(-3)) / period
-        return scale * (-2.0 * angle.sin().square() / lengthscale.unsqueeze(-2)).sum(-1).exp()
+    a, b = A[..., list(term.columns)], B[..., list(term.columns)]
+    product = parameters[:, len(term.columns), None, None]
+    for kind, lengthscale, extra in _factors(term, parameters):
+        product = product * _factor_covariance(kind, a, b, lengthscale.unsqueeze(-2), extra)
+    return product
+
+
+def _factors(term: Term, parameters: Tensor) -> list[tuple[str, Tensor, Tensor]]:
+    """Return name, length scales and further parameters of each factor of a term, (leaves, dims) and (leaves, parameters)."""
+    n = len(term.columns)
+    rest = torch.cat([parameters[:, :n], parameters[:, n + 1 :]], -1)
+    factors = []
+    for kind in term.factors:
+        end = n + n_extra(kind, n)
+        factors.append((kind, rest[:, :n], rest[:, n:end]))
+        rest = rest[:, end:]
+    return factors
+
+
+def _factor_covariance(
+    kind: str, a: Tensor, b: Tensor, lengthscale: Tensor, extra: Tensor
+) -> Tensor:
+    """Covariance of one factor at an output scale of one; length scales are (leaves, 1, dims)."""
+    if kind == "periodic":
+        angle = math.pi * (a.unsqueeze(-2) - b.unsqueeze(-3)) / extra[:, None, None, :]
+        return (-2.0 * angle.sin().square() / lengthscale.unsqueeze(-2)).sum(-1).exp()
     a, b = a / lengthscale, b / lengthscale
-    if term.kind in ("rbf", "rq"):
+    if kind == "linear":
+        return 1.0 + torch.matmul(a, b.mT)
+    if kind in ("rbf", "rq"):
         r2 = distance(a, b, square=True)
-        if term.kind == "rbf":
-            return scale * (-0.5 * r2).exp()
-        shape = parameters[:, n + 1, None, None]
-        return scale * (1.0 + r2 / (2.0 * shape)) ** -shape
+        if kind == "rbf":
+            return (-0.5 * r2).exp()
+        shape = extra[:, :1, None]
+        return (1.0 + r2 / (2.0 * shape)) ** -shape
     r = distance(a, b)
-    if term.kind == "matern12":
-        return scale * (-r).exp()
-    if term.kind == "matern32":
+    if kind == "matern12":
+        return (-r).exp()
+    if kind == "matern32":
         r = math.sqrt(3.0) * r
-        return scale * (1.0 + r) * (-r).exp()
+        return (1.0 + r) * (-r).exp()
     r = math.sqrt(5.0) * r
-    return scale * (1.0 + r + r.square() / 3.0) * (-r).exp()
+    return (1.0 + r + r.square() / 3.0) * (-r).exp()
 
 
 def _mean(mean_kind: str, X: Tensor, parameters: Tensor) -> Tensor:

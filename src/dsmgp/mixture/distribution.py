@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
-from dsmgp.gp.output_warp import OutputWarp
+from dsmgp.gp.output_warp import OutputWarp, same_warp
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.quantiles import solve_quantile
 
@@ -44,6 +45,8 @@ class Mixture:
         The transformation to the user's units, warps included; none if left out.
     squeeze : bool
         Whether results for one output have shape (n,) instead of (n, 1).
+    outside : array of shape (n,), optional
+        How far each row lies outside the training data; zero if left out.
 
     Examples
     --------
@@ -70,8 +73,10 @@ class Mixture:
         variances: Array,
         units: OutputScaling | None = None,
         squeeze: bool = True,
+        outside: Array | None = None,
     ) -> None:
         self.weights = weights
+        self._outside = outside
         self._latent_means = means
         self._latent_variances = variances
         self._units = units or OutputScaling(np.zeros(means.shape[-1]), np.eye(means.shape[-1]))
@@ -93,11 +98,30 @@ class Mixture:
             self._latent_variances[rows],
             self._units,
             self._squeeze,
+            None if self._outside is None else self._outside[rows],
         )
 
     def __repr__(self) -> str:
         n, components, outputs = self._latent_means.shape
         return f"Mixture({n} rows, {components} components, {outputs} output{'s' * (outputs > 1)})"
+
+    @property
+    def outside(self) -> Array:
+        """How far each row lies outside the training data, (n,), in length scales of the kernel; 0 inside (docs/uncertainty.md)."""
+        return np.zeros(len(self)) if self._outside is None else self._outside
+
+    def with_outside(self, outside: Array) -> Mixture:
+        """Return the same distributions with the distances of their rows from the training data.
+
+        Examples
+        --------
+        >>> one = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+        >>> one.outside, one.with_outside(np.array([2.5])).outside
+        (array([0.]), array([2.5]))
+        """
+        other = copy(self)
+        other._outside = outside
+        return other
 
     def merged(self, n: int) -> Mixture:
         """Return the average of the distributions of every n consecutive rows.
@@ -142,7 +166,7 @@ class Mixture:
                 f"expected a weight for each of {len(mixtures)} mixtures, got {len(shares)}"
             )
         first = mixtures[0]
-        if not all(_same_units(first._units, each._units) for each in mixtures):
+        if not all(first.has_units_of(each) for each in mixtures):
             raise ValueError("expected mixtures of outputs in the same units")
         return cls(
             np.concatenate(
@@ -194,7 +218,17 @@ class Mixture:
             self._gaussian_means[..., output : output + 1],
             self._gaussian_variances[..., output : output + 1],
             self._units.marginal(output),
+            outside=self._outside,
         )
+
+    @property
+    def parts(self) -> tuple[tuple[float, Mixture], ...]:
+        """The distribution as a weighted sum of mixtures that have one warp each: itself, unless hypotheses differ in the warp."""
+        return ((1.0, self),)
+
+    def has_units_of(self, other: Mixture) -> bool:
+        """Return whether both are converted to the user's units alike, warps included."""
+        return _same_units(self._units, other._units)
 
     @property
     def latent(self) -> Mixture:
@@ -454,7 +488,8 @@ def _same_units(units: OutputScaling, others: OutputScaling) -> bool:
     return (
         np.array_equal(units.centre, others.centre)
         and np.array_equal(units.loading, others.loading)
-        and tuple(units.warps) == tuple(others.warps)
+        and len(units.warps) == len(others.warps)
+        and all(map(same_warp, units.warps, others.warps))
     )
 
 

@@ -1,7 +1,7 @@
 """A weighted sum of fitted mixtures: a sum node above their trees.
 
-Its children are whole models, which may see the inputs in different coordinates and have different means. Its weights are the same
-everywhere.
+Its children are whole models, which may see the inputs in different coordinates, warp the output in different ways and have different
+means. Its weights are the same everywhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import Predictive, Unsupported
+from dsmgp.mixture.joined import join
 
 __all__ = ["Ensemble"]
 
@@ -31,7 +32,7 @@ class Ensemble:
     Attributes
     ----------
     models : sequence of FittedModel
-        All with the same output scaling.
+        The first is the heaviest. They may differ in the warp of the output.
     weights : ndarray of shape (n_models,)
         Of sum one.
     """
@@ -63,7 +64,7 @@ class Ensemble:
     def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
         """Predictive distribution at each row."""
         parts = [model.mixture(X, include_noise, squeeze) for model in self.models]
-        return Mixture.joined(parts, self.weights)
+        return join(parts, self.weights)
 
     def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
         """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""
@@ -88,7 +89,18 @@ class Ensemble:
 
     def noise_at(self, X: Array) -> Array:
         """Noise variance at each row, (n, n_outputs): what the variance of y has beyond that of f."""
+        if any(model.outputs.warps for model in self.models):  # noise moves their means, too
+            of_y, of_f = (self.moments(X, noisy)[1] for noisy in (True, False))
+            return np.maximum(np.square(of_y) - np.square(of_f), 0.0)
         return self._average(lambda model: model.noise_at(X))
+
+    def outside(self, X: Array) -> Array:
+        """How far rows lie outside the training data, in length scales, (n,): the average over models."""
+        return self._average(lambda model: model.outside(X))
+
+    def outside_by_input(self, X: Array) -> Array:
+        """The same by each input alone, (n, n_inputs)."""
+        return self._average(lambda model: model.outside_by_input(X))
 
     def _average(self, of_model: Callable[[Predictive], Array]) -> Array:
         return np.tensordot(self.weights, np.stack([of_model(model) for model in self.models]), 1)

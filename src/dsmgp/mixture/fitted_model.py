@@ -16,6 +16,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.inference import Posterior
 from dsmgp.mixture.splits import Splits
 from dsmgp.tree.nodes import Node
@@ -88,6 +89,12 @@ class Predictive(Protocol):
     def noise_at(self, X: Array) -> Array:
         """Noise variance at each row, (n, n_outputs)."""
 
+    def outside(self, X: Array) -> Array:
+        """How far rows lie outside the training data, in length scales, (n,); 0 inside."""
+
+    def outside_by_input(self, X: Array) -> Array:
+        """The same by each input alone, (n, n_inputs)."""
+
 
 class FittedModel(Predictive, Protocol):
     """A fitted model: what it has learned, and its predictions."""
@@ -131,6 +138,10 @@ class FittedModel(Predictive, Protocol):
     @property
     def thetas(self) -> list[Array] | None:
         """By output, the hyperparameters of each leaf if leaves were fine-tuned."""
+
+    @property
+    def edges(self) -> Edges | None:
+        """Ranges of the inputs in the training rows."""
 
     @property
     def change_dimension(self) -> int | None:

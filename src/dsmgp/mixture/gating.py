@@ -90,6 +90,7 @@ def fit_gate(
     local_scale: bool,
     known_noise: Array | None = None,
     row_weights: Array | None = None,
+    near: Gate | None = None,
 ) -> Gate:
     """Fit the gate to leave-one-out predictions, by L-BFGS.
 
@@ -112,6 +113,8 @@ def fit_gate(
         Known noise variances of the rows, beyond the noise of the leaves.
     row_weights : ndarray of shape (n,), optional
         Weights of the rows in the score.
+    near : Gate, optional
+        A gate close to the one to be found, from which the search starts.
     """
     objective = GateObjective(
         log_path,
@@ -137,11 +140,22 @@ def fit_gate(
         return -value + penalty, -gradient + 2.0 * RIDGE * distance
 
     with one_thread():  # the optimiser's matrices are tiny
+        first = origin if near is None else _parameters(near, local_scale)
         optimum = minimize(
-            loss, origin, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": TOLERANCE}
+            loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": TOLERANCE}
         )
     tau, kappa, log_weights, log_variances = objective.unpack(optimum.x)
     return Gate(tau, kappa, np.exp(log_weights), np.exp(log_variances))
+
+
+def _parameters(gate: Gate, local_scale: bool) -> Array:
+    """Return the parameters of a gate as :meth:`GateObjective.unpack` takes them."""
+    if not local_scale:
+        return np.array([gate.variance_exponent])
+    log_weights = np.log(np.maximum(gate.shape_weights, np.finfo(np.float64).tiny))
+    exponents = [gate.variance_exponent, gate.scale_exponent]
+    shapes = np.log(gate.shape_variances)
+    return np.array([*exponents, *(log_weights[1:] - log_weights[0]), *shapes])
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class GatedLeaves:
     def __init__(self, model: Model, X: Array, include_noise: bool) -> None:
         self.model, self.U = model, model.inputs.to_coordinates(X)
         self.Z = model.scaled(self.U)
-        self.row_scale = None if model.row_scale is None else model.row_scale(X)
+        self.row_scale = model.row_factors(X)
         noise = model.leaf_posterior.noise
         self.noise = noise if include_noise else np.zeros_like(noise)
         self.number = {id(leaf): k for k, leaf in enumerate(leaves(model.tree))}

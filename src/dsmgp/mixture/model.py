@@ -17,16 +17,20 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components, LeaveOneOut
+from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.description import describe_mixture
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.fitted_model import Description, Unsupported
 from dsmgp.mixture.gating import Gate, log_product
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
+from dsmgp.mixture.leaf_components import few_components, low_rank_components
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
+from dsmgp.mixture.variance_error import wants_exact
 from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
 from dsmgp.tree.routing import Router, Routes
 
@@ -39,6 +43,8 @@ WEIGHTS = ("gated", "posterior", "uniform")
 NEGLIGIBLE = float(np.log(1e-12))
 # Entries of the arrays of leaf predictions that are held at once: a few arrays of 64 MB.
 AT_ONCE = 2**23
+# Up to so many rows are predicted one by one in compiled code, on the calling thread.
+FEW_ROWS = 8
 
 _ROWS_IN_FILES = Unsupported(
     "after fit_dataset: rows are in files",
@@ -85,6 +91,8 @@ class Model:
         Sum over the training rows of log dt/dy, the log slopes of the output warps.
     n_observations : float or None
         Sum of the weights of the training rows; None if all are one.
+    edges : Edges, optional
+        Ranges of the inputs, and factors of the variances of rows beyond them.
     """
 
     tree: Node
@@ -101,6 +109,7 @@ class Model:
     row_scale: RowScale | None = None
     log_jacobian: float = 0.0
     n_observations: float | None = None
+    edges: Edges | None = None
 
     change_dimension: ClassVar[int | None] = None
     outlier_probability: ClassVar[Array | None] = None
@@ -203,7 +212,7 @@ class Model:
         return self.effective_gate.log_constant(self.log_path_weights, self.scales)
 
     @cached_property
-    def _log_weight_bounds(self) -> tuple[Array, Array]:
+    def log_weight_bounds(self) -> tuple[Array, Array]:
         """Least and largest log weight of each leaf: at its prior variance, and where only noise is left."""
         if self.gate is None:
             return self.log_path_weights, self.log_path_weights
@@ -211,9 +220,7 @@ class Model:
         leaf, largest = np.arange(len(noise)), noise + self.leaf_posterior.bound.prior_variance
         return self.log_gate(leaf, largest), self.log_gate(leaf, noise)
 
-    def _component_weights(
-        self, components: Components, log_constant: Array | None = None
-    ) -> Array:
+    def component_weights(self, components: Components, log_constant: Array | None = None) -> Array:
         """Normalised weights of the leaves at each row, (n, n_components)."""
         if log_constant is None:
             log_constant = components.of_leaves(self._log_constants, -np.inf)
@@ -243,11 +250,11 @@ class Model:
     ) -> Mixture:
         """Predictive distribution at each row; ``known_noise`` (n, n_outputs) is that of the observations there, beyond what was learned."""
         return self.distribution(
-            self._components(X),
+            self._components(X, True, include_noise),
             include_noise,
             squeeze,
             known_noise=None if known_noise is None else self.outputs.noise_to_experts(known_noise),
-            row_scale=self._row_scale(X),
+            row_scale=self.row_factors(X),
         )
 
     def noise_at(self, X: Array) -> Array:
@@ -259,10 +266,10 @@ class Model:
         leaf_noise = self.leaf_posterior.noise * self.scales * self.effective_gate.mean_variance
         for rows in self._chunks(len(X)):
             components = self._components(X[rows])
-            weights = self._component_weights(components)[:, :, None]
+            weights = self.component_weights(components)[:, :, None]
             total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
-            if self.row_scale is not None:
-                total *= self.row_scale(X[rows])[:, None]
+            if (row_scale := self.row_factors(X[rows])) is not None:
+                total *= row_scale[:, None]
             noise[rows] = self.outputs.variance_to_latent(total)
         return noise
 
@@ -271,7 +278,7 @@ class Model:
         total = np.zeros(len(self.family))
         for rows in self._chunks(len(X)):
             components = self._components(X[rows])
-            weights, reached = self._component_weights(components), components.leaf >= 0
+            weights, reached = self.component_weights(components), components.leaf >= 0
             total += np.bincount(components.leaf[reached], weights[reached], len(total))
         return total / len(X)
 
@@ -343,7 +350,7 @@ class Model:
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
-        weights = self._component_weights(components, log_constant)
+        weights = self.component_weights(components, log_constant)
         gate = self.effective_gate
         n_shapes = len(gate.shape_weights)
         if row_scale is not None:
@@ -374,8 +381,10 @@ class Model:
                 if with_variance:
                     variance[rows] = mixture.var
                 continue
-            components = self._components(X[rows], with_variance or self.gate is not None)
-            weights = self._component_weights(components)[:, :, None]
+            components = self._components(
+                X[rows], with_variance or self.gate is not None, include_noise
+            )
+            weights = self.component_weights(components)[:, :, None]
             means = components.mean
             # Where outputs are mixed, leaves and mixture are compared in the user's units.
             if not units.diagonal:
@@ -385,8 +394,8 @@ class Model:
             if not with_variance:
                 continue
             scale = components.of_leaves(self.scales, 1.0) * self.effective_gate.mean_variance
-            if self.row_scale is not None:
-                scale = scale * self.row_scale(X[rows])[:, None, None]
+            if (row_scale := self.row_factors(X[rows])) is not None:
+                scale = scale * row_scale[:, None, None]
             spread = self._scaled_variance(components, scale, include_noise)
             if not units.diagonal:
                 spread = units.variance_to_latent(spread)
@@ -406,9 +415,23 @@ class Model:
             )
         return variance * scale
 
-    def _row_scale(self, X: Array) -> Array | None:
-        """Factors of the variances of rows, (n,); None if all are one."""
-        return None if self.row_scale is None else self.row_scale(X)
+    def row_factors(self, X: Array) -> Array | None:
+        """Factors of the variances of rows with missing values and of those outside the data, (n,); None if all are one."""
+        missing = None if self.row_scale is None else self.row_scale(X)
+        outside = None if self.edges is None else self.edges.variance_factor(X, self.inputs)
+        if missing is None or outside is None:
+            return missing if outside is None else outside
+        return missing * outside
+
+    def outside(self, X: Array) -> Array:
+        """How far rows lie outside the training data, in length scales, (n,); 0 inside."""
+        return np.zeros(len(X)) if self.edges is None else self.edges.distance(X, self.inputs)
+
+    def outside_by_input(self, X: Array) -> Array:
+        """The same by each input alone, (n, n_inputs)."""
+        if self.edges is None:
+            return np.zeros(X.shape)
+        return self.edges.distance_by_input(X, self.inputs)
 
     # Predictions of the leaves
 
@@ -421,25 +444,60 @@ class Model:
         single = self.leaf_posterior.leaf_gps.dtype == "float32"
         return check_in_range(self.inputs.scaled(U), "X", single)
 
-    def _components(self, X: Array, with_variance: bool = True) -> Components:
-        """Predictions of y by the leaves that the rows reach, but for those of negligible weight."""
-        U = self.inputs.to_coordinates(X)
-        routes = self._relevant(self.router.route(U))
-        leaf, row = routes.pairs
-        mean, variance = self.leaf_posterior.predict(routes, self.scaled(U), with_variance)
-        if with_variance:
-            variance += self.leaf_posterior.noise[leaf]
-        return Components.of_pairs(len(X), leaf, row, mean, variance if with_variance else None)
+    def _components(
+        self, X: Array, with_variance: bool = True, include_noise: bool = True
+    ) -> Components:
+        """Predictions of y by the leaves that the rows reach, but for those of negligible weight.
 
-    def _relevant(self, routes: Routes) -> Routes:
-        """Drop leaves whose weight at a row is negligible beside another's, whatever their variances are there."""
-        least, most = self._log_weight_bounds
-        if most.min() >= least.max() + NEGLIGIBLE:
+        Variances of large leaves may be low-rank ones, if noise is included and nobody wants exact ones.
+        """
+        low_rank = with_variance and include_noise and not wants_exact()
+        return self.leaf_predictions(self.inputs.to_coordinates(X), with_variance, low_rank)
+
+    def leaf_predictions(
+        self, U: Array, with_variance: bool = True, low_rank: bool = False
+    ) -> Components:
+        """Predictions of y by the leaves that rows reach, from their coordinates."""
+        posterior, Z = self.leaf_posterior, self.scaled(U)
+        if isinstance(posterior, InMemoryLeafPosterior):
+            if len(U) <= FEW_ROWS and posterior.leaf_gps.compiled:
+                found = few_components(self, posterior, U, Z, with_variance, low_rank)
+                if found is not None:
+                    return found
+            if low_rank:
+                return low_rank_components(self, posterior, self.relevant_routes(U), Z)
+        routes = self.relevant_routes(U)
+        leaf, row = routes.pairs
+        mean, variance = posterior.predict(routes, Z, with_variance)
+        if with_variance:
+            variance += posterior.noise[leaf]
+        return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
+
+    def relevant_routes(self, U: Array) -> Routes:
+        """Leaves that rows reach, but for those whose weight is negligible beside another's, whatever their variances are there."""
+        routes = self.router.route(U)
+        if self.all_relevant:
             return routes
+        least, most = self.log_weight_bounds
         leaf, row = routes.pairs
         best = np.full(row.max(initial=-1) + 1, -np.inf)
         np.maximum.at(best, row, least[leaf])
         return routes.only(most[leaf] >= best[row] + NEGLIGIBLE)
+
+    def relevant_leaves(self, U: Array) -> Index:
+        """The same for few rows: numbers of the leaves, (n, n_reached), -1 for none."""
+        leaves = self.router.reached(U)
+        if self.all_relevant:
+            return leaves
+        least, most = self.log_weight_bounds
+        best = np.where(leaves >= 0, least[leaves], -np.inf).max(axis=1, keepdims=True)
+        return np.where(most[leaves] >= best + NEGLIGIBLE, leaves, -1)
+
+    @property
+    def all_relevant(self) -> bool:
+        """Whether no leaf can be negligible anywhere."""
+        least, most = self.log_weight_bounds
+        return bool(most.min() >= least.max() + NEGLIGIBLE)
 
     def _chunks(self, n_rows: int) -> list[slice]:
         """Slices of rows whose leaf predictions fit in memory together."""

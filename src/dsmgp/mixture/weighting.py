@@ -9,11 +9,11 @@ import numpy as np
 
 from dsmgp._util.arrays import Index
 from dsmgp.experts.loo import LeaveOneOut
-from dsmgp.mixture.gating import fit_gate
+from dsmgp.mixture.gating import Gate, fit_gate
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 
-__all__ = ["LOOSample", "weigh"]
+__all__ = ["LOOSample", "fit_weights", "weigh"]
 
 # Rows on which leave-one-out scores are computed.
 MAX_SCORED_ROWS = 20_000
@@ -84,6 +84,27 @@ def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tu
         Negative log predictive densities in the user's units: of rows left out one by one, and of rows left out
         with their duplicates.
     """
+    model, loo = fit_weights(model, local_scale, sample)
+    Y = model.outputs.from_experts(loo.observed(sample.scored))
+    distributions = (
+        model.loo_distribution(loo, sample.scored, grouped, sample.missing)
+        for grouped in (False, True)
+    )
+    weights = loo.weights(sample.scored)
+    alone, at_new_inputs = (
+        float(-np.average(each.logpdf(Y).sum(axis=1), weights=weights)) for each in distributions
+    )
+    model.leaf_posterior.drop_loo()
+    return model, (alone, at_new_inputs)
+
+
+def fit_weights(
+    model: Model, local_scale: bool, sample: LOOSample, near: Gate | None = None
+) -> tuple[Model, LeaveOneOut]:
+    """Fit scales and gate as :func:`weigh` does; return the model, and the leave-one-out results.
+
+    The search for the gate starts at ``near`` if there is one.
+    """
     loo = model.leaf_posterior.leave_one_out()
     gate, rows = model.gate, sample.gate
     if len(rows):
@@ -99,22 +120,13 @@ def weigh(model: Model, local_scale: bool, sample: LOOSample) -> tuple[Model, tu
             local_scale,
             known_noise,
             loo.weights(rows),
+            near,
         )
     scales = loo.scales if local_scale else np.ones_like(loo.squares)
     model = replace(model, scales=scales, gate=gate)
     if len(rows) and sample.missing is not None:
         model = replace(model, row_scale=_row_scale(model, loo, sample.missing, rows))
-    Y = model.outputs.from_experts(loo.observed(sample.scored))
-    distributions = (
-        model.loo_distribution(loo, sample.scored, grouped, sample.missing)
-        for grouped in (False, True)
-    )
-    weights = loo.weights(sample.scored)
-    alone, at_new_inputs = (
-        float(-np.average(each.logpdf(Y).sum(axis=1), weights=weights)) for each in distributions
-    )
-    model.leaf_posterior.drop_loo()
-    return model, (alone, at_new_inputs)
+    return model, loo
 
 
 def _row_scale(model: Model, loo: LeaveOneOut, missing: MissingIndicators, rows: Index) -> RowScale:

@@ -29,7 +29,14 @@ BOOLEAN = Check("true or false", lambda value: type(value) is bool)
 TEXT = Check("text", lambda value: type(value) is str)
 # Kernels may be added while the program runs.
 KERNEL_NAME = Check(
-    "the name of a kernel", lambda value: type(value) is str and value in NAMED_KERNELS
+    "the name of a kernel, or a product of names",
+    lambda value: type(value) is str and all(name in NAMED_KERNELS for name in value.split("*")),
+)
+KERNEL_NAMES = Check(
+    "text, or a list of texts",
+    lambda value: (
+        type(value) is str or (isinstance(value, list) and all(type(each) is str for each in value))
+    ),
 )
 OBJECT = Check("an object", lambda value: isinstance(value, dict))
 # JSON has integers of any size.

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.schema import Column, ColumnSchema, input_names, output_names
 from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.scaling import InputScaling, OutputScaling
@@ -270,8 +272,16 @@ def read_model(
         state = FittedState(model=model, rows=rows, **STATE.read(section))
         if any(map(math.isnan, state.scores or ())) and not isinstance(model, ChangePointModel):
             raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
-        state = read_hypotheses(state, config, section)
+        state = read_hypotheses(_with_ranges(state), config, section)
         return made, state, OUTPUT.read(section) or "default"
+
+
+def _with_ranges(state: FittedState) -> FittedState:
+    """Return a state whose model knows the ranges of its inputs, which files of earlier versions and of change points do not hold."""
+    if state.model.edges is not None:
+        return state
+    model = with_edges(state.model, state.rows.X, state.schema.columns.measured_inputs)
+    return replace(state, model=model)
 
 
 def _units(inputs: InputScaling, outputs: OutputScaling) -> dict[str, dict[str, list[float]]]:

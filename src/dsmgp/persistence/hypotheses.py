@@ -14,6 +14,7 @@ import numpy as np
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.stacking import Stacking
 from dsmgp.fitting.state import FittedState
 from dsmgp.persistence import checks
@@ -108,12 +109,15 @@ def read_hypotheses(state: FittedState, config: FitConfig, section: Section) -> 
 def _read_alternative(state: FittedState, config: FitConfig, section: Section) -> FittedState:
     scaling = read_scaling(section, state.rows)
     outputs, own = state.model.outputs, scaling[1]
-    if own.warps or not (
+    # Only a warp makes the latent outputs, and their scaling, differ.
+    if not (own.warps or outputs.warps) and not (
         np.array_equal(own.centre, outputs.centre) and np.array_equal(own.loading, outputs.loading)
     ):
         raise ModelFileError("its hypotheses differ in the scaling of y")
     families = read_families(section)
     model = read_mixture(section, config, state.rows, families, scaling, Path())
+    if model.edges is None:  # in a file of an earlier version
+        model = with_edges(model, state.rows.X, state.schema.columns.measured_inputs)
     stored = ALTERNATIVE.read(section)
     if any(map(math.isnan, stored.scores)):
         raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")

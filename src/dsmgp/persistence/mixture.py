@@ -27,6 +27,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
 from dsmgp.mixture.row_scale import RowScale
@@ -73,6 +74,23 @@ ROW_SCALE = Record(
         and bool((np.abs(scale.log_factors) < LARGEST_LOG_FACTOR).all())
     ),
 )
+EDGES = Record(
+    "edges",
+    Edges,
+    {
+        # Infinite where an input has no range.
+        "low": ArrayField("low", (None,), finite=False),
+        "high": ArrayField("high", (None,), finite=False),
+        "unit": ArrayField("unit", (None,), checks.POSITIVE),
+        "jump": Entry("jump", checks.number(0.0)),
+        "growth": ArrayField("growth", (None,), checks.NOT_NEGATIVE, optional=True),
+    },
+    check=lambda edges: (
+        len(edges.low) == len(edges.high)
+        and bool((edges.low <= edges.high).all())
+        and (edges.growth is None or len(edges.growth) == len(edges.low))
+    ),
+)
 MIXTURE = Record(
     "weights, which do not go with its gate",
     SimpleNamespace,
@@ -82,6 +100,7 @@ MIXTURE = Record(
         "weights": Entry("weights", checks.one_of(*WEIGHTS)),
         "gate": Part("gate", GATE, prefix="gate.", optional=True),
         "row_scale": Part("row_scale", ROW_SCALE, prefix="row_scale.", optional=True),
+        "edges": Part("edges", EDGES, prefix="edges.", optional=True),
     },
     check=lambda stored: (stored.gate is not None) == (stored.weights == "gated"),
 )
@@ -185,9 +204,16 @@ def read_mixture(
     model = Model(
         tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas,
         row_scale=stored.row_scale, log_jacobian=log_jacobian, n_observations=rows.n_observations,
+        edges=stored.edges,
     )  # fmt: skip
     if stored.row_scale is not None and (stored.row_scale.inputs >= rows.X.shape[1]).any():
         raise ModelFileError("its scales of rows are those of inputs that it does not have")
+    edges = stored.edges
+    if edges is not None and (len(edges.low), len(edges.unit)) != (
+        rows.X.shape[1],
+        scaling[0].n_coordinates,
+    ):
+        raise ModelFileError("its edges are those of other inputs")
     _check_variances(model, posterior)
     return model
 

@@ -23,22 +23,31 @@ __all__ = ["read_parameters", "write_parameters"]
 NOT_STORED = ("checkpoint", "executor")
 
 
-def _make_term(outputscale: float, alpha: float | None, **fields: Any) -> KernelTerm:
+def _make_term(
+    outputscale: float, alpha: float | None, times: Any = (), **fields: Any
+) -> KernelTerm:
     # JSON may have numbers as integers.
     alpha = None if alpha is None else float(alpha)
-    return KernelTerm(outputscale=float(outputscale), alpha=alpha, **fields)
+    return KernelTerm(
+        outputscale=float(outputscale), alpha=alpha, times=tuple(times or ()), **fields
+    )
 
 
 LENGTHS = checks.list_of(checks.POSITIVE_NUMBER)
+FACTOR_FIELDS = {
+    "name": Entry("kernel", checks.KERNEL_NAME),
+    "lengthscale": Entry("lengthscale", LENGTHS, encode=np.ndarray.tolist),
+    "outputscale": Entry("outputscale", checks.POSITIVE_NUMBER, encode=float),
+    "alpha": Entry("alpha", checks.POSITIVE_NUMBER, optional=True, encode=float),
+    "period": Entry("period", LENGTHS, optional=True, encode=np.ndarray.tolist),
+}
 KERNEL_TERM = Record(
     "kernels",
     _make_term,
     {
-        "name": Entry("kernel", checks.KERNEL_NAME),
-        "lengthscale": Entry("lengthscale", LENGTHS, encode=np.ndarray.tolist),
-        "outputscale": Entry("outputscale", checks.POSITIVE_NUMBER, encode=float),
-        "alpha": Entry("alpha", checks.POSITIVE_NUMBER, optional=True, encode=float),
-        "period": Entry("period", LENGTHS, optional=True, encode=np.ndarray.tolist),
+        **FACTOR_FIELDS,
+        "times": Items("times", Record("kernels", _make_term, FACTOR_FIELDS), may_lack=True),
+        "columns": Entry("columns", checks.list_of(checks.count()), optional=True, encode=list),
     },
 )
 KERNEL = Record(
@@ -71,6 +80,8 @@ def _write(name: str, value: Any, section: Section) -> Any:
         return value.item()
     if value is None or isinstance(value, (str, int, float)):
         return value
+    if name == "kernel" and isinstance(value, (list, tuple)):
+        return list(value)  # names
     if name in ("kernel", "mean"):
         return GIVEN.write(gpytorch_modules().describe_given(name, value, section), section)
     is_list = name != "random_state" and np.iterable(value)
@@ -87,7 +98,10 @@ def read_parameters(known: Collection[str], section: Section) -> dict[str, Any]:
 def _read(name: str, value: Any, home: Section) -> Any:
     is_prior = name in ("kernel", "mean")
     if not isinstance(value, dict):
-        return home.entry(name, checks.TEXT if is_prior else checks.ANYTHING)
+        check = checks.ANYTHING
+        if is_prior:
+            check = checks.TEXT if name == "mean" else checks.KERNEL_NAMES
+        return home.entry(name, check)
     section = home.inner(value, name)
     if is_prior:
         if "terms" in value:

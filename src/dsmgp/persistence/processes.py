@@ -24,7 +24,7 @@ from dsmgp.mixture.model import Model
 from dsmgp.persistence import checks
 from dsmgp.persistence.format_1 import named_process
 from dsmgp.persistence.module_description import PROCESS as MODULES
-from dsmgp.persistence.record import ArrayField, Entry, Items, Part, Record, Section
+from dsmgp.persistence.record import ArrayField, Entry, Items, Length, Part, Record, Section
 
 __all__ = [
     "FAMILIES", "OwnModules", "gpytorch_modules", "read_families", "read_leaf_parameters", "write_leaf_parameters",
@@ -90,11 +90,9 @@ TERM = Record(
     lambda kind, columns: Term(kind, tuple(columns)),
     {
         "kind": Entry("kernel", checks.KERNEL_NAME),
-        "columns": Entry(
-            "columns", checks.list_of(checks.count()), size="coordinates", encode=list
-        ),
+        "columns": Entry("columns", checks.list_of(checks.count()), encode=list),
     },
-    check=lambda term: term.columns == tuple(range(len(term.columns))),
+    check=lambda term: 0 < len(set(term.columns)) == len(term.columns),
 )
 
 
@@ -104,10 +102,11 @@ def _make_named_process(
     blocks: list[ParameterBlock],
     theta: Array,
     ties: list[int] | None,
+    n_dims: int,
 ) -> NamedProcess:
     if not terms:
         raise ValueError("there are none")
-    kernel, n_dims = "+".join(term.kind for term in terms), len(terms[0].columns)
+    kernel = "+".join(term.name(n_dims) for term in terms)
     if ties is not None and (
         len(ties) != n_dims or set(ties) != set(range(len(set(ties)))) or len(set(ties)) == n_dims
     ):
@@ -133,8 +132,10 @@ NAMED = Record(
         "blocks": Items("parameters", BLOCK),
         "theta": ArrayField("theta", (None,)),
         "ties": Entry("ties", checks.list_of(checks.count()), optional=True, encode=list),
+        "n_dims": Length("coordinates"),
     },
     values={
+        "n_dims": lambda process: None,
         "mean": lambda process: process.leaf_kernel.mean_kind,
         "terms": lambda process: process.leaf_kernel.terms,
     },

@@ -24,11 +24,14 @@ SEARCH_RESULT = Record(
 )
 SEARCH = Record(
     "search results",
-    lambda results, **fields: SearchRecord(tuple(results), **fields),
+    lambda results, notes, **fields: SearchRecord(
+        tuple(results), notes=tuple(notes or ()), **fields
+    ),
     {
         "results": Items("learned", SEARCH_RESULT, prefix="learned."),
         "kernel_scores": Entry("scores.kernels", checks.values_of(checks.NUMBER), optional=True),
         "n_evaluations": Entry("scores.n_evaluations", checks.count()),
+        "notes": Entry("scores.notes", checks.list_of(checks.TEXT), optional=True, encode=list),
         "gains": Entry("scores.gains", checks.values_of(checks.NUMBER), optional=True),
     },
 )

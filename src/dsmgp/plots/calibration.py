@@ -1,4 +1,4 @@
-"""Plots that compare predictions with observations: coverage, probability integral transform, residuals."""
+"""Plots that compare predictions with observations: one against the other, coverage, probability integral transform, residuals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from dsmgp.plots.style import (
     BAND,
     INTERVAL,
     MODEL,
+    MUTED,
     OBSERVED,
-    SPLIT,
+    REFERENCE,
+    SERIES,
+    THIN,
     add_legend,
     axes_or_new,
     per_output,
@@ -25,9 +28,58 @@ if TYPE_CHECKING:
 
     from dsmgp.regressor import DSMGPRegressor
 
-__all__ = ["plot_calibration", "plot_pit", "plot_residuals"]
+__all__ = ["plot_calibration", "plot_observed", "plot_pit", "plot_residuals"]
 
-OUTPUT_COLOURS = (MODEL, SPLIT, "#238b45")
+# Rows whose intervals are drawn; with more, the lines would cover the plot.
+MAX_INTERVALS = 200
+
+
+def plot_observed(
+    model: DSMGPRegressor,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    output: int = 0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Plot observations against predictions; on the diagonal they are equal.
+
+    Up to 200 rows have their 90% intervals, as horizontal lines.
+
+    Parameters
+    ----------
+    model : DSMGPRegressor
+        A fitted estimator.
+    X, y : array-like
+        Rows to compare with, preferably not in the training set.
+    output : int
+        Which of several outputs.
+    ax : Axes, optional
+        Where to draw; a new figure if left out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsmgp import DSMGPRegressor
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> model = DSMGPRegressor("rbf", random_state=0).fit(X, X[:, 0])
+    >>> model.plot_observed(X, X[:, 0]).get_ylabel()
+    'observed'
+    """
+    distribution = model.predict_dist(X)
+    ax = axes_or_new(ax)
+    mean = per_output(distribution.mean)[:, output]
+    observed = per_output(np.asarray(y, dtype=np.float64))[:, output]
+    ends = (min(mean.min(), observed.min()), max(mean.max(), observed.max()))
+    ax.plot(ends, ends, color=REFERENCE, linewidth=THIN, label="predicted = observed")
+    if len(mean) <= MAX_INTERVALS:
+        low, high = (per_output(end)[:, output] for end in distribution.interval(0.9))
+        ax.hlines(observed, low, high, color=BAND, linewidth=THIN, alpha=0.6, label="90% interval")
+    ax.plot(mean, observed, ".", color=OBSERVED, markersize=3, alpha=0.5, label="rows")
+    ax.set_xlabel("predicted")
+    ax.set_ylabel("observed")
+    add_legend(ax)
+    return ax
 
 
 def plot_calibration(
@@ -61,19 +113,18 @@ def plot_calibration(
     # The outputs of a row are not independent, so the band is that of the number of rows.
     margin = 1.96 * np.sqrt(levels * (1 - levels) / len(u))
     ax.fill_between(
-        levels, levels - margin, levels + margin, color="0.88", label="95% if calibrated"
+        levels, levels - margin, levels + margin, color=MUTED, label="95% if calibrated"
     )
-    ax.plot([0, 1], [0, 1], color="0.5", linewidth=0.8)
+    ax.plot([0, 1], [0, 1], color=REFERENCE, linewidth=THIN)
     for k in range(u.shape[1]):
         inside = np.abs(u[:, k] - 0.5)[:, None] <= 0.5 * levels
         label = "this model" if u.shape[1] == 1 else model.state_.schema.output_names[k]
-        colour = OUTPUT_COLOURS[k % len(OUTPUT_COLOURS)]
-        ax.plot(levels, inside.mean(axis=0), linewidth=1.6, label=label, color=colour)
+        ax.plot(levels, inside.mean(axis=0), label=label, color=SERIES[k % len(SERIES)])
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1)
     ax.set_xlabel("probability of the interval")
     ax.set_ylabel("share of rows inside")
-    ax.legend(loc="upper left", frameon=False)
+    add_legend(ax)
     return ax
 
 
@@ -124,8 +175,8 @@ def plot_pit(
     )
     margin = 1.96 * np.sqrt((1 / n_bins) * (1 - 1 / n_bins) / len(u)) * n_bins
     bounds = (max(1 - margin, 0.0), 1 + margin)
-    ax.axhspan(*bounds, color="0.3", alpha=0.15, linewidth=0, label="95% if calibrated")
-    ax.axhline(1.0, color="0.3", linewidth=0.8)
+    ax.axhspan(*bounds, color=OBSERVED, alpha=0.15, linewidth=0, label="95% if calibrated")
+    ax.axhline(1.0, color=OBSERVED, linewidth=THIN)
     ax.set_xlim(0, 1)
     ax.set_xlabel("predicted probability of a smaller observation")
     ax.set_ylabel("density of rows")
@@ -180,7 +231,7 @@ def plot_residuals(
     band = (smoothed(low), smoothed(high))
     ax.fill_between(mean[order], *band, color=INTERVAL, linewidth=0, label="90% interval")
     ax.plot(mean, residual, ".", color=OBSERVED, markersize=3, alpha=0.5, label="rows")
-    ax.axhline(0.0, color=MODEL, linewidth=0.8)
+    ax.axhline(0.0, color=MODEL, linewidth=THIN)
     ax.set_xlabel("predicted")
     ax.set_ylabel("observed - predicted")
     add_legend(ax)

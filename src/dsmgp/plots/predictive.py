@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import input_number
 from dsmgp.data.schema import Column, level_name
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.joined import join
 from dsmgp.plots.style import (
     BAND,
     MODEL,
     OBSERVED,
+    THIN,
     add_legend,
     axes_or_new,
+    density_colours,
     show_dates,
 )
 
@@ -34,6 +37,12 @@ MAX_BACKGROUND_ROWS = 100
 MAX_COMPONENTS = 1000
 # Levels of a category that are drawn, the most frequent.
 MOST_LEVELS = 20
+# A number with at most this many distinct values is drawn value by value: between them there is no data.
+MOST_VALUES = 10
+# A curve is drawn where some training value is at most this share of its range away.
+NEAR = 0.05
+# Training rows by which that is decided.
+MAX_TRAINING_ROWS = 20_000
 
 
 def plot_predictive(
@@ -84,7 +93,7 @@ def plot_predictive(
     bounds = () if y is None else (np.min(y), np.max(y))
     _draw_curve(ax, grid, distribution.mean, "mean", distribution, level, bounds)
     if y is not None:
-        ax.plot(x[:, 0], np.asarray(y), ".", color="0.2", markersize=2.5, alpha=0.6, label="rows")
+        ax.plot(x[:, 0], np.asarray(y), ".", color=OBSERVED, markersize=3, alpha=0.5, label="rows")
     ax.set_xlabel(schema.input_names[0])
     ax.set_ylabel(schema.output_names[0])
     show_dates(ax, model, 0)
@@ -106,8 +115,9 @@ def plot_dependence(
 
     The line is the average of the predictive means. The shading and the interval show the uncertainty of an
     observation: the average of the rows' predictive distributions, each shifted to the average mean, since
-    the differences between rows in their other inputs are no uncertainty. Ticks mark the values of the input in ``X``.
-    A category is drawn level by level.
+    the differences between rows in their other inputs are no uncertainty. The range is that of the training values of the input,
+    without the lowest and highest percent, and where none of them is nearby nothing is drawn. Ticks mark the values in ``X``.
+    A category is drawn level by level, a number with at most ten distinct training values value by value.
 
     Parameters
     ----------
@@ -147,21 +157,48 @@ def plot_dependence(
         ax.set_xlabel(str(feature))
     else:
         number = input_number(feature, len(names), names)
-        values = rows[:, number]
-        low, high = np.quantile(values, [0.01, 0.99])
-        if not low < high:
-            low, high = values.min() - 0.5, values.max() + 0.5
-        grid = np.linspace(low, high, n_points)
+        values, training = rows[:, number], _training_values(model, number)
+        distinct = np.unique(training)
+        few = len(distinct) <= MOST_VALUES
+        grid = distinct if few else _grid(training, n_points)
         distribution, means = _averaged(model, rows, [number], grid[:, None], output)
-        _draw_curve(ax, grid, means, "average of the means", distribution, level)
-        base = np.full(len(values), 0.01)
+        if few:
+            _draw_values(ax, grid, means, distribution, level)
+        else:
+            seen = _near(grid, training)
+            _draw_curve(ax, grid, means, "average of the means", distribution, level, seen=seen)
+        shown = values[(values >= grid[0]) & (values <= grid[-1])]
+        base = np.full(len(shown), 0.01)
         below = ax.get_xaxis_transform()
-        ax.plot(values, base, "|", transform=below, color=OBSERVED, alpha=0.25, markersize=7)
+        ax.plot(shown, base, "|", transform=below, color=OBSERVED, alpha=0.25, markersize=7)
         ax.set_xlabel(names[number])
         show_dates(ax, model, number)
     ax.set_ylabel(schema.output_names[output])
     add_legend(ax)
     return ax
+
+
+def _training_values(model: DSMGPRegressor, number: int) -> Array:
+    """Return the sorted training values of an input; of many rows, those of some."""
+    X = model.state_.rows.X
+    rows = np.linspace(0, len(X) - 1, min(len(X), MAX_TRAINING_ROWS)).astype(np.int64)
+    return np.sort(X[rows, number])
+
+
+def _grid(values: Array, n_points: int) -> Array:
+    """Return points from the first to the last percentile of some values."""
+    low, high = np.quantile(values, [0.01, 0.99])
+    if not low < high:
+        low, high = values.min() - 0.5, values.max() + 0.5
+    return np.linspace(low, high, n_points)
+
+
+def _near(grid: Array, training: Array) -> NDArray[np.bool_]:
+    """Return which points of a grid have a training value nearby; all of them if none has."""
+    after = np.searchsorted(training, grid)
+    neighbours = training[np.stack([after - 1, after]).clip(0, len(training) - 1)]
+    near = np.abs(neighbours - grid).min(axis=0) <= NEAR * (grid[-1] - grid[0])
+    return near if near.any() else np.ones(len(grid), dtype=bool)
 
 
 def _most_frequent(column: Column, inputs: Index, rows: Array) -> tuple[list[str], Array]:
@@ -185,36 +222,56 @@ def _draw_curve(
     distribution: Mixture,
     level: float,
     bounds: tuple[float, ...] = (),
+    seen: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Draw density, mean and interval over a grid; the y-axis holds the interval and ``bounds``."""
-    low, high = distribution.interval(level)
+    """Draw density, mean and interval over the part of a grid that is ``seen``; the y-axis holds the interval and ``bounds``."""
+    seen = np.ones(len(grid), dtype=bool) if seen is None else seen
+    low, high = (end.reshape(-1)[seen] for end in distribution.interval(level))
     bottom, top = min(np.min(low), *bounds, np.inf), max(np.max(high), *bounds, -np.inf)
     pad = 0.08 * (top - bottom)
     heights = np.linspace(float(bottom - pad), float(top + pad), 300)
-    density = np.stack([distribution.pdf(height) for height in heights])
+    density = np.stack([distribution.pdf(height).reshape(-1) for height in heights])
+    density /= density.max(axis=0)  # by column, or sharp peaks would drown the rest
     ax.imshow(
-        density / density.max(axis=0),  # by column, or sharp peaks would drown the rest
+        np.where(seen, density, 0.0),
         extent=(grid[0], grid[-1], heights[0], heights[-1]),
         origin="lower",
         aspect="auto",
-        cmap="Blues",
+        cmap=density_colours(),
+        vmin=0.0,
         vmax=1.4,
         interpolation="bilinear",
     )
-    ax.plot(grid, means, color=MODEL, linewidth=1.6, label=label)
-    ax.plot(grid, low, color=BAND, linewidth=0.9, linestyle="--", label=f"{level:.0%} interval")
-    ax.plot(grid, high, color=BAND, linewidth=0.9, linestyle="--")
+    low, means, high = (_with_gaps(values, seen) for values in (low, means[seen], high))
+    dashed: dict[str, Any] = {"color": MODEL, "linewidth": THIN, "linestyle": "--"}
+    ax.plot(grid, means, color=MODEL, label=label)
+    ax.plot(grid, low, label=f"{level:.0%} interval", **dashed)
+    ax.plot(grid, high, **dashed)
     ax.set_xlim(grid[0], grid[-1])
+
+
+def _with_gaps(values: Array, seen: NDArray[np.bool_]) -> Array:
+    """Return the values of the points that are seen, nan at the others, where a line is then interrupted."""
+    table = np.full(len(seen), np.nan)
+    table[seen] = values
+    return table
+
+
+def _draw_values(
+    ax: Axes, positions: Array, means: Array, distribution: Mixture, level: float
+) -> None:
+    """Draw mean and interval at each position."""
+    low, high = (end.reshape(-1) for end in distribution.interval(level))
+    ax.vlines(positions, low, high, color=BAND, linewidth=2.4, label=f"{level:.0%} interval")
+    ax.plot(positions, means, "o", color=MODEL, label="average of the means")
 
 
 def _draw_levels(
     ax: Axes, levels: list[str], means: Array, distribution: Mixture, level: float
 ) -> None:
     """Draw mean and interval of every level of a categorical column."""
-    low, high = (end.reshape(-1) for end in distribution.interval(level))
-    positions = np.arange(len(levels))
-    ax.vlines(positions, low, high, color=BAND, linewidth=1.6, label=f"{level:.0%} interval")
-    ax.plot(positions, means, "o", color=MODEL, label="average of the means")
+    positions = np.arange(len(levels), dtype=np.float64)
+    _draw_values(ax, positions, means, distribution, level)
     ax.set_xticks(positions, levels, rotation=90 if sum(map(len, levels)) > 40 else 0)
     ax.set_xlim(-0.5, len(levels) - 0.5)
 
@@ -235,17 +292,20 @@ def _averaged(
     if len(rows) > MAX_BACKGROUND_ROWS:
         chosen = np.random.default_rng(0).choice(len(rows), MAX_BACKGROUND_ROWS, replace=False)
         rows = rows[np.sort(chosen)]
-    n_values, n_rows = len(values), len(rows)
+    n_values = len(values)
     set_rows = np.repeat(rows[None], n_values, axis=0)  # (n_values, n_rows, n_inputs)
     set_rows[:, :, inputs] = values[:, None, :]
     each = model.state_.predictive.mixture(set_rows.reshape(-1, rows.shape[1])).marginal(output)
+    mixed = [(share, _shifted(part, n_values)) for share, part in each.parts]
+    averaged = join([part for _, part in mixed], [share for share, _ in mixed])
+    return averaged, _row_means(each, n_values).mean(axis=1)
+
+
+def _shifted(each: Mixture, n_values: int) -> Mixture:
+    """Mix the distributions of rows, ``n_values`` groups of them one after the other, each shifted to the average mean of its group."""
     latent = each.latent
-
-    def row_means(distribution: Mixture) -> Array:
-        means = (distribution.weights * distribution.component_means[:, :, 0]).sum(axis=1)
-        return np.asarray(means.reshape(n_values, n_rows))
-
-    latent_means = row_means(latent)
+    latent_means = _row_means(latent, n_values)
+    n_rows = latent_means.shape[1]
     shift = (latent_means.mean(axis=1, keepdims=True) - latent_means).reshape(-1, 1)
     weights = each.weights.reshape(n_values, -1) / n_rows
     means = (latent.component_means[:, :, 0] + shift).reshape(n_values, -1)
@@ -258,5 +318,10 @@ def _averaged(
     )
     weights /= weights.sum(axis=1, keepdims=True)
     units = OutputScaling(np.zeros(1), np.eye(1), each.warps)
-    averaged = Mixture(weights, means[:, :, None], variances[:, :, None], units)
-    return averaged, row_means(each).mean(axis=1)
+    return Mixture(weights, means[:, :, None], variances[:, :, None], units)
+
+
+def _row_means(distribution: Mixture, n_values: int) -> Array:
+    """Return the means of the rows of each of ``n_values`` groups, (n_values, n_rows)."""
+    means = (distribution.weights * distribution.component_means[:, :, 0]).sum(axis=1)
+    return np.asarray(means.reshape(n_values, -1))

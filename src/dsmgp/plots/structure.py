@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsmgp._util.validation import input_number
-from dsmgp.plots.style import MODEL, SPLIT, axes_or_new, show_dates
+from dsmgp.plots.style import (
+    MODEL,
+    OBSERVED,
+    REFERENCE,
+    SERIES,
+    SPLIT,
+    THIN,
+    add_legend,
+    axes_or_new,
+    show_dates,
+)
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
 
 if TYPE_CHECKING:
@@ -27,7 +37,8 @@ def plot_splits(
 ) -> Axes:
     """Plot the posterior over the positions of splits along one input.
 
-    The height of a bar is the expected number of splits inside it.
+    The height of a bar is the expected number of splits inside it. Splits are those that were drawn when the tree was grown, weighted
+    by their posterior probability; predictions use these weights with ``weights="posterior"`` only.
 
     Parameters
     ----------
@@ -53,8 +64,13 @@ def plot_splits(
     column = input_number(dimension, len(names), names)
     splits = model.split_posterior(column)
     ax = axes_or_new(ax)
+    values = model.state_.rows.X[:, column]
+    ends = (float(values.min()), float(values.max()))
     if len(splits):
-        ax.hist(splits.position, bins=n_bins, weights=splits.probability, color=SPLIT, alpha=0.85)
+        bars: dict[str, Any] = {"bins": n_bins, "range": ends, "weights": splits.probability}
+        ax.hist(splits.position, color=SPLIT, **bars)
+    if ends[0] < ends[1]:
+        ax.set_xlim(*ends)
     ax.set_xlabel(names[column])
     ax.set_ylabel("expected splits")
     show_dates(ax, model, column)
@@ -75,7 +91,7 @@ def plot_changepoints(
     model : DSMGPRegressor
         A fitted estimator.
     level : float
-        Least probability of a change point that is marked, by a line and the interval that holds it.
+        Least probability of a change point that is marked, by a triangle and the interval that holds it.
     dimension : int or str, optional
         The input; the one that orders the rows with ``structure="changepoint"``, else the first.
     ax : Axes, optional
@@ -97,14 +113,20 @@ def plot_changepoints(
     column = input_number(dimension, len(names), names)
     splits = replace(model.split_posterior(column), dates=None)
     ax = axes_or_new(ax)
-    ax.vlines(splits.position, 0.0, splits.probability, color="0.35", linewidth=0.8)
-    for change in splits.change_points(level):
-        ax.axvspan(change.low, change.high, color=SPLIT, alpha=0.25, linewidth=0.0)
-        ax.axvline(change.position, color=SPLIT, linewidth=1.0, alpha=change.probability)
-    ax.set_ylim(0.0, max(1.0, float(splits.probability.max(initial=0.0))))
+    probabilities = (splits.position, 0.0, splits.probability)
+    ax.vlines(*probabilities, color=OBSERVED, linewidth=THIN, label="probability")
+    above = ax.get_xaxis_transform()
+    for k, change in enumerate(splits.change_points(level)):
+        label, interval = ("change point", "its interval") if k == 0 else (None, None)
+        span = (change.low, change.high)
+        ax.axvspan(*span, color=SPLIT, alpha=0.25, linewidth=0.0, label=interval)
+        # Above the lines of the probabilities, which it would hide.
+        ax.plot([change.position], [0.96], "v", color=SPLIT, transform=above, label=label)
+    ax.set_ylim(0.0, 1.1 * max(1.0, float(splits.probability.max(initial=0.0))))
     ax.set_xlabel(names[column])
     ax.set_ylabel("probability of a change")
     show_dates(ax, model, column)
+    add_legend(ax)
     return ax
 
 
@@ -141,11 +163,11 @@ def plot_tree(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
                 child_x, child_depth = position[id(child)]
                 width = 0.4 + 1.8 * float(np.exp(log_reach.get(child, 0.0)))
                 ends = ([x, child_x], [-depth, -child_depth])
-                ax.plot(*ends, color="0.55", linewidth=width, zorder=1)
+                ax.plot(*ends, color=REFERENCE, linewidth=width, zorder=1)
     for kind, marker, size, colour in (
         (Sum, "o", 60, MODEL),
         (Product, "s", 60, SPLIT),
-        (Leaf, "o", 25, "#74c476"),
+        (Leaf, "^", 25, SERIES[2]),
     ):
         at = np.array([position[id(n)] for n in shown if isinstance(n, kind)]).reshape(-1, 2)
         label = kind.__name__.lower()
@@ -186,11 +208,17 @@ def plot_learning(model: DSMGPRegressor, *, ax: Axes | None = None) -> Axes:
         drawn = np.isfinite(distance) & (distance > 0)
         evaluations = np.arange(1, len(path) + 1)[drawn]
         ax.plot(
-            evaluations, distance[drawn], ".-", linewidth=1.2, markersize=3, label=f"run {k + 1}"
+            evaluations,
+            distance[drawn],
+            ".-",
+            color=SERIES[k % len(SERIES)],
+            linewidth=THIN,
+            markersize=3,
+            label=f"run {k + 1}",
         )
     if paths:
         ax.set_yscale("log")
-        ax.legend(frameon=False)
+        add_legend(ax)
     else:
         ax.text(0.5, 0.5, "nothing was learned", ha="center", transform=ax.transAxes)
     ax.set_xlabel("evaluation")

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from dsmgp.plots.relevance import has_length_scales, relevance
+from dsmgp.plots.style import add_legend, styled
+from dsmgp.report.numbers import count
 
 if TYPE_CHECKING:
     from dsmgp.report.results import Evaluation
@@ -23,6 +24,8 @@ __all__ = [
     "Figure",
     "calibration_figures",
     "change_figures",
+    "dependence_figures",
+    "observed_figures",
     "relevance_figures",
     "residual_figures",
     "split_figures",
@@ -30,79 +33,126 @@ __all__ = [
 
 #: Inputs that are drawn at most.
 MAX_DRAWN = 6
-STYLE: dict[Any, Any] = {"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}
-WIDTH, DPI = 5.2, 150  # inches, dots per inch
+WIDTH, DPI = 4.7, 160  # inches, dots per inch
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A plot with its title and caption; ``png`` is in base64, width and height in pixels."""
+    """A plot; ``png`` is in base64, width and height in pixels, ``alt`` describes it to those who do not see it."""
 
     title: str
     caption: str
+    alt: str
     png: str
     width: int
     height: int
 
 
-def draw(plot: Callable[..., Any], title: str, caption: str, height: float = 3.1) -> Figure:
+def draw(
+    plot: Callable[..., Any], title: str, caption: str, alt: str, height: float = 2.9
+) -> Figure:
     """Draw a plot, a function of Axes, ``height`` inches high."""
-    with mpl.rc_context(STYLE):
+    with styled():
         canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
         plot(ax=canvas.add_subplot())
         file = io.BytesIO()
-        canvas.savefig(file, format="png", dpi=DPI)
+        # Without a background of its own: the page has a light and a dark one.
+        canvas.savefig(file, format="png", dpi=DPI, transparent=True)
     png = base64.b64encode(file.getvalue()).decode()
-    return Figure(title, caption, png, round(DPI * WIDTH), round(DPI * height))
+    return Figure(title, caption, alt, png, round(DPI * WIDTH), round(DPI * height))
+
+
+def observed_figures(evaluation: Evaluation) -> list[Figure]:
+    """Draw observations against predictions, for every target."""
+    X, observed = evaluation.drawn
+    caption = "Each point is a row; on the diagonal predictions are right." + _sampled(evaluation)
+    return [
+        draw(
+            partial(evaluation.model.plot_observed, X, observed, output=k),
+            f"Observed against predicted {name}",
+            caption,
+            f"Scatter plot of observed against predicted {name} of {count(len(observed), 'row')}, with the diagonal.",
+            height=3.4,
+        )
+        for k, name in enumerate(evaluation.targets)
+    ]
 
 
 def residual_figures(evaluation: Evaluation) -> list[Figure]:
     """Draw the residuals of every target."""
-    model, X, observed = evaluation.model, evaluation.X, evaluation.observed
+    X, observed = evaluation.drawn
     caption = "Observed minus predicted. About nine in ten points should lie in the shaded band, without a pattern."
     return [
-        draw(partial(model.plot_residuals, X, observed, output=k), f"Residuals of {name}", caption)
+        draw(
+            partial(evaluation.model.plot_residuals, X, observed, output=k),
+            f"Residuals of {name}",
+            caption + _sampled(evaluation),
+            f"Scatter plot of the residuals of {name} against its predictions, with the band of 90% intervals.",
+        )
         for k, name in enumerate(evaluation.targets)
     ]
 
 
 def calibration_figures(evaluation: Evaluation) -> list[Figure]:
     """Draw coverage and the probability integral transform."""
-    model, X, y = evaluation.model, evaluation.X, evaluation.y
+    model = evaluation.model
+    X, observed = evaluation.drawn
+    y = model.state_.schema.shaped(observed)
     return [
         draw(
-            partial(model.plot_calibration, X, y),
+            _with_targets(partial(model.plot_calibration, X, y), evaluation.targets),
             "Coverage",
             "Share of rows inside central intervals against the probability of the interval. A calibrated model lies on the diagonal.",
+            "Curve of the share of rows inside intervals against the probability of the intervals, beside the diagonal.",
         ),
         draw(
             partial(model.plot_pit, X, y),
             "Probability integral transform",
             "Where observations lie in their predictive distributions. Flat: calibrated. A hump: intervals too wide. A bowl: too narrow. "
             "A slope: a bias.",
+            "Histogram of the probability integral transform, beside the range of a calibrated model.",
         ),
     ]
 
 
 def relevance_figures(evaluation: Evaluation) -> list[Figure]:
-    """Draw the relevance of the inputs, and the partial dependence on the most relevant."""
+    """Draw the relevance of the columns, where all kernels have length scales and there are several columns."""
     model = evaluation.model
-    names = [name for name, _ in model.state_.schema.groups]
-    figures, order = [], np.arange(len(names))
-    if has_length_scales(model):
-        order = np.argsort(-relevance(model))
-        caption = "How fast the function varies along each column, per standard deviation of that column, relative to the fastest."
-        height = max(2.2, 0.28 * min(len(names), 20) + 0.8)
-        figures.append(draw(model.plot_relevance, "Relevance of columns", caption, height))
-    features = [names[k] for k in order.tolist()]
-    caption = "Prediction with this input set, averaged over the rows, and the interval of an observation around it."
-    return figures + [
+    n_columns = len(model.state_.schema.groups)
+    if n_columns == 1 or not has_length_scales(model):
+        return []
+    caption = "How fast the function varies along each column, per standard deviation of that column, relative to the fastest."
+    names = ", ".join(_by_relevance(evaluation)[:MAX_DRAWN])
+    return [
         draw(
-            partial(model.plot_dependence, evaluation.X, feature, output=k),
+            model.plot_relevance,
+            "Relevance of columns",
+            caption,
+            f"Bar chart of the relevance of columns, the most relevant first: {names}.",
+            max(2.2, 0.28 * min(n_columns, 20) + 0.8),
+        )
+    ]
+
+
+def dependence_figures(evaluation: Evaluation) -> list[Figure]:
+    """Draw the partial dependence on the most relevant columns, unless the function itself is drawn."""
+    if evaluation.draws_function:
+        return []
+    caption = (
+        "Prediction with this column set, averaged over the rows, and the 90% interval of an observation around it, where there are "
+        "training rows."
+    )
+    return [
+        draw(
+            _with_label(
+                partial(evaluation.model.plot_dependence, evaluation.drawn[0], feature, output=k),
+                target,
+            ),
             f"{target} along {feature}",
             caption,
+            f"Average prediction of {target} against {feature}, with 90% intervals.",
         )
-        for feature in features[:MAX_DRAWN]
+        for feature in _by_relevance(evaluation)[:MAX_DRAWN]
         for k, target in enumerate(evaluation.targets)
     ]
 
@@ -114,12 +164,14 @@ def split_figures(evaluation: Evaluation, dimensions: list[int]) -> list[Figure]
         draw(
             partial(model.plot_splits, k),
             f"Splits along {names[k]}",
-            "Expected number of splits, by position.",
+            "Expected number of splits under the posterior, by position.",
+            f"Histogram of the expected number of splits along {names[k]}.",
         )
         for k in dimensions
     ]
-    caption = "Sums choose between partitions, products split, leaves hold the Gaussian processes."
-    return [*figures, draw(model.plot_tree, "The tree", caption)]
+    caption = "Sum nodes choose between partitions, products split, leaves hold the Gaussian processes. Thick lines are probable."
+    alt = "Diagram of the tree of sums, products and leaves."
+    return [*figures, draw(model.plot_tree, "The tree", caption, alt)]
 
 
 def change_figures(evaluation: Evaluation, dimension: int, level: float) -> list[Figure]:
@@ -129,11 +181,50 @@ def change_figures(evaluation: Evaluation, dimension: int, level: float) -> list
         draw(
             partial(model.plot_changepoints, level),
             f"Changes along {names[dimension]}",
-            "Probability of a change in the gap between two rows. Lines mark change points that can be located; shading, where they lie.",
+            "Probability of a change in the gap between two rows. Triangles mark change points that can be located; shading, where they lie.",
+            f"Probability of a change against {names[dimension]}, with the change points marked.",
         )
     ]
-    if len(names) == 1 and len(evaluation.targets) == 1:
-        plot = partial(model.plot_predictive, evaluation.X, evaluation.y)
+    if evaluation.draws_function:
+        X, observed = evaluation.drawn
+        plot = _with_label(partial(model.plot_predictive, X, observed[:, 0]), evaluation.targets[0])
         caption = "Mean, density and 90% interval of an observation, and the rows."
-        figures.append(draw(plot, "The function", caption))
+        alt = f"Predictive mean and 90% interval of {evaluation.targets[0]} against {names[0]}, with the rows as points."
+        figures.insert(0, draw(plot, "The function", caption, alt))
     return figures
+
+
+def _with_label(plot: Callable[..., Any], target: str) -> Callable[..., Any]:
+    """Return a plot with the name of a target beside its y-axis: a model that was fitted to an array does not know it."""
+
+    def labelled(ax: Any) -> None:
+        plot(ax=ax).set_ylabel(target)
+
+    return labelled
+
+
+def _with_targets(plot: Callable[..., Any], targets: list[str]) -> Callable[..., Any]:
+    """Return a plot whose last lines are labelled with the names of several targets."""
+
+    def labelled(ax: Any) -> None:
+        plot(ax=ax)
+        if len(targets) > 1:
+            for line, target in zip(ax.get_lines()[-len(targets) :], targets, strict=True):
+                line.set_label(target)
+            add_legend(ax)
+
+    return labelled
+
+
+def _by_relevance(evaluation: Evaluation) -> list[str]:
+    """Return the names of the columns, the most relevant first where that is known."""
+    names = [name for name, _ in evaluation.model.state_.schema.groups]
+    if not has_length_scales(evaluation.model):
+        return names
+    return [names[k] for k in np.argsort(-relevance(evaluation.model)).tolist()]
+
+
+def _sampled(evaluation: Evaluation) -> str:
+    """Return a sentence that says how many rows are drawn, if not all are."""
+    n_drawn, n_rows = len(evaluation.drawn[1]), len(evaluation.rows)
+    return "" if n_drawn == n_rows else f" {n_drawn:,} of {count(n_rows, 'row')} are drawn."

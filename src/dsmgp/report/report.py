@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.atomic_write import atomic_write
 from dsmgp.regressor import DSMGPRegressor
-from dsmgp.report.results import Evaluation, collect, number
+from dsmgp.report.numbers import count, number
+from dsmgp.report.results import Evaluation, collect
 
 __all__ = ["report_html", "write_report"]
 
@@ -45,7 +46,7 @@ def report_html(
     targets: Sequence[str] = ("y",),
     title: str = "",
 ) -> str:
-    """Return a page that works offline: data, remarks, model, scores, calibration, relevance, uncertain rows, splits, settings.
+    """Return a page that works offline: a verdict, scores, calibration, residuals, relevance, uncertain rows, remarks, settings.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def page_html(evaluation: Evaluation, title: str) -> str:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters["number"] = number
+    environment.filters |= {"number": number, "count": count}
     environment.tests["numeric"] = _is_numeric
     return environment.get_template("report.html.j2").render(results)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,30 +16,54 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.dates import format_day, format_position
 from dsmgp.data.frames import taken
 from dsmgp.data.input_schema import target_numbers
+from dsmgp.data.remarks import spread_rows
 from dsmgp.data.unknown_inputs import mixture_at
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.progress import span
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.report.figures import (
     MAX_DRAWN,
     calibration_figures,
     change_figures,
+    dependence_figures,
+    observed_figures,
     relevance_figures,
     residual_figures,
     split_figures,
 )
+from dsmgp.report.least_certain import least_certain
+from dsmgp.report.numbers import number
+from dsmgp.report.references import compare
+from dsmgp.report.verdict import Statement, accuracy, calibration, reach, suspicions
 from dsmgp.scores import joint_nlpd, score_each
 from dsmgp.tree.nodes import leaves
 
-__all__ = ["Evaluation", "collect", "number"]
+__all__ = ["Evaluation", "collect"]
 
-# Rows in the table of the least certain predictions.
-MAX_UNCERTAIN = 10
-# Least number of rows for which a twentieth of them is a meaningful share.
-MIN_RANKED = 20
+# Rows that plots show at most.
+MAX_PLOTTED = 5_000
 # Least probability of a change point that is listed, and the most that are listed.
 LIKELY, MAX_CHANGES = 0.5, 50
 # Expected number of splits below which an input is not drawn.
 FEW_SPLITS = 1e-3
+
+
+# Lines of the tables of scores: name, key and meaning.
+SCORES = [
+    ("RMSE", "rmse", "root mean square error"),
+    ("RMSE of a linear model", "linear", "least squares on the same inputs and training rows"),
+    ("RMSE of a constant", "constant", "the mean of the training rows as every prediction"),
+    ("MAE", "mae", "mean absolute error"),
+    ("R²", "r2", "share of the variance around that constant that is explained; 1 is perfect"),
+    ("NLPD", "nlpd", "negative log predictive density; lower is better, on the same rows"),
+    ("CRPS", "crps", "error of the whole predictive distribution, in the units of the target"),
+]
+INTERVALS = [
+    ("rows in 50% intervals", "coverage_50", "should be about 50%"),
+    ("rows in 90% intervals", "coverage_90", "should be about 90%"),
+    ("width of 90% intervals", "interval_width_90", "on average"),
+    ("standard deviation", "std", "of the target itself, for comparison"),
+]
 
 
 @dataclass(frozen=True)
@@ -110,7 +135,7 @@ class Evaluation:
             said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
             X, observed = taken(X, known), observed[known]
         rows = state.schema.to_rows(X)
-        distribution = mixture_at(state.model, rows, squeeze=state.schema.single_output)
+        distribution = mixture_at(state.predictive, rows, squeeze=state.schema.single_output)
         said += state.schema.remarks_on(X)
         said += state.evaluation_remarks(rows.X, observed, distribution, targets)
         training_std = state.rows.Y.std(axis=0)
@@ -128,6 +153,25 @@ class Evaluation:
             said,
         )
 
+    @cached_property
+    def drawn(self) -> tuple[Any, Array]:
+        """Inputs as the user gave them and observations of the rows that plots show, evenly spread if there are many."""
+        rows = spread_rows(len(self.rows), MAX_PLOTTED)
+        if len(rows) == len(self.rows):
+            return self.X, self.observed
+        return taken(self.X, rows), self.observed[rows]
+
+    @cached_property
+    def outside(self) -> NDArray[np.bool_]:
+        """Which rows lie outside the training data."""
+        return np.asarray(self.distribution.outside > 0)
+
+    @property
+    def draws_function(self) -> bool:
+        """Whether the function is drawn with its change points: it has one input and one output."""
+        has_changes = self.model.state_.model.change_dimension is not None
+        return has_changes and len(self.names) == 1 and len(self.targets) == 1
+
     def input_text(self, dimension: int, value: float) -> str:
         """Return a value of an input as text: a number or a date."""
         dates = self.model.state_.schema.displayed_dates.get(dimension)
@@ -136,43 +180,74 @@ class Evaluation:
 
 def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
     """Return everything that the page shows, by the names that the template uses."""
-    changes_or_splits = (
-        _changes(evaluation)
-        if evaluation.model.state_.model.change_dimension is not None
-        else _splits(evaluation)
-    )
-    parameters = evaluation.model.get_params(deep=False)
-    return {
+    targets = _targets(evaluation)
+    results: dict[str, Any] = {
         "title": title or f"Report on {', '.join(evaluation.targets)}",
         "version": __version__,
+        "verdict": _verdict(evaluation, targets),
         "data": _data(evaluation),
         "remarks": {
             "training": list(evaluation.model.state_.schema.remarks),
             "here": evaluation.remarks,
         },
         "model": _model(evaluation.model),
-        "targets": _targets(evaluation),
+        "targets": targets,
+        "scores": _lines(targets, SCORES),
+        "intervals": _lines(targets, INTERVALS),
         "joint_nlpd": joint_nlpd(evaluation.y, evaluation.distribution),
-        "residual_figures": residual_figures(evaluation),
-        "calibration_figures": calibration_figures(evaluation),
-        "relevance_figures": relevance_figures(evaluation),
-        "uncertain": _uncertain(evaluation),
-        **changes_or_splits,
-        "settings": [(name, str(value)) for name, value in parameters.items()],
+        "settings": _settings(evaluation.model),
+    }
+    steps: list[tuple[str, Callable[[Evaluation], Any]]] = [
+        ("observed_figures", observed_figures),
+        ("calibration_figures", calibration_figures),
+        ("residual_figures", residual_figures),
+        ("relevance_figures", relevance_figures),
+        ("dependence_figures", dependence_figures),
+        ("uncertain", least_certain),
+        ("structure", _structure),
+    ]
+    for k, (name, step) in enumerate(steps):
+        with span(k / len(steps), (k + 1) / len(steps), name.replace("_", " ")):
+            results[name] = step(evaluation)
+    return results
+
+
+def _verdict(evaluation: Evaluation, targets: list[dict[str, Any]]) -> list[Statement]:
+    """Return the statements that the page begins with."""
+    n_rows, outside = len(evaluation.rows), evaluation.outside
+    several = len(targets) > 1
+    statements = []
+    for target in targets:
+        name = target["name"] if several else ""
+        statements.append(accuracy(target["comparison"], name))
+        statements.append(calibration(target["scores"]["coverage_90"], n_rows, name))
+    columns = evaluation.model.state_.outside_rows(evaluation.rows).columns
+    left = sorted(columns, key=lambda name: -columns[name][0])
+    ratio = _ratio(evaluation.uncertainty, outside)
+    statements.append(reach(int(outside.sum()), n_rows, left, ratio))
+    remarks = [*evaluation.model.state_.schema.remarks, *evaluation.remarks]
+    return [*statements, suspicions(remarks)]
+
+
+def _settings(model: DSMGPRegressor) -> dict[str, list[tuple[str, ...]]]:
+    """Return all settings, and those that are not the defaults with the defaults."""
+    defaults = DSMGPRegressor().get_params(deep=False)
+    settings = model.get_params(deep=False)
+    texts = [(name, str(value), str(defaults[name])) for name, value in settings.items()]
+    return {
+        "all": [(name, value) for name, value, _ in texts],
+        "changed": [entry for entry in texts if entry[1] != entry[2]],
     }
 
 
 def _data(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the ranges of all columns in training and evaluation rows, and how far rows lie outside."""
+    """Return the ranges of all columns in training and evaluation rows."""
     training, columns = evaluation.model.state_.rows, evaluation.model.state_.schema.columns.columns
     train, outputs, rows = training.X, training.Y, evaluation.rows
-    outside = ((rows < train.min(axis=0)) | (rows > train.max(axis=0))).any(axis=1)
     return {
         "n_train": len(train),
-        "n_inputs": len(evaluation.names),
+        "n_columns": len(columns),
         "n_rows": len(rows),
-        "outside": float(outside.mean()),
-        "outside_ratio": _ratio(evaluation.uncertainty, outside),
         "ranges": [_column_cells(evaluation, k) for k in range(len(columns))]
         + [
             [name, *map(number, _ranges(outputs, evaluation.observed, k))]
@@ -214,9 +289,12 @@ def _model(model: DSMGPRegressor) -> dict[str, Any]:
         "summary": model.summary(),
     }
     if fitted.change_dimension is not None:
-        return described
+        return described | {
+            "changes_along": model.state_.schema.input_names[fitted.change_dimension]
+        }
     sizes = [leaf.n_rows for leaf in leaves(model.tree_)]
     return described | {
+        "changes_along": None,
         "n_leaves": len(sizes),
         "min_rows": min(sizes),
         "max_rows": max(sizes),
@@ -228,43 +306,51 @@ def _model(model: DSMGPRegressor) -> dict[str, Any]:
 
 
 def _targets(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return scores and calibration of every target."""
-    baseline = evaluation.model.state_.rows.Y.mean(axis=0)
-    scores = score_each(evaluation.y, evaluation.distribution, baseline)
-    margin = 1.96 * np.sqrt(0.09 / len(evaluation.rows))  # of the coverage of a calibrated model
+    """Return the scores of every target, and the comparison with a constant and a linear model."""
+    training = evaluation.model.state_.rows
+    scores = score_each(evaluation.y, evaluation.distribution, training.Y.mean(axis=0))
+    mean = evaluation.distribution.mean.reshape(evaluation.observed.shape)
+    comparisons = compare(mean, evaluation.rows, evaluation.observed, training.X, training.Y)
     return [
         {
             "name": name,
             "scores": values,
+            "comparison": comparison,
+            "constant": comparison.constant,
+            "linear": comparison.linear,
             "std": float(evaluation.observed[:, k].std()),
-            "calibration": "good"
-            if abs(values["coverage_90"] - 0.9) <= margin
-            else "narrow"
-            if values["coverage_90"] < 0.9
-            else "wide",
         }
-        for k, (name, values) in enumerate(zip(evaluation.targets, scores, strict=True))
+        for k, (name, values, comparison) in enumerate(
+            zip(evaluation.targets, scores, comparisons, strict=True)
+        )
     ]
 
 
-def _uncertain(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the least certain rows, and how much less certain than the median they are."""
-    uncertainty, n_rows = evaluation.uncertainty, len(evaluation.rows)
-    low, high = (end.reshape(n_rows, -1) for end in evaluation.distribution.interval(0.9))
-    mean = evaluation.distribution.mean.reshape(n_rows, -1)
-    heads, rows = ["row"], []
-    for name in evaluation.targets:
-        heads += [f"{name} predicted", "90% from", "to", "observed"]
-    for row in np.argsort(-uncertainty, kind="stable")[:MAX_UNCERTAIN].tolist():
-        cells = [str(row + 1)]
-        for k in range(len(evaluation.targets)):
-            cells += [number(table[row, k]) for table in (mean, low, high, evaluation.observed)]
-        inputs = evaluation.rows[row, :MAX_DRAWN]
-        rows.append(cells + [evaluation.input_text(k, value) for k, value in enumerate(inputs)])
-    median, ratio = float(np.median(uncertainty)), None
-    if n_rows >= MIN_RANKED and median > 0:
-        ratio = float(np.quantile(uncertainty, 0.95)) / median
-    return {"heads": heads + evaluation.names[:MAX_DRAWN], "rows": rows, "ratio": ratio}
+def _lines(targets: list[dict[str, Any]], lines: Sequence[tuple[str, str, str]]) -> list[list[str]]:
+    """Return lines of a table: the name of a score, its value for each target, and what it means.
+
+    Parameters
+    ----------
+    targets : list of dict
+    lines : sequence of tuple of str
+        Name, key and meaning.
+    """
+
+    def text(target: dict[str, Any], key: str) -> str:
+        value = target[key] if key in target else target["scores"][key]
+        return f"{value:.1%}" if key.startswith("coverage") else number(value)
+
+    return [[name, *(text(target, key) for target in targets), words] for name, key, words in lines]
+
+
+def _structure(evaluation: Evaluation) -> dict[str, Any] | None:
+    """Return where the function changes or the model splits, if there is a posterior over that which predictions use."""
+    state = evaluation.model.state_
+    if state.model.change_dimension is not None:
+        return _changes(evaluation)
+    if state.model.weights == "posterior" and state.stacking is None:
+        return _splits(evaluation)
+    return None
 
 
 def _splits(evaluation: Evaluation) -> dict[str, Any]:
@@ -274,7 +360,7 @@ def _splits(evaluation: Evaluation) -> dict[str, Any]:
     )
     most = [k for k in np.argsort(-n_splits, kind="stable").tolist() if n_splits[k] > FEW_SPLITS]
     figures = split_figures(evaluation, most[:MAX_DRAWN])
-    return {"changes": None, "splits": {"any": bool(most)}, "structure_figures": figures}
+    return {"changes": None, "any_splits": bool(most), "figures": figures}
 
 
 def _changes(evaluation: Evaluation) -> dict[str, Any]:
@@ -302,15 +388,4 @@ def _changes(evaluation: Evaluation) -> dict[str, Any]:
         "outliers": None if outliers is None else (np.flatnonzero(outliers > LIKELY) + 1).tolist(),
     }
     figures = change_figures(evaluation, dimension, LIKELY)
-    return {"changes": changes, "splits": None, "structure_figures": figures}
-
-
-def number(value: float) -> str:
-    """Write a number with five digits; prices and populations in full rather than with an exponent.
-
-    Examples
-    --------
-    >>> number(0.123456), number(252110.4), number(3e12)
-    ('0.12346', '252,110', '3e+12')
-    """
-    return f"{value:,.0f}" if 1e5 <= abs(value) < 1e10 else f"{value:.5g}"
+    return {"changes": changes, "any_splits": False, "figures": figures}

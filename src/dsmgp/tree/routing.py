@@ -119,6 +119,18 @@ class Router:
         leaf, row = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))
         return Routes.of(leaf, row)  # rows of a leaf are in order, within a piece and across pieces
 
+    def reached(self, X: Array) -> Index:
+        """Return the numbers of the leaves that few rows reach, (n_rows, max_reached), in increasing order and then -1. Needs numba."""
+        from dsmgp.tree.routing_numba import reach
+
+        flat, leaves = self._flat, np.full((len(X), self.max_reached), -1, dtype=np.int64)
+        X = np.require(X, np.float64, ["C", "W", "E"])
+        ends, children = flat.sum_children
+        reach(
+            flat.dimension, flat.split, flat.below, flat.above, flat.leaf, ends, children, X, leaves
+        )
+        return leaves
+
 
 @dataclass(frozen=True)
 class _FlatTree:
@@ -153,6 +165,13 @@ class _FlatTree:
         )
         split = np.array(entries.split, dtype=np.float64)
         return cls(dimension, split, below, above, leaf, entries.sums)
+
+    @cached_property
+    def sum_children(self) -> tuple[Index, Index]:
+        """Children of sums as one array, and where those of each entry end."""
+        of_entries = [self.sums.get(at, []) for at in range(len(self.leaf))]
+        ends = np.cumsum([0, *map(len, of_entries)])
+        return ends, np.array(list(itertools.chain(*of_entries)), dtype=np.int64)
 
     def pairs(self, X: Array, first: int) -> tuple[Index, Index]:
         """Return leaf and row of every pair, for rows whose numbers start at ``first``."""

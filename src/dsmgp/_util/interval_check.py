@@ -1,0 +1,37 @@
+"""Whether intervals hold as many observations as they should, within what chance explains."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["MIN_JUDGED", "interval_grade"]
+
+#: Rows below which coverage is not judged.
+MIN_JUDGED = 20
+
+
+def interval_grade(coverage: float, n_rows: int, level: float = 0.9) -> str:
+    """Return ``"calibrated"``, ``"narrow"``, ``"wide"``, or ``"few"`` if there are too few rows to judge.
+
+    Parameters
+    ----------
+    coverage : float
+        Share of observations in their central intervals.
+    n_rows : int
+    level : float
+        Probability of the intervals.
+
+    Examples
+    --------
+    >>> interval_grade(0.89, 400), interval_grade(0.7, 400), interval_grade(0.99, 400)
+    ('calibrated', 'narrow', 'wide')
+    >>> interval_grade(0.5, 8)
+    'few'
+    """
+    if n_rows < MIN_JUDGED:
+        return "few"
+    # 95% of calibrated models have a coverage within this margin.
+    margin = 1.96 * math.sqrt(level * (1.0 - level) / n_rows)
+    if abs(coverage - level) <= margin:
+        return "calibrated"
+    return "narrow" if coverage < level else "wide"

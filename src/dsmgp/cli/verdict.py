@@ -1,0 +1,98 @@
+"""The verdict that ``dsmgp fit`` ends with: how good, how well calibrated, what to look at, and the next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dsmgp._util.interval_check import interval_grade
+
+__all__ = ["next_command", "verdict_numbers", "verdict_rows"]
+
+GRADES = {
+    "calibrated": "well calibrated",
+    "narrow": "too confident",
+    "wide": "cautious",
+    "few": "too few rows to judge",
+}
+UNKNOWN = "not known; evaluate the model on rows that it has not seen"
+
+
+def verdict_rows(model: Any, quiet: bool) -> list[tuple[str, str]]:
+    """Return three lines, each with its name: accuracy, calibration, remarks."""
+    from dsmgp.fitting.loo_check import loo_check
+
+    state = model.state_
+    check, names = loo_check(state), state.schema.output_names
+    n_remarks = len(model.remarks_)
+    where = "listed by remarks_ of the model in Python" if quiet else "see above"
+    rows = [("accuracy", _accuracy(model)), ("calibration", UNKNOWN)]
+    if check is not None:
+        rows = [
+            ("accuracy", _joined(names, [_error(*errors) for errors in _errors(check)])),
+            ("calibration", _joined(names, [_held(c, check.n_rows) for c in check.coverage_90])),
+        ]
+    return [*rows, ("remarks", f"{n_remarks}, {where}" if n_remarks else "none")]
+
+
+def verdict_numbers(model: Any) -> dict[str, Any]:
+    """Return the numbers of the verdict by name, for ``--json``; those of each target in a list."""
+    from dsmgp.fitting.loo_check import constant_nlpd, loo_check
+
+    check = loo_check(model.state_)
+    numbers: dict[str, Any] = {"constant_nlpd": constant_nlpd(model.state_.rows.Y)}
+    if check is not None:
+        numbers |= {
+            "loo_rmse": check.rmse,
+            "constant_rmse": check.constant_rmse,
+            "loo_coverage_90": check.coverage_90,
+        }
+    return numbers
+
+
+def next_command(out: Path, from_files: bool) -> str:
+    """Return the command that a user is likely to type next."""
+    if from_files:  # reports are of tables in one file
+        return f"dsmgp predict {out} NEW.parquet --out predictions.parquet"
+    return f"dsmgp report {out} TEST.csv --out report.html"
+
+
+def _errors(check: Any) -> list[tuple[float, float]]:
+    """Return the errors of the model and of a constant for each target."""
+    return list(zip(check.rmse.tolist(), check.constant_rmse.tolist(), strict=True))
+
+
+def _error(rmse: float, constant: float) -> str:
+    """Describe an error beside that of a constant."""
+    if constant == 0.0:
+        return f"leave-one-out RMSE {rmse:,.4g}; the target is constant"
+    if rmse >= constant:
+        return f"leave-one-out RMSE {rmse:,.4g}, no better than a constant ({constant:,.4g})"
+    return f"leave-one-out RMSE {rmse:,.4g}, {1 - rmse / constant:.0%} below that of a constant ({constant:,.4g})"
+
+
+def _held(coverage: float, n_rows: int) -> str:
+    """Describe the coverage of intervals."""
+    grade = GRADES[interval_grade(coverage, n_rows)]
+    return f"90% intervals hold {coverage:.1%} of the rows left out: {grade}"
+
+
+def _joined(names: list[str], texts: list[str]) -> str:
+    """Join the descriptions of several targets."""
+    if len(texts) == 1:
+        return texts[0]
+    return "; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True))
+
+
+def _accuracy(model: Any) -> str:
+    """Describe the accuracy by the score that there is; change points have none."""
+    from dsmgp.fitting.loo_check import constant_nlpd
+
+    state = model.state_
+    constant = constant_nlpd(state.rows.Y)
+    if state.model.change_dimension is not None or constant is None:
+        return UNKNOWN
+    how = "leave-one-out" if state.stacking is None else "cross-validated"
+    score = model.loo_score_
+    words = f"{constant - score:.3g} below" if score < constant else "no better than"
+    return f"{how} NLPD {score:.4g}, {words} that of a constant ({constant:.4g})"

@@ -1,0 +1,85 @@
+"""What leave-one-out says about a fitted model in the terms of its users: error beside that of a constant, coverage of intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsmgp._util.arrays import Array
+from dsmgp.data.remarks import spread_rows
+from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.fitting.state import FittedState
+from dsmgp.mixture.model import Model
+
+__all__ = ["LOOCheck", "constant_nlpd", "loo_check"]
+
+# Rows that are left out one by one, and the least number that must remain beside those that a metric was learned on.
+MAX_ROWS, LEAST_ROWS = 2_000, 200
+
+
+@dataclass(frozen=True)
+class LOOCheck:
+    """Leave-one-out predictions of some training rows beside their observations.
+
+    Attributes
+    ----------
+    n_rows : int
+    rmse, constant_rmse : ndarray of shape (n_outputs,)
+        Root mean square errors of the model, and of the mean of the other rows.
+    coverage_90 : ndarray of shape (n_outputs,)
+        Share of observations in their central 90% intervals.
+    """
+
+    n_rows: int
+    rmse: Array
+    constant_rmse: Array
+    coverage_90: Array
+
+
+def loo_check(state: FittedState) -> LOOCheck | None:
+    """Compare leave-one-out predictions with observations.
+
+    Returns
+    -------
+    LOOCheck or None
+        None if leave-one-out results are not at hand: of change points, of stacked hypotheses, after online updates, and where
+        leaves are in shards.
+    """
+    model = state.model
+    if not isinstance(model, Model) or state.stacking is not None or state.scores is None:
+        return None
+    posterior = model.leaf_posterior
+    if not isinstance(posterior, InMemoryLeafPosterior) or posterior.inverse_diagonal is None:
+        return None
+    rows = np.arange(len(state.rows))
+    learned_on = state.metric_rows
+    if learned_on is not None and len(rows) - len(learned_on) >= LEAST_ROWS:
+        rows = np.delete(rows, learned_on)
+    rows = rows[spread_rows(len(rows), MAX_ROWS)]
+    distribution = model.loo_distribution(posterior.leave_one_out(), rows, missing=state.missing)
+    observed, n_train = state.rows.Y[rows], len(state.rows)
+    u = distribution.cdf(observed).reshape(observed.shape)
+    # The mean of all other rows: away from the row by n / (n - 1) of its distance from the mean of all.
+    away = (observed - state.rows.Y.mean(axis=0)) * n_train / max(n_train - 1, 1)
+    error = observed - distribution.mean.reshape(observed.shape)
+    return LOOCheck(
+        len(rows),
+        np.sqrt(np.mean(error**2, axis=0)),
+        np.sqrt(np.mean(away**2, axis=0)),
+        np.mean((u >= 0.05) & (u <= 0.95), axis=0),
+    )
+
+
+def constant_nlpd(Y: Array) -> float | None:
+    """Return the NLPD of Gaussians with mean and variance of the outputs, summed over outputs; None if an output is constant.
+
+    Examples
+    --------
+    >>> constant_nlpd(np.array([[-1.0], [1.0]])).__round__(3)
+    1.419
+    """
+    variance = Y.var(axis=0)
+    if not (variance > 0).all():
+        return None
+    return float(0.5 * np.log(2.0 * np.pi * np.e * variance).sum())

@@ -1,0 +1,140 @@
+"""The verdict that a report begins with: how good predictions are, how well calibrated, how far from the training data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsmgp._util.interval_check import interval_grade
+from dsmgp.report.numbers import count, number
+from dsmgp.report.references import Comparison
+
+__all__ = ["Statement", "accuracy", "calibration", "reach", "suspicions"]
+
+# Share of rows outside the training data from which scores say little about other rows.
+MANY_OUTSIDE = 0.2
+# Parts of remarks on columns and rows that may make a model look better than it is.
+SUSPICIOUS = ("numbers the rows", "seems to name the rows", "nearly a copy", "the scores too good")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of the verdict.
+
+    Attributes
+    ----------
+    about : str
+        Accuracy, calibration, range or columns.
+    grade : {"good", "fair", "poor"}
+    text : str
+    """
+
+    about: str
+    grade: str
+    text: str
+
+
+def accuracy(comparison: Comparison, target: str = "") -> Statement:
+    """Return how good predictions are beside a constant and a linear model.
+
+    Examples
+    --------
+    >>> statement = accuracy(Comparison(0.2, 1.0, 0.5, True, True), "price")
+    >>> print(statement.grade, statement.text, sep=": ")
+    good: Clearly better than a linear model: the error of price is 0.2 (RMSE), that of a linear model 0.5, that of a constant 1.
+    """
+    if comparison.beats_constant and comparison.beats_linear:
+        grade, words = "good", "Clearly better than a linear model"
+    elif comparison.beats_constant:
+        grade, words = "fair", "Better than a constant, but not clearly better than a linear model"
+    else:
+        grade, words = "poor", "Not clearly better than a constant"
+    of_target = f" of {target}" if target else ""
+    errors = (
+        f"the error{of_target} is {number(comparison.rmse)} (RMSE), that of a linear model {number(comparison.linear)}, "
+        f"that of a constant {number(comparison.constant)}."
+    )
+    return Statement("Accuracy", grade, f"{words}: {errors}")
+
+
+def calibration(coverage: float, n_rows: int, target: str = "") -> Statement:
+    """Return whether 90% intervals hold as many rows as they should, within what chance explains.
+
+    Examples
+    --------
+    >>> calibration(0.89, 400).text
+    'Well calibrated: 90% intervals hold 89.0% of the rows.'
+    >>> calibration(0.7, 400, "price").text
+    'Too confident: 90% intervals of price hold only 70.0% of the rows. Expect surprises more often than they say.'
+    """
+    of_target = f" of {target}" if target else ""
+    holds = f"90% intervals{of_target} hold {{}}{coverage:.1%} of the rows."
+    match interval_grade(coverage, n_rows):
+        case "few":
+            text = f"{holds.format('')} {count(n_rows, 'row')} are too few to judge."
+            return Statement("Calibration", "fair", text)
+        case "calibrated":
+            return Statement("Calibration", "good", f"Well calibrated: {holds.format('')}")
+        case "narrow":
+            text = (
+                f"Too confident: {holds.format('only ')} Expect surprises more often than they say."
+            )
+            return Statement("Calibration", "poor", text)
+    return Statement("Calibration", "fair", f"Cautious: {holds.format('')}")
+
+
+def reach(n_outside: int, n_rows: int, columns: Sequence[str], ratio: float | None) -> Statement:
+    """Return how many rows lie outside the training data, and whether predictions there are less certain.
+
+    Parameters
+    ----------
+    n_outside, n_rows : int
+    columns : sequence of str
+        Inputs whose training range is left.
+    ratio : float, optional
+        Median standard deviation of these rows relative to the others.
+
+    Examples
+    --------
+    >>> reach(0, 50, [], None).text
+    'All 50 rows lie within the range of the training data.'
+    >>> print(reach(5, 50, ["age"], 3.0).text)
+    5 of 50 rows (10%) lie outside the range of the training data (in age): the model extrapolates there. Its standard deviations there are 3 times those of the other rows.
+    """
+    if not n_outside:
+        text = f"All {count(n_rows, 'row')} lie within the range of the training data."
+        if n_rows == 1:
+            text = "The row lies within the range of the training data."
+        return Statement("Range", "good", text)
+    share = n_outside / n_rows
+    percent = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+    named = ", ".join(columns[:3]) + f" and {len(columns) - 3} more" * (len(columns) > 3)
+    which = (
+        f"{n_outside:,} of {count(n_rows, 'row')} ({percent}) {'lies' if n_outside == 1 else 'lie'}"
+    )
+    if n_outside == n_rows:
+        which = "The row lies" if n_rows == 1 else f"All {count(n_rows, 'row')} lie"
+    text = f"{which} outside the range of the training data (in {named}): the model extrapolates there."
+    if ratio is not None:
+        text += f" Its standard deviations there are {ratio:.2g} times those of the other rows"
+        text += "." if ratio > 1.5 else ": nothing in them warns that they may be further off."
+    return Statement("Range", "poor" if share > MANY_OUTSIDE else "fair", text)
+
+
+def suspicions(remarks: Sequence[str]) -> Statement:
+    """Return what makes a model look better than it is: identifiers, copies of the target, training rows among the rows.
+
+    Examples
+    --------
+    >>> suspicions(["column 'id' numbers the rows; leave it out"]).text
+    "Column 'id' numbers the rows; leave it out."
+    >>> suspicions(["column 'size': 3 missing"]).text
+    'No column looks like an identifier or a copy of the target.'
+    """
+    found = [remark for remark in remarks if any(part in remark for part in SUSPICIOUS)]
+    if not found:
+        return Statement(
+            "Columns", "good", "No column looks like an identifier or a copy of the target."
+        )
+    sentences = " ".join(f"{remark[:1].upper()}{remark[1:]}." for remark in found)
+    return Statement("Columns", "poor", sentences)
