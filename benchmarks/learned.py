@@ -121,7 +121,11 @@ def recovery(model: DSMGPRegressor, boundaries: list[Boundary]) -> dict[str, flo
         for low, high in spans:
             elsewhere -= splits[k].within(max(low, end), high)
             end = high
-    return {"boundaries": len(boundaries), "found": found, "extra": round(float(elsewhere), 4)}
+    return {
+        "boundaries": len(boundaries),
+        "found": found,
+        "extra": round(max(float(elsewhere), 0.0), 4),
+    }
 
 
 def measure(name: str, seed: int, method: str, quick: bool) -> dict:
