@@ -155,7 +155,7 @@ def test_noise_is_that_of_the_mixture(fitted, new):
     possible = rows.possible(np.array([4]))[0]
     each = fitted.state_.predictive.noise_at(possible)
     np.testing.assert_allclose(
-        np.reshape(fitted.noise_at(new)[4], -1), each.mean(axis=0), rtol=1e-10
+        np.reshape(fitted.noise_at(new)[4], -1), each.mean(axis=0), rtol=1e-8
     )
 
 

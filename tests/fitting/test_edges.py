@@ -96,7 +96,7 @@ def test_the_factor_begins_at_one():
 
 def test_blocks_are_left_out_as_by_a_fit_without_them(model):
     fitted = model.state_.model
-    _, squares, _ = _blocks(fitted, fitted.edges, X, Y[:, None], None, None)
+    _, squares = _blocks(fitted, fitted.edges, X, Y[:, None], None, np.ones(len(X)))
     Z, z = fitted.to_experts(X), fitted.outputs.to_experts(Y[:, None])[:, 0]
     kernel = ConstantKernel(model.kernel_.outputscale) * RBF(model.kernel_.lengthscale)
     gp = GaussianProcessRegressor(kernel + WhiteKernel(model.noise_), optimizer=None)

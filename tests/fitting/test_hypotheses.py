@@ -274,7 +274,7 @@ def test_the_command_line_and_reports_say_how_the_score_was_obtained(fitted, row
         CliRunner().invoke(app, ["fit", str(csv), "-t", "y", "-o", str(out), *off]).exit_code == 0
     )
     assert load(out).state_.stacking is None
-    assert "The cross-validated negative log" in report_html(fitted, *rows)
+    assert "The cross-validated NLPD" in report_html(fitted, *rows)
 
 
 @pytest.mark.parametrize("include_factors", [False, True])

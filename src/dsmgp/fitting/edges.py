@@ -20,6 +20,7 @@ from scipy.optimize import minimize
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.loo import Components
+from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.learning import length_scales
 from dsmgp.gp.scaling import InputScaling
 from dsmgp.linalg.threads import one_thread
@@ -106,7 +107,9 @@ def _calibrated(
     edges = model.edges
     assert edges is not None
     fits = []
-    left_out = _left_out(model, edges, X)
+    # Each distinct input counts once: rows of weight w and w equal rows then demand the same.
+    first, of_point = _points(X)
+    left_out = _left_out(model, edges, X, first)
     if left_out is not None:
         rows = left_out.rows
         known = None if noise is None else model.outputs.noise_to_experts(noise[rows])
@@ -116,15 +119,30 @@ def _calibrated(
             known_noise=known,
             row_scale=None if model.row_scale is None else model.row_scale(X[rows]),
         )
-        weights = np.ones(len(rows)) if row_weights is None else row_weights[rows]
         density = partial(predicted.scaled_log_density, Y[rows])
-        fits.append(_fit(left_out.terms, density, weights))
-    blocks = _blocks(model, edges, X, Y, noise, row_weights)
+        fits.append(_fit(left_out.terms, density, np.ones(len(rows))))
+    weights = np.bincount(of_point, row_weights)
+    means = [np.bincount(of_point, _weighted(y, row_weights)) / weights for y in Y.T]
+    known_noise = None if noise is None else noise[first]
+    blocks = _blocks(model, edges, X[first], np.stack(means, axis=1), known_noise, weights)
     if blocks is not None:
-        terms, squares, weights = blocks
-        fits.append(_fit(terms, partial(_normal_log_density, squares), weights))
+        terms, squares = blocks
+        fits.append(_fit(terms, partial(_normal_log_density, squares), np.ones(len(squares))))
     largest = np.max(fits, axis=0) if fits else np.zeros(1 + len(edges.low))
     return replace(edges, jump=float(largest[0]), growth=largest[1:])
+
+
+def _points(X: Array) -> tuple[Index, Index]:
+    """Return the first row of each distinct input, in order, and the number of each row's input among them."""
+    _, first, of_row = np.unique(equal_rows(X), return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[of_row.reshape(-1)]
+
+
+def _weighted(values: Array, row_weights: Array | None) -> Array:
+    return values if row_weights is None else values * row_weights
 
 
 def _fit(terms: Array, log_density: ScaledDensity, weights: Array) -> Array:
@@ -156,8 +174,8 @@ def _blocks(
     X: Array,
     Y: Array,
     noise: Array | None,
-    row_weights: Array | None,
-) -> tuple[Array, Array, Array] | None:
+    weights: Array,
+) -> tuple[Array, Array] | None:
     """Leave out whole blocks of rows at the edges of the data, in one leaf of all rows or of a sample.
 
     Returns
@@ -165,14 +183,12 @@ def _blocks(
     terms : ndarray of shape (n, 1 + n_inputs)
     squares : ndarray of shape (n,)
         Squared residuals, relative to what the leaf expects given how well it predicts rows left out one by one.
-    weights : ndarray of shape (n,)
     """
     if len(X) > MOST_DENSE_ROWS:
         chosen = np.sort(np.random.default_rng(0).choice(len(X), MOST_DENSE_ROWS, replace=False))
-        X, Y = X[chosen], Y[chosen]
-        noise, row_weights = (None if a is None else a[chosen] for a in (noise, row_weights))
+        X, Y, weights = X[chosen], Y[chosen], weights[chosen]
+        noise = None if noise is None else noise[chosen]
     n = len(X)
-    weights = np.ones(n) if row_weights is None else row_weights
     try:
         solved = _solved(model, X, Y, noise, weights)
     except np.linalg.LinAlgError:
@@ -189,11 +205,11 @@ def _blocks(
                 # R&W section 5.4.2, for a group of rows: covariance S, residuals S alpha.
                 S = np.linalg.inv(inverse[np.ix_(block, block)])
                 squares = np.square(S @ alpha[block]) / np.diag(S) / scale
-                parts.append((terms, squares, weights[block]))
+                parts.append((terms, squares))
     if not parts:
         return None
-    terms, squares, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return (terms, squares, weights) if np.isfinite(squares).all() else None
+    terms, squares = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return (terms, squares) if np.isfinite(squares).all() else None
 
 
 def _solved(
@@ -239,11 +255,12 @@ class _LeftOut:
     terms: Array
 
 
-def _left_out(model: Model, edges: Edges, X: Array) -> _LeftOut | None:
-    """Return rows at the edges of leaves; None if there are too few."""
-    rows, inputs, side, moved = _moved_inwards(edges, model.inputs, X)
-    if not len(rows):
+def _left_out(model: Model, edges: Edges, X: Array, first: Index) -> _LeftOut | None:
+    """Return rows at the edges of leaves, among the first rows of distinct inputs; None if there are too few."""
+    places, inputs, side, moved = _moved_inwards(edges, model.inputs, X[first])
+    if not len(places):
         return None
+    rows = first[places]
     routes = model.router.route(model.inputs.to_coordinates(moved))
     leaf, place = routes.pairs
     ends = _ends(model, leaf, X)[np.unique(leaf, return_inverse=True)[1]]

@@ -169,8 +169,9 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
     automatic = isinstance(config.kernel, str) and config.kernel == "auto"
     kernels_given = config.kernel if isinstance(config.kernel, tuple) else (config.kernel,)
     kernel = NEUTRAL_KERNEL if automatic else kernels_given[0]
+    start = (kernel,) if automatic else kernels_given
     if config.optimizer is None:
-        families = build_kernels(kernels_given, rows.data, config)
+        families = build_kernels(start, rows.data, config)
         return LearnedFamilies(rows.data.outputs, families, len(families), {}, [], 0)
 
     grown = surrogate_leaves(rows, given, context)
@@ -180,7 +181,6 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
         outputs, n_trial_evaluations = choose_outputs(rows.data, data, trial, kernel, context)
     sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
 
-    start = (kernel,) if automatic else kernels_given
     families = build_kernels(start, sample, config)
     kernels = families[0].leaf_kernels
     kernel_scores: dict[str, float] = {}

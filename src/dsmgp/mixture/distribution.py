@@ -227,7 +227,14 @@ class Mixture:
         return ((1.0, self),)
 
     def has_units_of(self, other: Mixture) -> bool:
-        """Return whether both are converted to the user's units alike, warps included."""
+        """Return whether both are converted to the user's units alike, warps included.
+
+        Examples
+        --------
+        >>> one = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
+        >>> one.has_units_of(one), len(one.parts)
+        (True, 1)
+        """
         return _same_units(self._units, other._units)
 
     @property
