@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
 from dsmgp.linalg.threads import Threads
@@ -24,6 +25,7 @@ from dsmgp.tree.region import Region, box
 
 __all__ = ["Router", "Routes", "place", "route"]
 
+_descend = Kernel("dsmgp.tree.routing_numba", "descend")
 # Rows that a thread routes at once: few enough that the arrays involved stay in its cache.
 PIECE_ROWS = 2**14
 # Up to so many rows are routed before threads would have woken up: see Threads.map.
@@ -177,9 +179,8 @@ class _FlatTree:
         X : ndarray of shape (n_rows, n_dims)
         """
         if has_numba():
-            from dsmgp.tree.routing_numba import descend
-
-            descend(self.dimension, self.split, self.below, self.above, X, node)
+            rows = np.ascontiguousarray(X, np.float64)
+            _descend(self.dimension, self.split, self.below, self.above, rows, node)
             return node
         every = np.arange(len(X))
         while True:
