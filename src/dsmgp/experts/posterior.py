@@ -18,6 +18,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
 from dsmgp.experts.factor_cache import FactorCache, GroupFactors
 from dsmgp.experts.factor_sharing import SharingPlan
+from dsmgp.experts.grown_factor import GrownFactor
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
@@ -78,6 +79,9 @@ class InMemoryLeafPosterior:
         for group, leaves in enumerate(backend.groups):
             self.group[leaves], self.slot[leaves] = group, np.arange(len(leaves))
 
+    #: Leaves can be updated without factorising them here.
+    factors_at_hand = True
+
     def settled(self) -> InMemoryLeafPosterior:
         return self
 
@@ -104,18 +108,16 @@ class InMemoryLeafPosterior:
         return self.factors.get(int(self.group[leaf]))[output][int(self.slot[leaf])]
 
     def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
-        group, slot = int(self.group[leaf]), int(self.slot[leaf])
-        if group >= 0 and not self.factors.holds(group):
-            return None
-        factors = self.factors.get(group) if group >= 0 else None
         place = self._place(leaf)
         by_output = []
         for output in range(self.leaf_gps.n_outputs):
-            factor = np.empty((0, 0))
-            if factors is not None:
-                factor = np.tril(factors[output][slot])
+            factor = GrownFactor.of(np.empty((0, 0)))
+            if self.group[leaf] >= 0:
+                n = place.stop - place.start
+                # Looked up when it is used: the cache may drop it and compute it again.
+                factor = GrownFactor(partial(self.factor, output, leaf), np.empty((0, n)))
             if self.inverse_diagonal is None:
-                diagonal = inverse_diagonal(factor)
+                diagonal = inverse_diagonal(np.tril(factor.block))
             else:
                 diagonal = self.inverse_diagonal[output][place]
             alpha, evidence = self.alpha[output][place], float(self.log_evidence[leaf, output])
