@@ -18,10 +18,12 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.backend import LeafKernel, kernel_codes
 from dsmgp.experts.interface import LeafPosterior
+from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
+from dsmgp.experts.shared_backend import SharedFactorBackend
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
@@ -102,9 +104,15 @@ ROW_STORE = Record(
         and bool((np.diff(store.firsts) > 0).all())
     ),
 )
+# Of leaves in memory, so that those that are not asked need not be conditioned.
+LEAF_EVIDENCE = ArrayField("leaf.log_evidence", ("leaves", "outputs"))
 # Computing these would read all rows.
 LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
 LOG_JACOBIAN = Entry("store.log_jacobian", checks.number(), optional=True, encode=float)
+
+
+# Relative error of a log evidence that was computed elsewhere, with other rounding.
+EVIDENCE_TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
 
 
 def write_mixture(
@@ -125,6 +133,7 @@ def write_mixture(
         if model.outputs.warps:
             LOG_JACOBIAN.write(model.log_jacobian, section)
         return path / MODEL
+    LEAF_EVIDENCE.write(posterior.log_evidence, section)
     if include_factors:
         write_factors(posterior.to_memory(), section)
     return path
@@ -200,12 +209,49 @@ def _condition(
     """Condition leaves on their rows, or take their factors from the file."""
     if "factor.alpha" in section.arrays:
         return read_factors(section, leaf_gps, parameters, memory)
+    if "leaf.log_evidence" in section.arrays:
+        evidence = LEAF_EVIDENCE.read(section)
+        bound = leaf_gps.bind(parameters)
+        if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
+            posterior = LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
+            _check_evidence(posterior)
+            return posterior
     # Hyperparameters with which a covariance matrix cannot be factorised, or numbers overflow.
     with refused("hyperparameters"), np.errstate(all="ignore"):
         posterior = leaf_gps.condition(parameters, memory)
     if not np.isfinite(posterior.log_evidence).all():
         raise ModelFileError("its hyperparameters are out of range")
     return posterior
+
+
+def _check_evidence(posterior: LazyLeafPosterior) -> None:
+    """Refuse hyperparameters that do not give the evidence in the file, by the smallest leaf of each kernel."""
+    leaf_gps = posterior.leaf_gps
+    sizes, codes = leaf_gps.leaf_rows.sizes, np.array(kernel_codes(leaf_gps.kernels))
+    occupied = np.flatnonzero(sizes)
+    chosen = [
+        int(of_kernel[np.argmin(sizes[of_kernel])])
+        for of_kernel in (occupied[codes[occupied] == code] for code in np.unique(codes[occupied]))
+    ]
+    every = list(range(leaf_gps.n_outputs))
+    some = InMemoryLeafGPs(
+        leaf_gps.leaf_rows.take(np.array(chosen, dtype=np.int64)),
+        leaf_gps.X,
+        leaf_gps.Y,
+        [[leaf_gps.kernels[output][k] for k in chosen] for output in every],
+        known_noise=leaf_gps.known_noise,
+        labels=leaf_gps.labels,
+        device=leaf_gps.device,
+        dtype=leaf_gps.dtype,
+        row_weights=leaf_gps.row_weights,
+    )
+    parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]
+    with refused("hyperparameters"), np.errstate(all="ignore"):
+        found = some.log_evidence(parameters)
+    expected = posterior.log_evidence[chosen]
+    tolerance = EVIDENCE_TOLERANCE[leaf_gps.dtype] * (1.0 + np.abs(expected) + sizes[chosen, None])
+    if not (np.abs(found - expected) <= tolerance).all():
+        raise ModelFileError("its hyperparameters do not go with the evidence of its leaves")
 
 
 def _check_variances(model: Model, posterior: LeafPosterior) -> None:
