@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import NOT_FACTORISED
+from dsmgp.experts.backend import NOT_FACTORISED, PARALLEL_ROWS
 from dsmgp.experts.factor_cache import FactorCache
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.online_leaf import OutputFactor
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
+from dsmgp.linalg.threads import one_thread
 
 __all__ = ["LazyLeafPosterior"]
 
@@ -85,7 +87,9 @@ class LazyLeafPosterior(InMemoryLeafPosterior):
         """Condition the leaves of a group, unless that was done."""
         if group < 0 or self._conditioned[group]:
             return
-        with self._locks[group]:
+        # As in a fit, so that the last digits are the same: all cores for a large leaf, one for others.
+        largest = self.points.first.sizes[self.backend.groups[group][0]]
+        with self._locks[group], nullcontext() if largest > PARALLEL_ROWS else one_thread():
             if self._conditioned[group]:
                 return
             keep = self.factors.keeps(group)

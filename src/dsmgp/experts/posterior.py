@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,14 +21,14 @@ from dsmgp.experts.grown_factor import GrownFactor
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
-from dsmgp.experts.points import LeafPoints, Observations
+from dsmgp.experts.points import Observations
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.tree.routing import Routes
 
 if TYPE_CHECKING:
     from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 
-__all__ = ["InMemoryLeafPosterior", "factorise", "posterior_from_factors"]
+__all__ = ["InMemoryLeafPosterior", "factorise"]
 
 # Multiplications and (leaf, row) pairs of a prediction that takes less time than starting threads for it.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
@@ -252,44 +251,6 @@ class InMemoryLeafPosterior:
         """Keep fewer factors and predict in smaller batches; groups of leaves stay as they are."""
         dropped = self.factors.keep_less()
         return self.backend.reduce_batches() or dropped
-
-
-def posterior_from_factors(
-    leaf_gps: InMemoryLeafGPs,
-    kernel_parameters: Sequence[Array],
-    points: LeafPoints,
-    log_evidence: Array,
-    alpha: list[Array],
-    factors: Sequence[Sequence[Array]],
-    memory: float = math.inf,
-) -> InMemoryLeafPosterior:
-    """Return a posterior that was computed before, from a model file.
-
-    Parameters
-    ----------
-    leaf_gps : InMemoryLeafGPs
-    kernel_parameters : sequence of ndarray
-    points : LeafPoints
-        Distinct inputs of each leaf in the order of its factor and alpha.
-    log_evidence : ndarray of shape (n_leaves, n_outputs)
-    alpha : list of ndarray of shape (n,)
-        By output, one leaf after the other.
-    factors : sequence of sequence of ndarray
-        Lower Cholesky factors by output and leaf.
-    memory : float
-        Bytes up to which factors are kept when leaves are conditioned again.
-    """
-    backend, bound = leaf_gps.backend_for(points), leaf_gps.bind(kernel_parameters)
-    # The factors are in memory already, and stay: their sizes do not count.
-    cache = FactorCache(
-        partial(factorise, backend, bound, leaf_gps.n_outputs), [0] * len(backend.groups), math.inf
-    )
-    for group, leaves in enumerate(backend.groups):
-        held = [[by_leaf[k] for k in leaves.tolist()] for by_leaf in factors]
-        cache.put(group, [backend.hold_factors(matrices) for matrices in held])
-    return InMemoryLeafPosterior(
-        leaf_gps, kernel_parameters, bound, backend, log_evidence, alpha, cache, memory
-    )
 
 
 def factorise(backend: Backend, bound: BoundKernels, n_outputs: int, group: int) -> GroupFactors:

@@ -1,7 +1,7 @@
 """How a mixture over partitions is stored: tree, families of leaves, gate, and its leaves.
 
-Of the leaves nothing is stored by default, as they can be conditioned again. On request their Cholesky factors are; and
-for a model fitted to a dataset, their rows lie in files beside the model file.
+Of the leaves only their log evidence is stored, as they can be conditioned again; factors that earlier versions wrote are not read. For a
+model fitted to a dataset, the rows lie in files beside the model file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
 from dsmgp.mixture.row_scale import RowScale
 from dsmgp.persistence import checks
-from dsmgp.persistence.factors import read_factors, write_factors
 from dsmgp.persistence.model_path import MODEL
 from dsmgp.persistence.processes import read_leaf_parameters, write_leaf_parameters
 from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Section, refused
@@ -115,9 +114,7 @@ LOG_JACOBIAN = Entry("store.log_jacobian", checks.number(), optional=True, encod
 EVIDENCE_TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
 
 
-def write_mixture(
-    model: Model, rows: TrainingRows, path: Path, include_factors: bool, section: Section
-) -> Path:
+def write_mixture(model: Model, rows: TrainingRows, path: Path, section: Section) -> Path:
     """Write a mixture, and return where its file goes: into a folder if its rows are in files."""
     MIXTURE.write(model, section)
     write_tree(
@@ -134,8 +131,6 @@ def write_mixture(
             LOG_JACOBIAN.write(model.log_jacobian, section)
         return path / MODEL
     LEAF_EVIDENCE.write(posterior.log_evidence, section)
-    if include_factors:
-        write_factors(posterior.to_memory(), section)
     return path
 
 
@@ -168,7 +163,9 @@ def read_mixture(
         log_jacobian = LOG_JACOBIAN.read(section) or 0.0
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
-        posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory)
+        # Hyperparameters of a leaf's own are checked by conditioning it.
+        lazily = thetas is None and "leaf.log_evidence" in section.arrays
+        posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory, lazily)
         log_jacobian = scaling[1].log_jacobian(rows.Y, rows.weights)
     model = Model(
         tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas,
@@ -204,12 +201,14 @@ def _leaf_gps(
 
 
 def _condition(
-    section: Section, leaf_gps: InMemoryLeafGPs, parameters: Sequence[Array], memory: float
+    section: Section,
+    leaf_gps: InMemoryLeafGPs,
+    parameters: Sequence[Array],
+    memory: float,
+    lazily: bool,
 ) -> LeafPosterior:
-    """Condition leaves on their rows, or take their factors from the file."""
-    if "factor.alpha" in section.arrays:
-        return read_factors(section, leaf_gps, parameters, memory)
-    if "leaf.log_evidence" in section.arrays:
+    """Condition leaves on their rows, now or when they are first asked."""
+    if lazily:
         evidence = LEAF_EVIDENCE.read(section)
         bound = leaf_gps.bind(parameters)
         if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
@@ -248,6 +247,8 @@ def _check_evidence(posterior: LazyLeafPosterior) -> None:
     parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]
     with refused("hyperparameters"), np.errstate(all="ignore"):
         found = some.log_evidence(parameters)
+    if not np.isfinite(found).all():
+        raise ModelFileError("its hyperparameters are out of range")
     expected = posterior.log_evidence[chosen]
     tolerance = EVIDENCE_TOLERANCE[leaf_gps.dtype] * (1.0 + np.abs(expected) + sizes[chosen, None])
     if not (np.abs(found - expected) <= tolerance).all():
