@@ -109,11 +109,13 @@ def test_nothing_is_asked_for_where_torch_is_installed(installed):
 
 @pytest.fixture
 def feigned_torch(monkeypatch, installed):
-    """A torch with a GPU of 3 GB."""
+    """A torch with a GPU of 8 GB, of which other processes hold 5 and torch keeps 1 in reserve."""
     torch = types.ModuleType("torch")
     torch.cuda = types.SimpleNamespace(
         is_available=lambda: True,
-        get_device_properties=lambda device: types.SimpleNamespace(total_memory=3 * 10**9),
+        mem_get_info=lambda device: (2 * 10**9, 8 * 10**9),
+        memory_reserved=lambda device: 10**9,
+        memory_allocated=lambda device: 0,
     )
     installed("torch")
     monkeypatch.setitem(sys.modules, "torch", torch)

@@ -8,11 +8,21 @@ import math
 import os
 import sys
 from functools import cache
+from typing import NamedTuple
 
 from dsmgp._util.compiled import load_shipped
 from dsmgp._util.warnings import warn_user
 
-__all__ = ["cache_numbers", "has_cuda", "has_numba", "has_torch", "memory", "require_torch"]
+__all__ = [
+    "GPUMemory",
+    "cache_numbers",
+    "gpu_memory",
+    "has_cuda",
+    "has_numba",
+    "has_torch",
+    "memory",
+    "require_torch",
+]
 
 # The smallest kernel: where it can be loaded, so can all others.
 PROBE = "dsmgp.tree.routing_numba.descend"
@@ -24,8 +34,32 @@ GPU_LIBRARIES = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1",
 AMD_DRIVER = "/dev/kfd"
 
 
+class GPUMemory(NamedTuple):
+    """Bytes of a GPU's memory: what this process may still use, and all of it."""
+
+    free: float
+    total: float
+
+
+def gpu_memory(device: str) -> GPUMemory:
+    """Return the memory of a GPU, with what torch keeps in reserve for this process counted as free.
+
+    Parameters
+    ----------
+    device : str
+        ``"cuda"``, or a numbered GPU such as ``"cuda:1"``.
+    """
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return GPUMemory(float(free + reserve), float(total))
+
+
 def memory(device: str = "cpu") -> float:
-    """Return the bytes of main memory, or of a GPU's memory; infinity where unknown.
+    """Return the bytes of main memory, or those of a GPU's memory that are free; infinity where unknown.
+
+    A GPU is often shared with other processes, so its size says little.
 
     Parameters
     ----------
@@ -33,9 +67,7 @@ def memory(device: str = "cpu") -> float:
         ``"cpu"``, ``"cuda"``, or a numbered GPU such as ``"cuda:1"``.
     """
     if device.startswith("cuda") and has_cuda():
-        import torch
-
-        return float(torch.cuda.get_device_properties(device).total_memory)
+        return gpu_memory(device).free
     try:
         return float(os.sysconf("SC_PAGE_SIZE")) * float(os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):

@@ -48,8 +48,9 @@ WORKING_ARRAYS = 8
 LEAST_ELEMENTS = 2**20
 # Larger leaves are computed one by one: batched routines are slower there, on a GPU too.
 MAX_BATCHED_ROWS = 2000
-# Largest padding of a leaf, as a share of the largest leaf of its batch.
-MOST_PADDING = 0.15
+# Largest padding of a leaf, as a share of the largest leaf of its batch. A small batch keeps a GPU waiting for its next kernel to
+# be launched, whatever its padding: up to so many elements it takes leaves of very different sizes.
+MOST_PADDING, PADDING_ON_GPU, SMALL_BATCH = 0.15, 0.6, 2**24
 # Elements of the covariance between test and training rows that are held at a time.
 TILE_ELEMENTS = 2**24
 
@@ -94,7 +95,8 @@ class TorchBackend:
         most = CACHES * cache_numbers() if self.X.device.type == "cpu" else GPU_ELEMENTS
         #: Largest number of elements of a batch of matrices.
         self.elements_at_once = min(most, memory / (WORKING_ARRAYS * self.X.element_size()))
-        self.groups = _groups(points.first.sizes, kernels, self.elements_at_once)
+        small_batch = 0 if self.X.device.type == "cpu" else SMALL_BATCH
+        self.groups = _groups(points.first.sizes, kernels, self.elements_at_once, small_batch)
         self._rows = torch.from_numpy(points.first.flat).to(self.X.device)
         # By name, the last array that was moved to the device, for as long as it lives: alpha by output, test rows.
         self._moved: dict[object, tuple[weakref.ref[Array], Tensor]] = {}
@@ -319,8 +321,13 @@ def _stack_factors(factors: LeafFactors | None, slots: Index, n_rows: int) -> Te
     return factors.stack[torch.from_numpy(slots).to(factors.stack.device), :n_rows, :n_rows]
 
 
-def _groups(sizes: Index, kernels: Sequence[Sequence[LeafKernel]], elements: float) -> list[Index]:
-    """Numbers of leaves in batches of similar size and equal kernels, large leaves first."""
+def _groups(
+    sizes: Index, kernels: Sequence[Sequence[LeafKernel]], elements: float, small_batch: int = 0
+) -> list[Index]:
+    """Numbers of leaves in batches of similar size and equal kernels, large leaves first.
+
+    Batches of up to ``small_batch`` elements may be padded more than others.
+    """
     codes, n_rows = kernel_codes(kernels), sizes.tolist()
     groups: list[list[int]] = []
     open_groups: dict[int, list[int]] = {}
@@ -330,8 +337,10 @@ def _groups(sizes: Index, kernels: Sequence[Sequence[LeafKernel]], elements: flo
         group = open_groups.get(codes[k])
         if group is not None and all(of_output[k].batched for of_output in kernels):
             widest = n_rows[group[0]]
-            fits = (len(group) + 1) * widest**2 <= elements and widest <= MAX_BATCHED_ROWS
-            if fits and n_rows[k] >= (1.0 - MOST_PADDING) * widest - 8:
+            n_elements = (len(group) + 1) * widest**2
+            fits = n_elements <= elements and widest <= MAX_BATCHED_ROWS
+            padding = PADDING_ON_GPU if n_elements <= small_batch else MOST_PADDING
+            if fits and n_rows[k] >= (1.0 - padding) * widest - 8:
                 group.append(k)
                 continue
         open_groups[codes[k]] = [k]

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -79,15 +80,20 @@ class FitConfig:
         """The kind of device: "cpu", "cuda"."""
         return self.device.split(":")[0]
 
+    @cached_property
+    def free_memory(self) -> float:
+        """Bytes of the device that are free when this is first asked; the same for the whole of a fit."""
+        return memory(self.device)
+
     @property
     def memory(self) -> float:
         """Bytes for matrices: half for cached factors, a quarter for matrices being worked on."""
-        return self.memory_limit or 0.25 * memory(self.device)
+        return self.memory_limit or 0.25 * self.free_memory
 
     @property
     def leaf_memory(self) -> float:
         """Bytes for the matrices of one leaf."""
-        return self.memory_limit or 0.8 * memory(self.device)
+        return self.memory_limit or 0.8 * self.free_memory
 
     @property
     def max_leaf_rows(self) -> int:
@@ -97,7 +103,7 @@ class FitConfig:
     @property
     def table_memory(self) -> float:
         """Bytes for the evidences of all segments of a change-point model."""
-        return self.memory_limit or 0.5 * memory(self.device)
+        return self.memory_limit or 0.5 * self.free_memory
 
 
 def check_parameters(estimator: Any) -> FitConfig:

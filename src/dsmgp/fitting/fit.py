@@ -30,6 +30,7 @@ from dsmgp.fitting.training_data import (
     set_up_leaves,
 )
 from dsmgp.gp.process import parameters_by_leaf
+from dsmgp.linalg.device_memory import release_cache, warn_if_occupied
 from dsmgp.mixture.fitted_model import FittedModel
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
@@ -78,6 +79,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     """Fit a deep structured mixture to the rows of a source, in memory or on disk."""
     config = context.config
     assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
+    warn_if_occupied(config.device)
     with span(*SHARES["coordinates"], "choosing coordinates"):
         choice = choose_coordinates(rows, context)
     if choice.coordinates is not None or choice.output_warps:
@@ -124,6 +126,7 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     search = SearchRecord(
         tuple(searches), learned.kernel_scores or None, n_evaluations, choice.gains or None
     )
+    release_cache()  # what torch keeps of a GPU for learning is of use to other processes
     return FitResult(model, search, scores, learned_on)
 
 

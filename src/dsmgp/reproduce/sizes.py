@@ -60,13 +60,13 @@ def page(rows: list[Row]) -> str:
                 "seeds": len(chosen),
                 "trees": _scientific(mean_of(chosen, "log10_trees")),
                 "paper": f"{paper.SIZES[name]:.2e}",
-                "effective": mean_of(chosen, "effective"),
+                "effective": float(np.exp(np.mean(np.log([row["effective"] for row in chosen])))),
                 "leaves": round(mean_of(chosen, "leaves")),
             }
         )
     titles = {
         "data": "data", "seeds": "seeds", "trees": "induced trees (geometric mean)", "paper": "paper",
-        "effective": "effective number, exp(entropy)", "leaves": "leaves",
+        "effective": "effective number, exp(entropy) (geometric mean)", "leaves": "leaves",
     }  # fmt: skip
     return table(titles, lines)
 
