@@ -1264,7 +1264,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, rows: TrainingRows, schema: InputSchema, config: FitConfig
     ) -> FittedState:
         """Fit a model, and record how long its stages took."""
-        with listening(StageTimes()) as times:
+        times = StageTimes()
+        with listening(times):
             state = self._fit(rows, schema, config)
         told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in times.seconds.items())
         logger.info("seconds: %s", told)

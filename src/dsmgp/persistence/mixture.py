@@ -212,9 +212,9 @@ def _condition(
         evidence = LEAF_EVIDENCE.read(section)
         bound = leaf_gps.bind(parameters)
         if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
-            posterior = LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
-            _check_evidence(posterior)
-            return posterior
+            lazy = LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
+            _check_evidence(lazy)
+            return lazy
     # Hyperparameters with which a covariance matrix cannot be factorised, or numbers overflow.
     with refused("hyperparameters"), np.errstate(all="ignore"):
         posterior = leaf_gps.condition(parameters, memory)
