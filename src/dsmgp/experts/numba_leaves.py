@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.compiled import Kernel
@@ -243,7 +244,7 @@ def predict(
     return means, variances
 
 
-def _by_precision(features: Array | None) -> tuple[Array, Array]:
+def _by_precision(features: Array | None) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """A matrix in double and one in single precision, of which one is the given one and the other empty."""
     double, single = np.empty((0, 0)), np.empty((0, 0), np.float32)
     if features is None:

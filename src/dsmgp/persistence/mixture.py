@@ -221,6 +221,8 @@ def read_mixture(
     ):
         raise ModelFileError("its edges are those of other inputs")
     _check_variances(model, posterior)
+    if isinstance(posterior, LazyLeafPosterior):
+        _check_evidence(posterior)
     return model
 
 
@@ -259,9 +261,7 @@ def _condition(
         evidence = LEAF_EVIDENCE.read(section)
         bound = leaf_gps.bind(parameters)
         if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
-            lazy = LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
-            _check_evidence(lazy)
-            return lazy
+            return LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
     # Hyperparameters with which a covariance matrix cannot be factorised, or numbers overflow.
     with refused("hyperparameters"), np.errstate(all="ignore"):
         posterior = leaf_gps.condition(parameters, memory)
