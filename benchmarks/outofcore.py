@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: a generated dataset in Parquet files, fitted and predicted out of core.
 
-    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--quick]
+    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--ingest] [--quick]
 
 Writes the files to a temporary folder, then fits and predicts all of them in a process of its own, whose largest resident memory is what the system
 says of it. Results are kept in benchmarks/results/outofcore.json.
@@ -18,14 +18,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import parquet
 
+from dsmgp import DSMGPRegressor
+from dsmgp.data.parquet import RowStream
+from dsmgp.distributed.row_store import RowWriter
+from dsmgp.distributed.workers import LocalWorkers
+from dsmgp.fitting.dataset import RouteAndWrite
 from harness import Runs, results_path, setting, table
 
-N_INPUTS, NOISE, PER_FILE = 8, 0.1, 1_000_000
+N_INPUTS, NOISE, PER_FILE = 8, 0.1, 250_000
 # What a leaf and its part of the tree take at the driver.
 TREE_BYTES = 1500
 
@@ -38,9 +45,7 @@ def function(X: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, n_rows: int) -> int:
-    """Files of a million rows each; the bytes that they hold once they are numbers."""
-    from pyarrow import parquet
-
+    """Files of 250,000 rows each; the bytes that they hold once they are numbers."""
     for k, first in enumerate(range(0, n_rows, PER_FILE)):
         rng = np.random.default_rng([1, k])
         X = rng.uniform(-1, 1, size=(min(PER_FILE, n_rows - first), N_INPUTS))
@@ -65,14 +70,48 @@ def limited(n_workers: int) -> Iterator[None]:
         pa.set_cpu_count(len(before))
 
 
+def clocks() -> np.ndarray:
+    """Seconds by the clock, and of the processor."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def passes(data: str | Path, model: DSMGPRegressor, firsts: np.ndarray) -> dict[str, float]:
+    """CPU seconds of a pass that reads all rows, and of one that routes and writes them too, with one worker; and how much faster two are."""
+    stream, inner, seconds = RowStream.learn(data, ["y"]), model.state_.model, {}
+    router = inner.router.without_tree()
+    router.route(np.zeros((1, N_INPUTS)))  # compiles
+    for n_workers in (1, 2):
+        with limited(n_workers), tempfile.TemporaryDirectory() as folder:
+            stream.tasks = pool = LocalWorkers(1e9, "cpu")
+            writer = RowWriter.into(Path(folder), firsts, N_INPUTS, 1)
+            reader = replace(stream.reader, batch_rows=2**15)
+            work = RouteAndWrite(reader, router, inner.inputs, inner.outputs, writer)
+            begun = clocks()
+            stream.sample(1000, np.random.default_rng(0))
+            read = clocks()
+            list(pool.map(work, stream.pieces))
+            seconds[n_workers] = read - begun, clocks() - read
+    return {
+        "read_cpu_seconds": round(seconds[1][0][1], 2),
+        "route_and_write_cpu_seconds": round(seconds[1][1][1], 2),
+        "read_speedup": round(seconds[1][0][0] / seconds[2][0][0], 2),
+        "route_and_write_speedup": round(seconds[1][1][0] / seconds[2][1][0], 2),
+    }
+
+
+def ingest(data: Path) -> dict[str, float]:
+    """The passes by themselves, with the tree of a fit to the first rows in memory."""
+    frame = parquet.read_table(sorted(data.glob("*.parquet"))[0]).slice(0, 60_000).to_pandas()
+    model = DSMGPRegressor("rbf", leaf_size=60, effort="low", max_iter=1, random_state=0)
+    model.fit(frame.drop(columns="y"), frame["y"])
+    n_leaves = len(model.state_.model.family)
+    firsts = np.unique(np.linspace(0, n_leaves, 41).astype(np.int64))
+    found = passes(data, model, firsts)
+    return {**found, "n_reached": model.state_.model.router.max_reached, "n_leaves": n_leaves}
+
+
 def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, float]:
     """Fit and predict, in this process."""
-    from dsmgp import DSMGPRegressor
-    from dsmgp.data.parquet import RowStream
-    from dsmgp.distributed.row_store import RowWriter
-    from dsmgp.distributed.workers import LocalWorkers
-    from dsmgp.fitting.dataset import RouteAndWrite
-
     model = DSMGPRegressor(memory_limit=memory_limit, executor=executor, random_state=0)
     start = time.perf_counter()
     model.fit_dataset(data, target="y")
@@ -80,26 +119,8 @@ def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, flo
     n_rows = model.predict_dataset(data, out)
     done = time.perf_counter()
     store = model.state_.model.leaf_posterior.leaf_gps.store
-    # Driver and workers by themselves: a pass that reads, and one that routes and writes too.
-    stream, inner = RowStream.learn(data, ["y"]), model.state_.model
-    seconds = {}
-    for n_workers in (1, 2):
-        with limited(n_workers), tempfile.TemporaryDirectory() as folder:
-            pool = LocalWorkers(1e9, "cpu")
-            writer = RowWriter.into(Path(folder), store.firsts, store.n_inputs, store.n_outputs)
-            router = inner.router.without_tree()
-            work = RouteAndWrite(stream.reader, router, inner.inputs, inner.outputs, writer)
-            begun = time.perf_counter()
-            stream.tasks = pool
-            stream.sample(1000, np.random.default_rng(0))
-            read = time.perf_counter()
-            list(pool.map(work, stream.pieces))
-            seconds[n_workers] = read - begun, time.perf_counter() - read
     return {
-        "read_seconds": round(seconds[1][0], 2),
-        "route_and_write_seconds": round(seconds[1][1], 2),
-        "read_speedup": round(seconds[1][0] / seconds[2][0], 2),
-        "route_and_write_speedup": round(seconds[1][1] / seconds[2][1], 2),
+        **passes(data, model, store.firsts),
         "fit_seconds": round(fitted - start, 1),
         "predict_seconds": round(done - fitted, 1),
         "predicted_rows": n_rows,
@@ -127,14 +148,13 @@ def error(folder: Path, out: Path) -> float:
 
 
 def parquet_column(path: Path) -> np.ndarray:
-    from pyarrow import parquet
-
     return parquet.read_table(path, columns=["y_mean"])["y_mean"].to_numpy()
 
 
 def page(rows: list[dict]) -> str:
     """The tables of docs/scaling.md: what was measured, and what follows from it on paper."""
-    rows = sorted(rows, key=lambda row: row["rows"])
+    told = next((row for row in reversed(rows) if "route_and_write_cpu_seconds" in row), None)
+    rows = sorted((row for row in rows if "fit_seconds" in row), key=lambda row: row["rows"])
     assert all(row[k] > 0 for row in rows for k in ("fit_seconds", "predict_seconds"))
     columns = {
         "rows": "rows", "memory_limit": "memory_limit", "data_gb": "data (GB)", "fit_seconds": "fit (s)", "predict_seconds": "predict all (s)",
@@ -143,9 +163,12 @@ def page(rows: list[dict]) -> str:
     }  # fmt: skip
     last, cores = rows[-1], 2
     fit, predict = (last[k] * cores / last["rows"] for k in ("fit_seconds", "predict_seconds"))
-    # What every core does with a row while it is read, routed and written; read twice more for the sample and the regions that are learned on.
-    told = next(row for row in reversed(rows) if "route_and_write_seconds" in row)
-    ingest = (2 * told["read_seconds"] + told["route_and_write_seconds"]) / told["rows"]
+    # What a core does with a row while it is read, routed and written; it is read twice more, for the sample and the regions that are learned on.
+    ingest = (
+        np.nan
+        if told is None
+        else (2 * told["read_cpu_seconds"] + told["route_and_write_cpu_seconds"]) / told["rows"]
+    )
     on_paper = [
         {
             "rows": f"{n:.0e}".replace("e+0", "e"), "cores": n_cores, "fit": f"{n * fit / n_cores / 60:.0f} min",
@@ -162,7 +185,7 @@ def page(rows: list[dict]) -> str:
     return (
         table(columns, rows)
         + f"\n\nOn paper, from the last of these: {1e6 * fit:.0f} core-microseconds a row to fit, {1e6 * predict:.0f} to predict, "
-        f"{1e6 * ingest:.1f} of the fit to read, route and write ({told['rows']:,} rows on one core), "
+        f"{1e6 * ingest:.1f} of the fit to read, route and write, "
         f"{last['store_gb'] * 1e9 / last['rows']:.0f} bytes of files a row.\n\n"
         + table(words, on_paper)
     )
@@ -173,6 +196,7 @@ def main() -> None:
     parser.add_argument("--rows", type=lambda s: int(s.replace("_", "")), default=1_000_000)
     parser.add_argument("--memory-limit", default="2GB")
     parser.add_argument("--executor", default="local")
+    parser.add_argument("--ingest", action="store_true", help="only read, route and write")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--results", type=Path)
     parser.add_argument("--work", nargs=2, metavar=("DATA", "OUT"), help=argparse.SUPPRESS)
@@ -188,6 +212,17 @@ def main() -> None:
         data, out = Path(folder) / "data", Path(folder) / "predicted.parquet"
         data.mkdir()
         n_bytes = write(data, asked.rows)
+        if asked.ingest:
+            row = {
+                "rows": asked.rows,
+                "executor": "ingest",
+                "memory_limit": "",
+                **ingest(data),
+                **setting(),
+            }
+            Runs(path, ("rows", "executor", "memory_limit")).add([row])
+            print(row)
+            return
         command = [
             sys.executable,
             __file__,

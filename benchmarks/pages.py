@@ -21,12 +21,14 @@ import accuracy
 import changepoints
 import cluster
 import compare
+import concurrency
 import duplicates
 import edges
 import engine
 import finetune
 import footprint
 import forecast
+import learned
 import memory
 import outofcore
 import scales
@@ -46,7 +48,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, duplicates, edges, engine, finetune, footprint, forecast, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, concurrency, duplicates, edges, engine, finetune, footprint, forecast, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

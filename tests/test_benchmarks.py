@@ -32,7 +32,7 @@ def test_engine_reports_every_size_and_constant(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["speed", "memory", "finetune", "outofcore"])
+@pytest.mark.parametrize("name", ["speed", "memory", "finetune", "outofcore", "learned"])
 def test_no_run_fails(name, tmp_path):
     rows = run(name, tmp_path)
     assert rows

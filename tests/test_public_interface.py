@@ -51,10 +51,10 @@ PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
     memory_limit executor checkpoint random_state verbose input_warp output_warp
-    metric missing categorical_features hypotheses variances
+    metric missing categorical_features hypotheses variances priors
     """
 ATTRIBUTES = """
-    adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
+    adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_posterior_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
     fit_times_ loo_score_ loo_score_new_inputs_ n_evaluations_ n_features_in_ n_induced_trees_ n_iter_
     noise_ output_loading_ posterior_weights_ row_ids_ tree_
     """
@@ -71,6 +71,7 @@ METHODS = {
     "plot_calibration": "X y ax",
     "plot_changepoints": "level dimension ax",
     "plot_dependence": "X feature output level n_points ax",
+    "plot_kernels": "dimension n_bins ax",
     "plot_learning": "ax",
     "plot_observed": "X y output ax",
     "plot_pit": "X y n_bins ax",
@@ -98,7 +99,7 @@ COMMANDS = {
     "fit": """
         --categories --changes-along --checkpoint --dayfirst --debug --decimal --device --drop --effort --encoding --executor
         --feature --force --hypotheses --include-factors --input-warp --json --kernel --leaf-size --max-iter --mean
-        --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --quiet --seed --target --text
+        --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --priors --quiet --seed --structure --target --text
         --weights
         """,
     "predict": "--dayfirst --debug --decimal --encoding --exact --function --interval --json --keep --na --out --quantiles",

@@ -61,6 +61,7 @@ from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
+from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.mixture.weighting import LOOSample
@@ -88,7 +89,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    kernel : str, Kernel or gpytorch.kernels.Kernel, default="auto"
+    kernel : str, list of str, Kernel or gpytorch.kernels.Kernel, default="auto"
         ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, ``"linear"``, each with a
         length scale per input and an output scale, with log-normal priors on both; a sum of them or of products such as
         ``"linear+rbf*periodic"``, also of some inputs by number, as in ``"rbf[0]+matern32[1,2]"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
@@ -96,7 +97,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tries the first four and keeps the one with the best leave-one-out score. Where one input is a date or numbers in
         equal steps it also tries trends and seasons, and keeps what forecasts the end of the training rows from their beginning
         clearly better; that needs defaults for ``mean``, structure, weights and warps, one output, and no more rows than one
-        leaf may hold (4,000 on a CPU).
+        leaf may hold (4,000 on a CPU). A list of names such as
+        ``["rbf", "matern32"]`` puts a sum node over them above every leaf: inference over kernels, region by region
+        (``kernel_posterior_``).
     mean : str or gpytorch.means.Mean, default="auto"
         ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
         these are not used, the one with the best leave-one-out score with ``kernel="auto"``, the simpler ones unless the gain is
@@ -105,26 +108,28 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Initial noise variance of the search, or its value with ``optimizer=None``. Like the
         kernel's parameters it is in the experts' units: those of the standardised outputs,
         or of the outputs themselves with ``standardize=False``.
-    structure : {"balanced", "paper", "changepoint"}, ChangePoints or a tree, default="balanced"
-        Compact leaves of similar size, the paper's Algorithm 1, or a tree of
+    structure : {"balanced", "paper", "learned", "changepoint"}, ChangePoints or a tree, default="balanced"
+        Compact leaves of similar size, the paper's Algorithm 1, trees learned by posterior inference, or a tree of
         :class:`~dsmgp.tree.nodes.Sum`, :class:`~dsmgp.tree.nodes.Product` and :class:`~dsmgp.tree.nodes.Leaf` built by hand,
-        in the units of X. ``"changepoint"``: rows in order along one input, with any number of change points; all
+        in the units of X. ``"learned"``: a search for the trees with the largest posterior probability, for functions that break
+        along unknown boundaries in several inputs; :meth:`split_posterior` shows where. ``"changepoint"``: rows in order along one input, with any number of change points; all
         segmentations are averaged exactly. :class:`~dsmgp.tree.changepoint_leaf.ChangePoints` sets the input, how often
         the function changes, and whether there are outliers. Weights are then always those of the posterior.
     leaf_size : int, sequence of int or "auto", default="auto"
         M, the largest number of rows in a leaf. A list gives one size per partition (balanced only).
-        ``"auto"``: several sizes by ``effort`` (balanced), or 100 (paper).
+        ``"auto"``: several sizes by ``effort`` (balanced), 100 (paper), or 2,000, 4,000 or 10,000 by ``effort`` (learned).
     sum_children : int or "auto", default="auto"
         K_S, the number of partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is
-        only one size (balanced); 4 (paper).
+        only one size (balanced); 4 (paper); at most 64, two for each tree (learned).
     product_children : int, optional
         K_P, the number of parts of a product: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
         R, the number of layers of sum nodes: 1 (balanced) or 2 (paper).
-    weights : {"gated", "posterior", "uniform"}, default="gated"
+    weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
         leave-one-out (:mod:`dsmgp.mixture.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
-        paper. ``"uniform"``: the prior's equal weights.
+        paper. ``"uniform"``: the prior's equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list of
+        kernels, else ``"gated"``.
     local_scale : bool, optional
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
@@ -197,6 +202,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         making them and the standard deviation of y moves by at most a thousandth; leaves that matter more at a row are computed exactly there.
         ``"exact"``: always exactly. May be set after :meth:`fit`, too. Fits, draws, covariances and spreads of the function
         (``include_noise=False``) are always exact.
+    priors : "lognormal" or None, default="lognormal"
+        Priors on the hyperparameters of named kernels while they are learned. ``"lognormal"``: wide log-normal priors on length scales, output
+        scales and periods. None: no priors, maximum likelihood, as in the paper. GPyTorch kernels keep their own in any
+        case.
 
     Attributes
     ----------
@@ -208,6 +217,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         learned.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
+    kernel_posterior_ : list of RegionKernels
+        If ``kernel`` is a list: the posterior over these kernels in every region of every partition.
     kernel_, noise_ : Kernel and float
         As learned, in the experts' units. ``kernel_`` is a :class:`~dsmgp.gp.kernels.Kernel` with length scales and output
         scale, or GPyTorch's where one was given. Several outputs: a list of each; if outputs were rotated they belong to
@@ -289,7 +300,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        kernel: str | Kernel | gpytorch.kernels.Kernel = "auto",
+        kernel: str | Sequence[str] | Kernel | gpytorch.kernels.Kernel = "auto",
         mean: str | gpytorch.means.Mean = "auto",
         noise_variance: float | None = None,
         structure: str | ChangePoints | Node = "balanced",
@@ -297,7 +308,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sum_children: int | str = "auto",
         product_children: int | None = None,
         depth: int | None = None,
-        weights: str = "gated",
+        weights: str = "auto",
         local_scale: bool | None = None,
         effort: str = "medium",
         optimizer: str | None = "lbfgs",
@@ -319,6 +330,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         categorical_features: Any = "from_dtype",
         hypotheses: str | None = "auto",
         variances: str = "auto",
+        priors: str | None = "lognormal",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -350,6 +362,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.categorical_features = categorical_features
         self.hypotheses = hypotheses
         self.variances = variances
+        self.priors = priors
 
     def fit(
         self,
@@ -1190,6 +1203,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     plot_calibration = plots.plot_calibration
     plot_changepoints = plots.plot_changepoints
     plot_dependence = plots.plot_dependence
+    plot_kernels = plots.plot_kernels
     plot_learning = plots.plot_learning
     plot_observed = plots.plot_observed
     plot_pit = plots.plot_pit
@@ -1242,6 +1256,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def posterior_weights_(self) -> dict[Sum, Array]:
         return self.state_.posterior_weights
+
+    @property
+    def kernel_posterior_(self) -> list[RegionKernels]:
+        return self.state_.kernel_posterior
 
     @property
     def row_ids_(self) -> NDArray[np.int64]:

@@ -181,6 +181,36 @@ def test_temporary_rows_are_removed_with_their_model(folder):
     assert not where.exists()
 
 
+def test_the_structure_of_the_paper_is_that_of_rows_in_memory(folder, rows):
+    options = {
+        "structure": "paper",
+        "leaf_size": 60,
+        "kernel": "rbf",
+        "max_iter": 5,
+        "random_state": 0,
+    }
+    streamed = DSMGPRegressor(**options).fit_dataset(folder, target="y")
+    held = DSMGPRegressor(**options).fit(rows[["a", "b"]], rows["y"])
+    assert streamed.n_induced_trees_ == held.n_induced_trees_ > 1
+    test = rows[["a", "b"]][:20] + 0.01
+    np.testing.assert_allclose(streamed.predict(test), held.predict(test), **EXACT)
+
+
+def test_the_structure_of_the_paper_grows_on_a_sample(folder, rows, small_sample):
+    options = {
+        "structure": "paper",
+        "leaf_size": 100,
+        "kernel": "rbf",
+        "max_iter": 5,
+        "random_state": 0,
+    }
+    model = DSMGPRegressor(**options).fit_dataset(folder, target="y")
+    sizes = model.state_.model.leaf_posterior.leaf_sizes
+    # Leaves of the sample stand for regions with five times the rows.
+    assert 20 < np.median(sizes) < 250
+    assert model.score(rows[["a", "b"]][:200], rows["y"][:200]) > 0.95
+
+
 def test_methods_that_need_rows_in_memory_are_refused(folder, rows):
     model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
     X, y = rows[["a", "b"]][:5], rows["y"][:5]
@@ -195,8 +225,8 @@ def test_methods_that_need_rows_in_memory_are_refused(folder, rows):
     with pytest.raises(AttributeError, match="row_ids_ is not available after fit_dataset"):
         _ = model.row_ids_
     assert "What was learned" in model._repr_html_()
-    for options in ({"structure": "paper"}, {"objective": "full"}, {"structure": "changepoint"}):
-        with pytest.raises(ValueError, match="fit_dataset needs structure='balanced'"):
+    for options in ({"structure": "learned"}, {"objective": "full"}, {"structure": "changepoint"}):
+        with pytest.raises(ValueError, match="fit_dataset needs structure='balanced' or 'paper'"):
             DSMGPRegressor(**options).fit_dataset(folder, target="y")
 
 

@@ -147,7 +147,10 @@ def test_joint_draws_have_the_predicted_moments():
     [
         ({"input_warp": "ranks"}, "expected input_warp to be"),
         ({"metric": "oblique"}, "expected metric to be"),
-        ({"metric": "full", "structure": "changepoint"}, "needs structure='balanced' or 'paper'"),
+        (
+            {"metric": "full", "structure": "changepoint"},
+            "needs structure='balanced', 'paper' or 'learned'",
+        ),
         ({"metric": "full", "optimizer": None}, "it needs an optimizer"),
         ({"metric": "full", "kernel": "rbf+matern12"}, "needs kernel='auto' or one of"),
         ({"metric": "full", "mean": "linear"}, "needs mean='auto', 'zero' or 'constant'"),

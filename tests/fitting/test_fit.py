@@ -1,5 +1,7 @@
 """Partitions that differ in kernel and theta: the model is still exactly what its parts say."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -120,3 +122,30 @@ def test_large_leaves_learn_a_theta_of_their_own_where_it_is_better(rng):
     assert len(model.families) == 2
     assert sizes[model.family == 1].max() == 1500
     assert sizes[model.family == 0].max() < 500
+
+
+def test_without_priors_the_likelihood_is_maximised():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(30, 2))
+    y = np.sin(5 * X[:, 0]) + 0.1 * rng.normal(size=30)
+    leaf = Leaf(Region.whole(2))
+    options = {"structure": leaf, "weights": "posterior", "random_state": 0}
+    with_priors, without = (
+        DSMGPRegressor("rbf", priors=priors, **options).fit(X, y) for priors in ("lognormal", None)
+    )
+    process = without.state_.model.processes[0]
+    assert process.log_prior(process.theta)[0] == 0.0
+    assert not process.has_prior(np.arange(len(process.theta)))
+    assert without.log_marginal_likelihood_ > with_priors.log_marginal_likelihood_
+    # The oracle: scikit-learn's maximum, from where this one ended.
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
+    kernel = ConstantKernel(1.0, (1e-5, 1e5)) * RBF([1.0, 1.0], (1e-3, 1e7)) + WhiteKernel(0.1)
+    Z, t = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    oracle = GaussianProcessRegressor(kernel, n_restarts_optimizer=3, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        oracle.fit(Z, t)
+    best = oracle.log_marginal_likelihood_value_ - 30 * np.log(y.std())
+    assert without.log_marginal_likelihood_ == pytest.approx(best, abs=0.02)

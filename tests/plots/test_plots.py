@@ -98,6 +98,7 @@ def test_every_method_draws_on_the_given_axes_and_returns_them(uneven):
         "plot_observed": (X, y),
         "plot_pit": (X, y),
         "plot_residuals": (X, y),
+        "plot_kernels": None,  # of lists of kernels only
         "plot_predictive": None,  # one input only: above
     }
     for name in plots.__all__:

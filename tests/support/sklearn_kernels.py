@@ -60,9 +60,11 @@ def _base(term):
 def evidence_and_gradient(kernel, noise, X, y):
     """Log evidence of one leaf with zero mean, and its gradient by the kernel parameters.
 
-    The order of parameters is ours: of each term length scales, output scale, shape or period; then the noise. Kernels "rq" and
-    "periodic" with one input only.
+    The order of parameters is ours: of each term length scales, output scale, shape or period; then the noise. Kernels "rq",
+    "periodic" and "linear" with one input only, and the latter alone.
     """
+    if kernel.terms[0].name == "linear":
+        return _of_linear(kernel, noise, X, y)
     total, slopes = None, []
     for term in kernel.terms:
         base, of_base = _base(term)
@@ -83,3 +85,13 @@ def evidence_and_gradient(kernel, noise, X, y):
         order = ("length_scale", "constant_value", "alpha", "periodicity")
         gradient += [by[name] for name in order if name in by]
     return value, np.concatenate([*gradient, by_log[-1:] / noise])
+
+
+def _of_linear(kernel, noise, X, y):
+    """The same of ``s (1 + x x' / l^2) = s / l^2 (l^2 + x x')``."""
+    (term,) = kernel.terms
+    (ell,), scale = term.lengthscale, term.outputscale
+    total = sk.ConstantKernel(scale / ell**2) * sk.DotProduct(ell) + sk.WhiteKernel(noise)
+    oracle = GaussianProcessRegressor(total, alpha=0.0, optimizer=None).fit(X, y)
+    value, by = oracle.log_marginal_likelihood(oracle.kernel_.theta, eval_gradient=True)
+    return value, np.array([(by[1] - 2.0 * by[0]) / ell, by[0] / scale, by[2] / noise])

@@ -106,6 +106,17 @@ class OutputWarp(StrEnum):
     positive = "positive"
 
 
+class Structure(StrEnum):
+    balanced = "balanced"
+    paper = "paper"
+    learned = "learned"
+
+
+class Priors(StrEnum):
+    lognormal = "lognormal"
+    none = "none"
+
+
 class Hypotheses(StrEnum):
     auto = "auto"
     none = "none"
@@ -117,6 +128,7 @@ class Executor(StrEnum):
 
 
 class Weights(StrEnum):
+    auto = "auto"
     gated = "gated"
     posterior = "posterior"
     uniform = "uniform"
@@ -136,10 +148,11 @@ def fit(
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
     na: NotAvailable = [],  # noqa: B006
-    kernel: Annotated[str, typer.Option(metavar="NAME", help="auto, rbf, matern12, matern32, matern52, rq, linear, periodic, a sum such as matern32+periodic, or a product such as rbf*periodic.")] = "auto",
+    kernel: Annotated[str, typer.Option(metavar="NAME", help="auto, rbf, matern12, matern32, matern52, rq, linear, periodic, a sum such as matern32+periodic, or a product such as rbf*periodic; several with commas for inference over kernels.")] = "auto",
     mean: Annotated[str, typer.Option(metavar="NAME", help="auto, zero, constant or linear.")] = "auto",
     effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = Effort.medium,
-    weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted.")] = Weights.gated,
+    weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted; auto: posterior for learned structures and several kernels, else gated.")] = Weights.auto,
+    structure: Annotated[Structure, typer.Option(help="How the input space is cut: balanced, the paper's algorithm, or learned, for functions that break along unknown boundaries.")] = Structure.balanced,
     leaf_size: Annotated[list[int], typer.Option(metavar="NUMBER", help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
     changes_along: Annotated[str | None, typer.Option(metavar="COLUMN", help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
@@ -148,6 +161,7 @@ def fit(
     metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = Metric.auto,
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
     hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.auto,
+    priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = Priors.lognormal,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Most memory for matrices, such as 4GB.")] = None,
     executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,
@@ -178,6 +192,8 @@ def fit(
     _check_out(out, data, from_files, force)
     if outliers and changes_along is None:
         fail("--outliers goes with --changes-along")
+    if changes_along is not None and structure is not Structure.balanced:
+        fail("--structure does not go with --changes-along, which is a structure of its own")
     if include_factors:
         print_note("--include-factors is ignored: a model file without factors loads faster")
     if text and from_files:
@@ -189,17 +205,18 @@ def fit(
         None if changes_along is None else ChangePoints(changes_along, outliers=outliers)
     )
     model = DSMGPRegressor(
-        kernel=kernel,
+        kernel=kernel if "," not in kernel else [name.strip() for name in kernel.split(",")],
         mean=mean,
-        structure=change_points or "balanced",
+        structure=change_points or structure.value,
         effort=effort.value,
         weights=weights.value,
-        leaf_size=list(leaf_size) or "auto",
+        leaf_size=leaf_size[0] if len(leaf_size) == 1 else list(leaf_size) or "auto",
         max_iter=max_iter,
         input_warp=None if input_warp is InputWarp.none else input_warp.value,
         metric=metric.value,
         output_warp=None if output_warp is OutputWarp.none else output_warp.value,
         hypotheses=None if hypotheses is Hypotheses.none else hypotheses.value,
+        priors=None if priors is Priors.none else priors.value,
         device=device,
         memory_limit=memory_limit,
         executor=executor.value,

@@ -22,7 +22,7 @@ __all__ = ["LeafBases", "LeafBasis"]
 #: Low-rank variances by output.
 LeafBasis = list[LowRankVariance]
 
-# Sum of n_points^3 over leaves whose bases are made in about a second.
+# Largest sum of n_points^3 over leaves whose bases are made at once: seconds of work.
 BRIEF = 1e11
 # Rows that a model has predicted when all its bases are made, if that is brief. A row that is predicted alone counts more: a large leaf is
 # read from memory for it.

@@ -26,12 +26,12 @@ from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.named_process import METRIC_KINDS
 from dsmgp.gp.output_warp import NAMED_WARPS
 from dsmgp.mixture.model import WEIGHTS
-from dsmgp.tree.changepoint_leaf import ChangePoints
+from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
 
 __all__ = ["LEAF_MATRICES", "FitConfig", "check_parameters"]
 
-STRUCTURES = ("balanced", "paper", "changepoint")
+STRUCTURES = ("balanced", "paper", "learned", "changepoint")
 OBJECTIVES = ("surrogate", "full")
 DTYPES = ("float64", "float32")
 INPUT_WARPS = ("auto", "rank", "both")
@@ -76,6 +76,7 @@ class FitConfig:
     executor: Executor = field(default_factory=LocalExecutor)
     hypotheses: bool = False
     mean_is_open: bool = False
+    priors: str | None = "lognormal"
 
     @property
     def device_type(self) -> str:
@@ -118,9 +119,9 @@ def check_parameters(estimator: Any) -> FitConfig:
     """
     _check_choices(estimator)
     executor = _executor(estimator.executor)
-    local_scale = estimator.local_scale
+    local_scale, weights = estimator.local_scale, _weights(estimator)
     return FitConfig(
-        kernel=estimator.kernel,
+        kernel=_kernel(estimator.kernel),
         mean="zero" if _is_auto(estimator.mean) else estimator.mean,
         noise_variance=estimator.noise_variance,
         structure=estimator.structure,
@@ -130,8 +131,8 @@ def check_parameters(estimator: Any) -> FitConfig:
         else check_count("sum_children", estimator.sum_children),
         product_children=check_count("product_children", estimator.product_children, 2, True),
         depth=check_count("depth", estimator.depth, 1, True),
-        weights=estimator.weights,
-        local_scale=estimator.weights == "gated" if local_scale is None else local_scale,
+        weights=weights,
+        local_scale=weights == "gated" if local_scale is None else local_scale,
         effort=estimator.effort,
         optimizer=estimator.optimizer,
         objective=estimator.objective,
@@ -147,6 +148,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         executor=executor,
         hypotheses=_hypotheses_are_open(estimator),
         mean_is_open=_is_auto(estimator.mean),
+        priors=estimator.priors,
     )
 
 
@@ -159,7 +161,7 @@ def _check_choices(estimator: Any) -> None:
             STRUCTURES,
             "or ChangePoints(...), or a tree of dsmgp.tree.nodes nodes",
         )
-    check_choice("weights", estimator.weights, WEIGHTS)
+    check_choice("weights", estimator.weights, ("auto", *WEIGHTS))
     check_choice("objective", estimator.objective, OBJECTIVES)
     check_choice("effort", estimator.effort, EFFORTS)
     for name, valid in (("local_scale", (None, True, False)), ("standardize", (True, False))):
@@ -169,6 +171,8 @@ def _check_choices(estimator: Any) -> None:
     _check_coordinates(estimator)
     if estimator.output_warp is not None:
         check_choice("output_warp", estimator.output_warp, ("auto", *NAMED_WARPS), "or None")
+    if estimator.priors is not None:
+        check_choice("priors", estimator.priors, ["lognormal"], "or None")
     if estimator.hypotheses is not None:
         check_choice("hypotheses", estimator.hypotheses, ["auto"], "or None")
     check_choice("variances", estimator.variances, ("auto", "exact"))
@@ -187,15 +191,47 @@ def _check_choices(estimator: Any) -> None:
         check_choice("optimizer", estimator.optimizer, OPTIMIZERS, "or None")
     if isinstance(estimator.mean, str):
         check_choice("mean", estimator.mean, ("auto", *MEANS), "or a gpytorch mean")
-    if not isinstance(estimator.kernel, str):
-        return  # build_process checks GPyTorch kernels
-    if set("+*[") & set(estimator.kernel):
-        kernel_parts(estimator.kernel)
-    else:
-        named = ("auto", *NAMED_KERNELS)
-        check_choice(
-            "kernel", estimator.kernel, named, "or a sum or product of them, or a gpytorch kernel"
-        )
+    _check_kernel(estimator)
+
+
+def _check_kernel(estimator: Any) -> None:
+    """Check the name of a kernel, or several of them."""
+    kernel = _kernel(estimator.kernel)
+    if isinstance(kernel, tuple):
+        if len(kernel) < 2 or len(set(map(str, kernel))) < len(kernel):
+            raise ValueError(
+                f"expected a list of at least two different kernels, got {list(kernel)!r}"
+            )
+        if estimator.objective == "full":
+            raise ValueError("objective='full' learns one kernel, got a list of them; leave it out")
+        if has_changepoints(estimator.structure):
+            raise ValueError(
+                "change points have one kernel, got a list of them; give one, or 'auto'"
+            )
+        if not all(isinstance(each, str) for each in kernel):
+            raise ValueError(f"expected names in a list of kernels, got {list(kernel)!r}")
+    for each in kernel if isinstance(kernel, tuple) else (kernel,):
+        if not isinstance(each, str):
+            continue  # build_process checks GPyTorch kernels
+        if set("+*[") & set(each):
+            kernel_parts(each)
+        else:
+            named = (*(["auto"] if each is kernel else []), *NAMED_KERNELS)
+            check_choice("kernel", each, named, "or a sum or product of them, or a gpytorch kernel")
+
+
+def _kernel(kernel: Any) -> Any:
+    """Return several kernels as a tuple, and one as it is."""
+    return tuple(kernel) if isinstance(kernel, (list, tuple)) else kernel
+
+
+def _weights(estimator: Any) -> str:
+    """Return the weights, resolved: those of the posterior for structures that it has found, else gated ones."""
+    if not _is_auto(estimator.weights):
+        return str(estimator.weights)
+    learned = isinstance(estimator.structure, str) and estimator.structure == "learned"
+    several = isinstance(estimator.kernel, (list, tuple))
+    return "posterior" if learned or several else "gated"
 
 
 def _check_coordinates(estimator: Any) -> None:
@@ -205,9 +241,9 @@ def _check_coordinates(estimator: Any) -> None:
     check_choice("metric", estimator.metric, METRICS)
     asked = [f"input_warp={estimator.input_warp!r}"] * (estimator.input_warp in INPUT_WARPS[1:])
     asked += ["metric='full'"] * (estimator.metric == "full")
-    if asked and estimator.structure not in ("balanced", "paper"):
+    if asked and estimator.structure not in ("balanced", "paper", "learned"):
         raise ValueError(
-            f"{asked[0]} needs structure='balanced' or 'paper': other structures cut the inputs as they are"
+            f"{asked[0]} needs structure='balanced', 'paper' or 'learned': other structures cut the inputs as they are"
         )
     if estimator.metric != "full":
         return
@@ -230,7 +266,7 @@ def _hypotheses_are_open(estimator: Any) -> bool:
         and (estimator.output_warp is None or _is_auto(estimator.output_warp))
         and isinstance(estimator.structure, str)
         and estimator.structure == "balanced"
-        and estimator.weights == "gated"
+        and _weights(estimator) == "gated"
         and estimator.optimizer is not None
         and estimator.objective == "surrogate"
         and bool(estimator.standardize)
@@ -244,9 +280,9 @@ def _leaf_sizes(estimator: Any) -> list[int] | None:
         return None
     if isinstance(leaf_size, str) or not np.iterable(leaf_size):
         return [check_count("leaf_size", leaf_size)]
-    if estimator.structure == "paper":
+    if estimator.structure in ("paper", "learned"):
         raise ValueError(
-            f"expected one leaf_size with structure='paper', got {leaf_size!r}; a list of sizes is "
+            f"expected one leaf_size with structure={estimator.structure!r}, got {leaf_size!r}; a list of sizes is "
             "for structure='balanced'"
         )
     sizes = [check_count("every entry of leaf_size", size) for size in leaf_size]

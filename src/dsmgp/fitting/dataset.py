@@ -90,9 +90,9 @@ def fit_files(
     """
     if folder is not None:
         check_empty(folder)
-    if config.structure != "balanced" or config.objective != "surrogate":
+    if config.structure not in ("balanced", "paper") or config.objective != "surrogate":
         raise ValueError(
-            "fit_dataset needs structure='balanced' and objective='surrogate'; with others fit a part of the rows in memory"
+            "fit_dataset needs structure='balanced' or 'paper' and objective='surrogate'; with others fit a part of the rows in memory"
         )
     pool = config.executor.worker_pool(0.5 * config.memory, config.device)
     stream = RowStream.learn(data, targets, **columns, tasks=pool)

@@ -7,13 +7,14 @@ all leaves, and fit the gate by leave-one-out. The tree is grown in :mod:`dsmgp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dsmgp._util.arrays import Index
-from dsmgp.fitting.coordinates import choose_coordinates
+from dsmgp.fitting.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.kernel_mixture import build_kernels, learn_kernels
 from dsmgp.fitting.learning import FitContext, learn_family
 from dsmgp.fitting.mean_choice import choose_mean, with_mean
 from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
@@ -26,8 +27,8 @@ from dsmgp.fitting.partitions import (
 )
 from dsmgp.fitting.selection import choose_outputs, rank_kernels
 from dsmgp.fitting.training_data import (
+    LeafFamilies,
     RowSource,
-    build_family,
     set_up_leaves,
 )
 from dsmgp.gp.process import parameters_by_leaf
@@ -38,7 +39,7 @@ from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.progress import span
 from dsmgp.tree.changepoint_leaf import ChangePoints
-from dsmgp.tree.nodes import Node
+from dsmgp.tree.nodes import Node, Product, nodes
 from dsmgp.tree.routing import place
 
 __all__ = ["FitResult", "fit"]
@@ -79,18 +80,17 @@ class FitResult:
 def fit(rows: RowSource, context: FitContext) -> FitResult:
     """Fit a deep structured mixture to the rows of a source, in memory or on disk."""
     config = context.config
-    assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
     warn_if_occupied(config.device)
     with span(*SHARES["coordinates"], "choosing coordinates"):
         choice = choose_coordinates(rows, context)
-    if choice.coordinates is not None or choice.output_warps:
-        data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
-        rows = rows.with_data(data)
-    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
-    learned = _learn(rows, given, context)
-    with span(*SHARES["growing"], "growing the tree"):
-        tree, large_searches = grow_tree(rows, given, learned, context)
-    searches = learned.searches + large_searches
+    grown = _grow(rows, choice, context)
+    if config.structure == "learned" and choice.coordinates is None and grown.is_uncut:
+        # Nothing breaks along the inputs: other coordinates can only help, where leave-one-out says so.
+        as_balanced = replace(config, structure="balanced", weights="gated", local_scale=True)
+        choice = choose_coordinates(rows, replace(context, config=as_balanced))
+        if choice.coordinates is not None or choice.output_warps:
+            grown = _grow(rows, choice, context)
+    rows, learned, tree, searches = grown.rows, grown.learned, grown.tree, grown.searches
     n_evaluations = choice.n_evaluations + learned.n_trial_evaluations
     n_evaluations += sum(each.n_evaluations for each in searches)
     gps = None
@@ -135,14 +135,43 @@ def fit(rows: RowSource, context: FitContext) -> FitResult:
     return FitResult(model, search, scores, learned_on)
 
 
+@dataclass(frozen=True, eq=False)
+class _Grown:
+    """A tree with the families of its leaves, the rows in its coordinates, and what was learned on the way."""
+
+    rows: RowSource
+    learned: LearnedFamilies
+    tree: LeafFamilies
+    searches: list[SearchResult]
+
+    @property
+    def is_uncut(self) -> bool:
+        return not any(isinstance(node, Product) for node in nodes(self.tree.tree))
+
+
+def _grow(rows: RowSource, choice: CoordinateChoice, context: FitContext) -> _Grown:
+    """Learn hyperparameters and grow the tree, in the coordinates that were chosen."""
+    config = context.config
+    if choice.coordinates is not None or choice.output_warps:
+        data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
+        rows = rows.with_data(data)
+    assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
+    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
+    learned = _learn(rows, given, context)
+    with span(*SHARES["growing"], "growing the tree"):
+        tree, searches = grow_tree(rows, given, learned, context)
+    return _Grown(rows, learned, tree, learned.searches + searches)
+
+
 def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedFamilies:
     """Choose output scaling and kernel on a few leaves, and learn hyperparameters on more."""
     config, effort = context.config, EFFORTS[context.config.effort]
     automatic = isinstance(config.kernel, str) and config.kernel == "auto"
-    kernel = NEUTRAL_KERNEL if automatic else config.kernel
+    kernels_given = config.kernel if isinstance(config.kernel, tuple) else (config.kernel,)
+    kernel = NEUTRAL_KERNEL if automatic else kernels_given[0]
     if config.optimizer is None:
-        family = build_family(kernel, rows.data, config)
-        return LearnedFamilies(rows.data.outputs, [family], 1, {}, [], 0)
+        families = build_kernels(kernels_given, rows.data, config)
+        return LearnedFamilies(rows.data.outputs, families, len(families), {}, [], 0)
 
     grown = surrogate_leaves(rows, given, context)
     data, surrogate = rows.rows_of(grown, rows.data.outputs)
@@ -151,10 +180,11 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
         outputs, n_trial_evaluations = choose_outputs(rows.data, data, trial, kernel, context)
     sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
 
-    families = [build_family(kernel, sample, config)]
+    start = (kernel,) if automatic else kernels_given
+    families = build_kernels(start, sample, config)
     kernels = families[0].leaf_kernels
     kernel_scores: dict[str, float] = {}
-    n_close = 1
+    n_close = len(families)
     if automatic:
         with span(*SHARES["kernels"], "trying kernels"):
             gps = set_up_leaves(trial, kernels, data, config)
@@ -176,6 +206,10 @@ def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedF
 
     tolerance = RANDOM_TOLERANCE if config.structure == "balanced" else TOLERANCE
     searches: list[SearchResult] = []
+    if isinstance(config.kernel, tuple):
+        with span(*SHARES["learning"], "learning hyperparameters"):
+            searches = learn_kernels(gps, families, context, tolerance=tolerance)
+        return LearnedFamilies(outputs, families, n_close, {}, searches, n_trial_evaluations)
     for family in families[:n_close]:
         what = family.kernel if automatic else "hyperparameters"
         with span(*SHARES["learning"], f"learning {what}"):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, leaf_rows, seconds
+from dsmgp.fitting.learned_structure import learn_structure
 from dsmgp.fitting.learning import (
     FitContext,
     is_stationary,
@@ -28,7 +29,7 @@ from dsmgp.fitting.training_data import LeafFamilies, RowSource, set_up_leaves
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.tree.growing import grow_balanced, grow_leaves, grow_paper
-from dsmgp.tree.nodes import Leaf, Node, Sum, induced_tree, leaves
+from dsmgp.tree.nodes import Leaf, Node, Sum, induced_tree, leaves, map_leaves
 
 __all__ = [
     "LearnedFamilies",
@@ -79,6 +80,8 @@ class LearnedFamilies:
 def partitions_may_differ(config: FitConfig) -> bool:
     """Return whether partitions may differ in kernel and hyperparameters: not where sum nodes are nested."""
     nested = (config.depth or 1) > 1 or config.structure != "balanced"
+    if isinstance(config.kernel, tuple):
+        return False
     return config.optimizer is not None and config.objective != "full" and not nested
 
 
@@ -109,22 +112,29 @@ def grow_tree(
     own where one can be learned; the searches for it are returned, too.
     """
     config, families, n_close = context.config, learned.families, learned.n_close
+    if config.structure == "learned":
+        automatic = isinstance(config.kernel, str) and config.kernel == "auto"
+        found = learn_structure(
+            rows.data.with_outputs(learned.outputs), families[:n_close], automatic, context
+        )
+        return over_kernels(found.tree, found.families), found.searches
     if config.structure == "paper":
         given = _grow_paper(config.sum_children or PAPER_CHILDREN, rows, context)
     if given is not None:
-        return _join([(given, families[0])]), []
+        return over_kernels(given, families[:n_close]), []
     sizes = _partition_sizes(rows, config)
     large: Family | None = None
     searches: list[SearchResult] = []
     if partitions_may_differ(config) and config.leaf_sizes is None:
         large, searches = _learn_large(rows, families, sizes, learned.outputs, context)
-    owners = [*families[:n_close], *([] if large is None else [large])]
+    n_owners = 1 if isinstance(config.kernel, tuple) else n_close
+    owners = [*families[:n_owners], *([] if large is None else [large])]
     sizes_of: list[list[int]] = [[] for _ in owners]
     for k, size in enumerate(sizes):
         if large is not None and _is_large(size, rows, config):
             sizes_of[-1].append(size)
         else:
-            sizes_of[sizes[:k].count(size) % n_close].append(size)
+            sizes_of[sizes[:k].count(size) % n_owners].append(size)
     partitions = [
         (
             grow_balanced(
@@ -140,7 +150,18 @@ def grow_tree(
         for family_sizes, family in zip(sizes_of, owners, strict=True)
         if family_sizes
     ]
+    if isinstance(config.kernel, tuple):
+        (tree, _), *_ = partitions
+        return over_kernels(tree, families), searches
     return _join(partitions), searches
+
+
+def over_kernels(tree: Node, families: Sequence[Family]) -> LeafFamilies:
+    """Give every leaf of a tree a family; with several, a sum over one leaf for each takes the place of every leaf."""
+    n_leaves = len(leaves(tree))
+    if len(families) > 1:
+        tree = map_leaves(tree, lambda leaf: Sum((leaf, *(replace(leaf) for _ in families[1:]))))
+    return LeafFamilies(tree, list(families), np.tile(np.arange(len(families)), n_leaves))
 
 
 def _join(partitions: Sequence[tuple[Node, Family]]) -> LeafFamilies:
@@ -187,7 +208,7 @@ def _grow_paper(sum_children: int, rows: RowSource, context: FitContext) -> Node
     config = context.config
     return grow_paper(
         rows.data.U,
-        leaf_size=config.leaf_sizes[0] if config.leaf_sizes else PAPER_SIZE,
+        leaf_size=_size_in_sample(config.leaf_sizes[0] if config.leaf_sizes else PAPER_SIZE, rows),
         sum_children=sum_children,
         product_children=config.product_children,
         depth=config.depth or 2,

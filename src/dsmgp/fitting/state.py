@@ -25,10 +25,11 @@ from dsmgp.fitting.stacking import Stacking
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
+from dsmgp.mixture.kernel_posterior import RegionKernels, kernel_sums
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.variance_error import exact_variances
-from dsmgp.tree.nodes import Node, Sum, leaves, map_splits, nodes
+from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
 __all__ = ["FittedState", "TrainingRows"]
@@ -345,6 +346,31 @@ class FittedState:
             for new, old in pairs
             if isinstance(old, Sum) and isinstance(new, Sum)
         }
+
+    @property
+    def kernel_posterior(self) -> list[RegionKernels]:
+        """Posterior over kernels in every region of :attr:`user_tree` that has a sum node over them."""
+        if not isinstance(self.model, Model):
+            return []
+        model, posterior = self.model, self.model.posterior
+        named = {
+            old: new for new, old in zip(nodes(self.user_tree), nodes(model.tree), strict=True)
+        }
+        regions = []
+        for node, families in kernel_sums(model.tree, model.family):
+            names = [model.families[k].kernel for k in families]
+            shares = np.exp(posterior.log_weights[node]).tolist()
+            first = named[node.children[0]]
+            assert isinstance(first, Leaf)
+            regions.append(
+                RegionKernels(
+                    first.region,
+                    first.n_rows,
+                    float(np.exp(posterior.log_reach[node])),
+                    dict(zip(names, shares, strict=True)),
+                )
+            )
+        return regions
 
     # When maintenance is due depends on the number of rows added and removed, not on how they came in batches.
 

@@ -243,6 +243,7 @@ def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
         variance=variance,
         periods=periods,
         ties=data.ties,
+        priors=config.priors is not None,
     )
     return Family(str(kernel), [process] * data.n_outputs)
 

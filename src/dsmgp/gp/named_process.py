@@ -141,6 +141,10 @@ class NamedProcess:
             theta.append(values)
         return NamedProcess(self.leaf_kernel, tuple(blocks), np.concatenate(theta))
 
+    def without_priors(self) -> NamedProcess:
+        """Return the same process without priors: what is learned is then what maximises the likelihood."""
+        return replace(self, blocks=tuple(replace(block, prior=None) for block in self.blocks))
+
     def kernel_parameters(self, theta: Array | None = None) -> Array:
         return np.asarray(self._values(self.theta if theta is None else theta)[..., self._order])
 

@@ -151,6 +151,7 @@ def build_process(
     variance: float = 1.0,
     periods: Array | None = None,
     ties: tuple[int, ...] | None = None,
+    priors: bool = True,
 ) -> Process:
     """Build a process from names, or from GPyTorch modules, which are copied, never changed.
 
@@ -172,6 +173,8 @@ def build_process(
         Where the periods of "periodic" start.
     ties : tuple of int, optional
         Of named kernels, which inputs share a length scale: see :class:`~dsmgp.gp.named_process.NamedProcess`.
+    priors : bool
+        Whether named kernels have log-normal priors on their hyperparameters; modules keep their own in any case.
 
     Examples
     --------
@@ -187,9 +190,10 @@ def build_process(
     noise = ParameterBlock("noise", 1, lower=min(noise_floor * variance, 0.5 * float(start)))
     units = np.ones(n_dims) if spread is None else np.asarray(spread, dtype=np.float64)
     if _is_named(kernel, mean):
-        return build_named_process(
+        named = build_named_process(
             kernel, mean, noise, float(start), units, variance, periods, ties
         )
+        return named if priors else named.without_priors()
     require_torch("a gpytorch kernel or mean")
     from dsmgp.gp.gpytorch_process import build_gpytorch_process
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Index
 from dsmgp.mixture.fitted_model import Description
+from dsmgp.mixture.kernel_posterior import kernel_sums
 from dsmgp.tree.nodes import depth, log_n_induced_trees, n_induced_trees
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
             f"gate            variance^{0 - gate.variance_exponent:.3g} scale^{0 - gate.scale_exponent:.3g}, "
             "leaf variances times " + ", ".join(f"{c:.3g} ({w:.0%})" for w, c in shapes)
         )
-    notes = [*_family_notes(model, sizes), *_tuning_notes(model, output_names)]
+    notes = [
+        *_kernel_notes(model, sizes),
+        *_family_notes(model, sizes),
+        *_tuning_notes(model, output_names),
+    ]
     return Description("Deep structured mixture of GPs", facts, notes)
 
 
@@ -59,6 +64,17 @@ def _family_notes(model: Model, sizes: Index) -> Iterator[str]:
                 f"{family.kernel} in {len(inside)} leaves of {inside.min()} to {inside.max()} rows"
             )
         yield "kernels used    " + ", ".join(parts) + "; the first:"
+
+
+def _kernel_notes(model: Model, sizes: Index) -> Iterator[str]:
+    """Average the posterior over kernels, if there are sums over them, over the training rows."""
+    sums = kernel_sums(model.tree, model.family)
+    if sums:
+        weights = np.exp(model.posterior.log_responsibilities) * sizes
+        shares = np.bincount(model.family, weights, len(model.families)) / weights.sum()
+        pairs = zip(model.families, shares.tolist(), strict=True)
+        shown = ", ".join(f"{family.kernel} {share:.3g}" for family, share in pairs)
+        yield f"kernel posterior {shown}, over all rows; kernel_posterior_ has all {len(sums)} regions"
 
 
 def _tuning_notes(model: Model, output_names: Sequence[str]) -> Iterator[str]:

@@ -32,6 +32,12 @@ KERNEL_NAME = Check(
     "the name of a kernel, or a product of names",
     lambda value: type(value) is str and all(name in NAMED_KERNELS for name in value.split("*")),
 )
+KERNEL_NAMES = Check(
+    "text, or a list of texts",
+    lambda value: (
+        type(value) is str or (isinstance(value, list) and all(type(each) is str for each in value))
+    ),
+)
 OBJECT = Check("an object", lambda value: isinstance(value, dict))
 # JSON has integers of any size.
 NUMBER = Check(

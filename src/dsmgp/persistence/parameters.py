@@ -80,6 +80,8 @@ def _write(name: str, value: Any, section: Section) -> Any:
         return value.item()
     if value is None or isinstance(value, (str, int, float)):
         return value
+    if name == "kernel" and isinstance(value, (list, tuple)):
+        return list(value)  # names
     if name in ("kernel", "mean"):
         return GIVEN.write(gpytorch_modules().describe_given(name, value, section), section)
     is_list = name != "random_state" and np.iterable(value)
@@ -96,7 +98,10 @@ def read_parameters(known: Collection[str], section: Section) -> dict[str, Any]:
 def _read(name: str, value: Any, home: Section) -> Any:
     is_prior = name in ("kernel", "mean")
     if not isinstance(value, dict):
-        return home.entry(name, checks.TEXT if is_prior else checks.ANYTHING)
+        check = checks.ANYTHING
+        if is_prior:
+            check = checks.TEXT if name == "mean" else checks.KERNEL_NAMES
+        return home.entry(name, check)
     section = home.inner(value, name)
     if is_prior:
         if "terms" in value:

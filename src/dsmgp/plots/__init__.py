@@ -5,6 +5,7 @@ Every function draws on Axes, returns them, and is a method of :class:`~dsmgp.DS
 """
 
 from dsmgp.plots.calibration import plot_calibration, plot_observed, plot_pit, plot_residuals
+from dsmgp.plots.kernels import plot_kernels
 from dsmgp.plots.predictive import plot_dependence, plot_predictive
 from dsmgp.plots.relevance import plot_relevance
 from dsmgp.plots.structure import plot_changepoints, plot_learning, plot_splits, plot_tree
@@ -13,6 +14,7 @@ __all__ = [
     "plot_calibration",
     "plot_changepoints",
     "plot_dependence",
+    "plot_kernels",
     "plot_learning",
     "plot_observed",
     "plot_pit",

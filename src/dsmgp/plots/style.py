@@ -83,8 +83,9 @@ def styled() -> Iterator[None]:
     False
     """
     import matplotlib as mpl
+    from matplotlib.rcsetup import cycler
 
-    settings: dict[Any, Any] = {**STYLE, "axes.prop_cycle": mpl.cycler(color=SERIES)}
+    settings: dict[Any, Any] = {**STYLE, "axes.prop_cycle": cycler(color=SERIES)}
     with mpl.rc_context(settings):
         yield
 
