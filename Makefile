@@ -7,10 +7,14 @@ READY := $(VENV)/.ready
 CORE := .venv-core
 CORE_READY := $(CORE)/.ready
 
-.PHONY: demo reproduce test test-core test-all docs site lint types check coverage mutants soak audit package clean
+.PHONY: demo kernels reproduce test test-core test-all docs site lint types check coverage mutants soak audit package clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
+
+# The LLVM code of the compiled kernels, which the package ships: to be run when one of them changes.
+kernels: $(READY)
+	$(BIN)/python -W ignore tools/kernels.py
 
 # The quick form of every experiment of the paper; those whose data DSMGP_DATA does not have are named and left out.
 reproduce: $(READY)

@@ -57,7 +57,7 @@ def fitted(kind: str, folder: Path):
         return model, lambda table: pd.DataFrame(table, columns=["a", "b"])
     model = DSMGPRegressor(**options).fit(X, y)
     if kind == "file":
-        model.save(folder / "model.dsmgp", include_factors=True)
+        model.save(folder / "model.dsmgp")
         model = load(folder / "model.dsmgp")
     return model, lambda table: table
 

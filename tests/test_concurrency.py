@@ -39,8 +39,8 @@ def with_little_memory(rows, folder):
     return DSMGPRegressor(leaf_size=60, memory_limit="500kB", **OPTIONS).fit(*rows)
 
 
-def from_a_file_with_factors(rows, folder):
-    in_memory(rows, folder).save(folder / "model.dsmgp", include_factors=True)
+def from_a_file(rows, folder):
+    in_memory(rows, folder).save(folder / "model.dsmgp")
     return load(folder / "model.dsmgp")
 
 
@@ -76,7 +76,7 @@ def sharded_on_disk(rows, folder):
 KINDS = (
     in_memory,
     with_little_memory,
-    from_a_file_with_factors,
+    from_a_file,
     after_updates,
     with_change_points,
     sharded_on_disk,

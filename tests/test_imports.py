@@ -55,8 +55,8 @@ OPTIONAL = {
 }  # fmt: skip
 # Compiled code. Numba is a core dependency, but it takes long to import and may be missing or broken on a machine.
 COMPILED = {
-    "changepoints.numba_kernels", "experts.numba_kernels", "experts.numba_leaf",
-    "experts.numba_leaves", "experts.numba_rows", "linalg.lapack_numba", "tree.routing_numba",
+    "_util.numba_arrays", "changepoints.numba_kernels", "experts.numba_entries", "experts.numba_kernels",
+    "experts.numba_leaf", "experts.numba_rows", "linalg.lapack_numba", "tree.routing_numba",
 }  # fmt: skip
 # Modules of core dependencies that are slow to import and rarely used.
 SLOW = {"scipy.signal"}
@@ -163,7 +163,8 @@ def test_functions_import_only_what_is_optional_or_slow():
                 allowed = is_imported_late(target_module(name.removeprefix("dsmgp.")))
             else:
                 allowed = (
-                    name.split(".")[0] in OPTIONAL | {"numba"} or name.rpartition(".")[0] in SLOW
+                    name.split(".")[0] in OPTIONAL | {"llvmlite", "numba"}
+                    or name.rpartition(".")[0] in SLOW
                 )
             assert allowed, f"{module_of(path)} imports {name} inside"
 

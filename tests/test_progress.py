@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.progress import Listener, active_listeners, listening, span, stopping, tick
+from dsmgp.progress import Listener, StageTimes, active_listeners, listening, span, stopping, tick
 
 
 def test_progress_of_a_fit_grows_to_the_end(wavy):
@@ -79,3 +79,30 @@ def test_progress_without_listeners_and_nested_spans():
     assert heard[-1] == 0.9
     assert heard == sorted(heard)
     assert np.isin([0.25, 0.375, 0.5], heard).all()
+
+
+def test_the_times_of_the_stages_are_told(caplog):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(80, 2))
+    with caplog.at_level("INFO", logger="dsmgp"):
+        model = DSMGPRegressor(max_iter=3, random_state=0).fit(X, np.sin(5 * X[:, 0]))
+    times = model.fit_times_
+    assert {"trying kernels", "learning", "conditioning leaves", "fitting the gate"} <= set(times)
+    assert all(seconds >= 0 for seconds in times.values())
+    assert "conditioning leaves" in next(
+        r.message for r in caplog.records if "seconds:" in r.message
+    )
+    times.clear()
+    assert model.fit_times_  # a copy was given
+
+
+def test_a_stage_does_not_count_the_stages_inside_it(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 21.0])
+    monkeypatch.setattr("dsmgp.progress.time.perf_counter", lambda: next(clock))
+    with listening(StageTimes()) as times:
+        # The outer stage from 1 to 10, the inner one from 3 to 6.
+        with span(0, 0.5, "learning rbf"), span(0, 1, "inside"):
+            pass
+        with span(0.5, 1, "learning matern12"):  # from 15 to 21
+            pass
+    assert times.seconds == {"learning": 2.0 + 4.0 + 6.0, "inside": 3.0}

@@ -55,7 +55,7 @@ PARAMETERS = """
     """
 ATTRIBUTES = """
     adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_posterior_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
-    loo_score_ loo_score_new_inputs_ n_evaluations_ n_features_in_ n_induced_trees_ n_iter_
+    fit_times_ loo_score_ loo_score_new_inputs_ n_evaluations_ n_features_in_ n_induced_trees_ n_iter_
     noise_ output_loading_ posterior_weights_ row_ids_ tree_
     """
 METHODS = {

@@ -7,11 +7,21 @@ registered by :func:`listening`; they nest, and nothing is printed here.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Listener", "StopFitting", "active_listeners", "listening", "span", "stopping", "tick"]
+__all__ = [
+    "Listener",
+    "StageTimes",
+    "StopFitting",
+    "active_listeners",
+    "listening",
+    "span",
+    "stopping",
+    "tick",
+]
 
 
 class StopFitting(Exception):
@@ -85,6 +95,47 @@ class Listener:
             if share >= self.share:
                 self.share = share
                 self.hear(share, self.text)
+
+
+class StageTimes(Listener):
+    """Records the seconds that each stage takes, without those of stages inside it.
+
+    Examples
+    --------
+    >>> with listening(StageTimes()) as times:
+    ...     with span(0.0, 1.0, "trying kernels"), span(0.0, 0.5, "trying kernel rbf"):
+    ...         pass
+    >>> list(times.seconds)
+    ['trying kernels']
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}
+        self._since = time.perf_counter()
+
+    def _enter(self, low: float, high: float, text: str) -> None:
+        with self._lock:
+            self._record()
+            super()._enter(low, high, text)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._record()
+            super()._leave()
+
+    def _record(self) -> None:
+        """Add the time since the last change of stage to the present one."""
+        now, text = time.perf_counter(), self._spans[-1][2]
+        if text:
+            # Which kernel or hypothesis it is comes after the name of the stage.
+            name = next((stage for stage in STAGES if text.startswith(stage.rstrip("s"))), text)
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+
+#: Stages of a fit whose reports name what is being tried or learned.
+STAGES = ("trying kernels", "learning on the whole tree", "learning")
 
 
 # Listeners of this thread, outermost first: fits in other threads are neither heard nor stopped.

@@ -66,6 +66,7 @@ from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.mixture.weighting import LOOSample
 from dsmgp.persistence.estimator import read_model, write_model
+from dsmgp.progress import StageTimes, listening
 from dsmgp.summary import summarise
 from dsmgp.training_mode import progress_shown, training_mode
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
@@ -244,6 +245,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Iterations of the optimiser, for the output that took most.
     n_evaluations_ : int
         Evaluations of the evidence and its gradient, each on some of the leaves, trials of kernels and scalings included.
+    fit_times_ : dict of str to float
+        Seconds that each stage of the last fit took, by its name; empty for a model from a file. ``verbose`` shows them.
     row_ids_ : ndarray of int
         Numbers of the training rows, in order of arrival; ``Leaf.rows`` are positions in this array.
     adapted_ : list of str
@@ -1149,8 +1152,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Its usual ending is ``.dsmgp``. A file of that name is replaced. After :meth:`fit_dataset` it is a
             folder, which holds the rows too.
         include_factors : bool
-            Whether to write the leaves' Cholesky factors too: loading then takes no computing, and the file a
-            hundred times the room or more.
+            Ignored, with a warning: leaves are conditioned when they are first asked, which takes less time than reading
+            their Cholesky factors did.
         own_modules : bool
             Whether a kernel or mean of your own class, which is code, may be left out. Give it again when
             loading.
@@ -1165,7 +1168,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> bool((DSMGPRegressor.load(path).predict(X) == model.predict(X)).all())
         True
         """
-        self._write(self._conditioned(), path, include_factors, own_modules)
+        if include_factors:
+            warn_user(
+                "include_factors is ignored: a model file without factors loads faster; leave it out",
+                FutureWarning,
+            )
+        self._write(self._conditioned(), path, own_modules)
 
     @classmethod
     def load(
@@ -1258,6 +1266,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         state = self.state_
         check_supported(state.model, "row_ids_")
         return state.rows.ids.copy()
+
+    @property
+    def fit_times_(self) -> dict[str, float]:
+        return dict(self.state_.fit_times)
 
     @property
     def loo_score_(self) -> float:
@@ -1378,6 +1390,15 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _fitted_state(
         self, rows: TrainingRows, schema: InputSchema, config: FitConfig
     ) -> FittedState:
+        """Fit a model, and record how long its stages took."""
+        times = StageTimes()
+        with listening(times):
+            state = self._fit(rows, schema, config)
+        told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in times.seconds.items())
+        logger.info("seconds: %s", told)
+        return replace(state, fit_times=times.seconds)
+
+    def _fit(self, rows: TrainingRows, schema: InputSchema, config: FitConfig) -> FittedState:
         """Fit a model of the kind that ``structure`` demands."""
         rng, seeded = random_generator(self.random_state), self.random_state is not None
         if has_changepoints(config.structure):
@@ -1423,12 +1444,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         state: FittedState,
         path: str | Path,
-        include_factors: bool = False,
         own_modules: bool = False,
     ) -> None:
         check_parameters(self)  # a file with other parameters could not be read
         parameters = self.get_params(deep=False)
-        write_model(path, parameters, state, self._output, include_factors, own_modules)
+        write_model(path, parameters, state, self._output, own_modules)
 
 
 def load(

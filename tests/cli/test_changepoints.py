@@ -81,7 +81,6 @@ def test_the_input_that_orders_rows_is_not_filled_in(folder):
     [
         (("--changes-along", "hour"), "unknown input 'hour': expected one of 'day'"),
         (("--outliers",), "--outliers goes with --changes-along"),
-        (("--changes-along", "day", "--include-factors"), "--include-factors does not go with"),
         (
             ("--changes-along", "day", "--executor", "ray"),
             "executor and checkpoint cannot be given",

@@ -541,10 +541,9 @@ def test_outputs_are_tuned_each_on_its_own(rows, rng):
     assert noise[0, 1] > 3 * noise[1, 1]
 
 
-@pytest.mark.parametrize("include_factors", [False, True])
-def test_saving_and_loading_keeps_what_was_tuned(rows, tmp_path, include_factors):
+def test_saving_and_loading_keeps_what_was_tuned(rows, tmp_path):
     model = fitted(rows, weights="gated").finetune(max_iter=3)
-    model.save(tmp_path / "tuned.dsmgp", include_factors=include_factors)
+    model.save(tmp_path / "tuned.dsmgp")
     same = DSMGPRegressor.load(tmp_path / "tuned.dsmgp")
     np.testing.assert_array_equal(same.leaf_noise_, model.leaf_noise_)
     assert same.summary() == model.summary()

@@ -277,10 +277,9 @@ def test_the_command_line_and_reports_say_how_the_score_was_obtained(fitted, row
     assert "The cross-validated NLPD" in report_html(fitted, *rows)
 
 
-@pytest.mark.parametrize("include_factors", [False, True])
-def test_saving_and_loading_changes_nothing(fitted, rows, tmp_path, include_factors):
+def test_saving_and_loading_changes_nothing(fitted, rows, tmp_path):
     path = tmp_path / "model.dsmgp"
-    fitted.save(path, include_factors=include_factors)
+    fitted.save(path)
     loaded = load(path)
     np.testing.assert_array_equal(
         loaded.predict(rows[0], return_std=True), fitted.predict(rows[0], return_std=True)
@@ -288,7 +287,7 @@ def test_saving_and_loading_changes_nothing(fitted, rows, tmp_path, include_fact
     assert loaded.summary() == fitted.summary()
     assert loaded.loo_score_ == fitted.loo_score_
     again = tmp_path / "again.dsmgp"
-    loaded.save(again, include_factors=include_factors)
+    loaded.save(again)
     assert again.read_bytes() == path.read_bytes()
 
 

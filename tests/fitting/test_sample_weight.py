@@ -179,11 +179,10 @@ def test_a_fit_that_falls_due_has_the_weights(rng):
     np.testing.assert_array_equal(model.predict(X), whole.predict(X))
 
 
-@pytest.mark.parametrize("include_factors", [False, True])
-def test_model_files_keep_the_weights(rng, tmp_path, include_factors):
+def test_model_files_keep_the_weights(rng, tmp_path):
     X, y, weights = table(rng, 60)
     model = DSMGPRegressor("rbf", leaf_size=[20, 40], random_state=0, max_iter=5)
-    model.fit(X, y, sample_weight=weights).save(tmp_path / "m.dsmgp", include_factors)
+    model.fit(X, y, sample_weight=weights).save(tmp_path / "m.dsmgp")
     read = DSMGPRegressor.load(tmp_path / "m.dsmgp")
     np.testing.assert_array_equal(read.state_.rows.weights, model.state_.rows.weights)
     np.testing.assert_array_equal(read.row_ids_, model.row_ids_)

@@ -115,13 +115,6 @@ def test_names_and_dates_come_back(rng, tmp_path):
     np.testing.assert_array_equal(duplicate.predict(frame), model.predict(frame))
 
 
-def test_factors_of_segments_are_not_written(rng, tmp_path):
-    model = DSMGPRegressor("rbf", structure="changepoint", max_iter=2).fit(*jumping(rng))
-    with pytest.raises(ModelFileError, match="leave include_factors out"):
-        model.save(tmp_path / "m.dsmgp", include_factors=True)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory):
     path, found = tmp_path_factory.mktemp("breaks") / "m.dsmgp", []

@@ -122,14 +122,13 @@ def test_saving_and_loading_changes_nothing(wavy, tmp_path, case):
     model, X = fitted(wavy, case)
     new = X[:20] + 0.05
     before = everything(model, new)
-    for include_factors in (False, True):
-        model.save(tmp_path / "model.dsmgp", include_factors=include_factors)
-        again = load(tmp_path / "model.dsmgp")
-        for ours, theirs in zip(everything(again, new), before, strict=True):
-            np.testing.assert_array_equal(ours, theirs)
-        same = ("n_iter_", "n_evaluations_", "n_features_in_", "n_induced_trees_", "kernel_scores_")
-        assert all(getattr(again, name) == getattr(model, name) for name in same)
-        assert include_factors or again.summary() == model.summary()
+    model.save(tmp_path / "model.dsmgp")
+    again = load(tmp_path / "model.dsmgp")
+    for ours, theirs in zip(everything(again, new), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    same = ("n_iter_", "n_evaluations_", "n_features_in_", "n_induced_trees_", "kernel_scores_")
+    assert all(getattr(again, name) == getattr(model, name) for name in same)
+    assert again.summary() == model.summary()
 
 
 @pytest.mark.parametrize("kind", [None, "sum"])
@@ -238,19 +237,17 @@ def test_noise_known_row_by_row_is_kept(wavy, tmp_path):
     X, y = wavy
     noise = np.linspace(0.001, 0.5, len(y))
     model = DSMGPRegressor("rbf", leaf_size=40, max_iter=5, random_state=0).fit(X, y, noise=noise)
-    for include_factors in (False, True):
-        model.save(tmp_path / "model.dsmgp", include_factors=include_factors)
-        again = load(tmp_path / "model.dsmgp")
-        for ours, theirs in zip(everything(again, X[:9]), everything(model, X[:9]), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
+    model.save(tmp_path / "model.dsmgp")
+    again = load(tmp_path / "model.dsmgp")
+    for ours, theirs in zip(everything(again, X[:9]), everything(model, X[:9]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("include_factors", [False, True])
-def test_a_theta_of_every_leaf_is_kept(wavy, tmp_path, include_factors):
+def test_a_theta_of_every_leaf_is_kept(wavy, tmp_path):
     X, y = wavy
     model = DSMGPRegressor("rbf", leaf_size=40, sum_children=3, max_iter=3, random_state=0)
     model.fit(X, y).finetune(max_iter=5)
-    model.save(tmp_path / "model.dsmgp", include_factors=include_factors)
+    model.save(tmp_path / "model.dsmgp")
     again = load(tmp_path / "model.dsmgp")
     for ours, theirs in zip(everything(again, X[:9]), everything(model, X[:9]), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -545,19 +542,13 @@ def test_headers_that_nest_without_end_are_refused(tmp_path, nest, message):
         load(path)
 
 
-def test_factors_of_other_rows_are_refused(wavy, tmp_path):
-    model, _ = fitted(wavy, "uniform")
-    path = tmp_path / "model.dsmgp"
-    model.save(path, include_factors=True)
-    content = path.read_bytes()
-    for name, change in (
-        ("factor.rows", lambda a: a[::-1]),
-        ("factor.lower.0", lambda a: 0 * a),
-        ("factor.alpha", lambda a: a[:, :-1]),
-    ):
-        path.write_bytes(changed(content, array(name, change)))
-        with pytest.raises(ModelFileError, match="factor"):
-            load(path)
+def test_factors_are_no_longer_written(wavy, tmp_path):
+    model, X = fitted(wavy, "uniform")
+    with pytest.warns(FutureWarning, match="include_factors is ignored"):
+        model.save(tmp_path / "model.dsmgp", include_factors=True)
+    _, arrays = unpacked((tmp_path / "model.dsmgp").read_bytes())
+    assert not [name for name in arrays if name.startswith("factor.")]
+    np.testing.assert_array_equal(load(tmp_path / "model.dsmgp").predict(X), model.predict(X))
 
 
 def test_load_is_a_public_name():

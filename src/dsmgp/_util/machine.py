@@ -10,6 +10,7 @@ import sys
 from functools import cache
 from typing import NamedTuple
 
+from dsmgp._util.compiled import load_shipped
 from dsmgp._util.warnings import warn_user
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "require_torch",
 ]
 
+# The smallest kernel: where it can be loaded, so can all others.
+PROBE = "dsmgp.tree.routing_numba.descend"
 # Bytes of a core's second-level cache where the system does not report them.
 USUAL_CACHE = 2**19
 # Libraries of which one is there wherever torch can use a GPU: NVIDIA's driver, AMD's runtime.
@@ -83,13 +86,16 @@ def cache_numbers() -> int:
 
 @cache
 def has_numba() -> bool:
-    """Return whether compiled code can be used; the NumPy code is used otherwise. The first call imports numba.
+    """Return whether compiled code can be used; the NumPy code is used otherwise.
 
     Numba is a core dependency, but it does not exist for every platform and Python version, and fails beside a NumPy that
-    is too new for it. Setting the environment variable ``DSMGP_NO_NUMBA`` to any text turns compiled code off.
+    is too new for it. It is imported only where the kernels shipped with the package cannot be used, which need LLVM alone
+    (:mod:`dsmgp._util.compiled`). Setting the environment variable ``DSMGP_NO_NUMBA`` to any text turns compiled code off.
     """
     if os.environ.get("DSMGP_NO_NUMBA") or importlib.util.find_spec("numba") is None:
         return False
+    if load_shipped(PROBE) is not None:
+        return True
     try:
         import numba  # noqa: F401
     except ImportError as error:

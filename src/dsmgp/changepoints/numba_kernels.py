@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.numba_arrays import inlined, integers, kernel, matrix, vector
 
 __all__ = ["backward", "forward", "slide"]
 
 
-@njit(fastmath={"contract"}, nogil=True, cache=True)
+@inlined(fastmath={"contract"})
 def _rotate(row, x, z, cosine, sine, solved):
     """Rotate a row of the factor against x, and subtract the new row's contribution from z."""
     for i in range(len(row)):
@@ -28,8 +27,8 @@ def _rotate(row, x, z, cosine, sine, solved):
         z[i] -= new * solved
 
 
-@njit(fastmath={"contract"}, nogil=True, cache=True, error_model="numpy")
-def slide(U, beta, y, longest, n_starts, x, z, out):
+@inlined(fastmath={"contract"})
+def _slide(U, beta, y, longest, n_starts, x, z, out):
     """Compute the log evidence of all segments that begin at one of the first ``n_starts`` rows.
 
     Parameters
@@ -84,8 +83,8 @@ def slide(U, beta, y, longest, n_starts, x, z, out):
             end += 1
 
 
-@njit(nogil=True, cache=True)
-def forward(evidences, log_enter, log_survival, boundaries, before, entered):
+@inlined
+def _forward(evidences, log_enter, log_survival, boundaries, before, entered):
     """Fill ``before`` and ``entered`` from the second boundary on, as ``segmentation._forward`` does."""
     longest = evidences.shape[1]
     for place in range(1, len(boundaries)):
@@ -102,8 +101,8 @@ def forward(evidences, log_enter, log_survival, boundaries, before, entered):
         entered[j] = before[j] + log_enter[j] - log_survival[j]
 
 
-@njit(nogil=True, cache=True)
-def backward(evidences, log_leave, log_survival, boundaries, after, left):
+@inlined
+def _backward(evidences, log_leave, log_survival, boundaries, after, left):
     """Fill ``after`` and ``left`` from the last boundary but one, as ``segmentation._backward`` does."""
     n, longest = evidences.shape
     for place in range(len(boundaries) - 2, -1, -1):
@@ -118,3 +117,49 @@ def backward(evidences, log_leave, log_survival, boundaries, after, left):
                 total += math.exp(evidences[i, m] + left[i + 1 + m] - top)
             after[i] = top + math.log(total) - log_survival[i]
         left[i] = after[i] + log_leave[i] + log_survival[max(i - 1, 0)]
+
+
+@kernel
+def slide(block):
+    """Call :func:`_slide`; the block has longest, n_starts, U, beta, y, x, z, out."""
+    U, beta, y = (
+        matrix(block[2], block[3], block[4]),
+        vector(block[5], block[6]),
+        vector(block[7], block[8]),
+    )
+    x, z, out = (
+        vector(block[9], block[10]),
+        vector(block[11], block[12]),
+        matrix(block[13], block[14], block[15]),
+    )
+    _slide(U, beta, y, block[0], block[1], x, z, out)
+
+
+@kernel
+def forward(block):
+    """Call :func:`_forward`; the block has its arguments in their order."""
+    evidences, log_enter = matrix(block[0], block[1], block[2]), vector(block[3], block[4])
+    log_survival, boundaries = vector(block[5], block[6]), integers(block[7], block[8])
+    _forward(
+        evidences,
+        log_enter,
+        log_survival,
+        boundaries,
+        vector(block[9], block[10]),
+        vector(block[11], block[12]),
+    )
+
+
+@kernel
+def backward(block):
+    """Call :func:`_backward`; the block has its arguments in their order."""
+    evidences, log_leave = matrix(block[0], block[1], block[2]), vector(block[3], block[4])
+    log_survival, boundaries = vector(block[5], block[6]), integers(block[7], block[8])
+    _backward(
+        evidences,
+        log_leave,
+        log_survival,
+        boundaries,
+        vector(block[9], block[10]),
+        vector(block[11], block[12]),
+    )

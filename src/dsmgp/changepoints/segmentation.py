@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import has_numba
 from dsmgp.changepoints.boundaries import Boundaries
 
@@ -28,6 +29,8 @@ __all__ = [
     "single_change_log_prior",
 ]
 
+FORWARD = Kernel("dsmgp.changepoints.numba_kernels", "forward")
+BACKWARD = Kernel("dsmgp.changepoints.numba_kernels", "backward")
 # Segments that together are expected less often than this are left out of predictions.
 DROPPED = 1e-9
 
@@ -280,9 +283,7 @@ def _forward_backward(evidences: Array, log_hazard: Array, log_survival: Array) 
     before, entered, after, left = np.full((4, n + 1), -np.inf)
     before[0], entered[0] = 0.0, -survival[0]
     after[n], left[n] = 0.0, survival[n - 1]
-    forward, backward = _forward, _backward
-    if has_numba():
-        from dsmgp.changepoints.numba_kernels import backward, forward
+    forward, backward = (FORWARD, BACKWARD) if has_numba() else (_forward, _backward)
     table = np.ascontiguousarray(evidences)
     forward(table, log_enter, survival, boundaries, before, entered)
     backward(table, log_leave, survival, boundaries, after, left)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import has_numba
 from dsmgp.changepoints.prefix_gp import PrefixGPs
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
@@ -18,6 +19,7 @@ from dsmgp.linalg.threads import Threads
 
 __all__ = ["segment_evidences"]
 
+_slide_factor = Kernel("dsmgp.changepoints.numba_kernels", "slide")
 # The fewest starts that share one covariance matrix.
 LEAST_STARTS = 64
 
@@ -60,8 +62,6 @@ def segment_evidences(
 
 def _slide(kernel: BoundLeafKernel, X: Array, y: Array, noise: Array, out: Array) -> None:
     """Fill ``out``, (n_starts, longest), by sliding one factor over the rows."""
-    from dsmgp.changepoints.numba_kernels import slide
-
     n_starts, longest = out.shape
     residual = np.ascontiguousarray(y - kernel.mean(X))
     U = np.ascontiguousarray(kernel.cross(X, X) + np.diag(noise))
@@ -75,7 +75,7 @@ def _slide(kernel: BoundLeafKernel, X: Array, y: Array, noise: Array, out: Array
     beta[:w] = solve_triangular(L, residual[:w], lower=True, check_finite=False)
     U[:w, :w] = L.T
     spare = np.empty((2, len(U)))
-    slide(U, beta, residual, longest, n_starts, spare[0], spare[1], out)
+    _slide_factor(longest, n_starts, U, beta, residual, spare[0], spare[1], out)
 
 
 def _factorise_each(kernel: BoundLeafKernel, X: Array, y: Array, noise: Array, out: Array) -> None:

@@ -167,7 +167,7 @@ def fit(
     executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,
     checkpoint: Annotated[Path | None, typer.Option(metavar="FILE", help="File from which the same fit resumes if it is interrupted.")] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="Seed of all random numbers.")] = 0,
-    include_factors: Annotated[bool, typer.Option("--include-factors", help="Write a larger file that loads faster.")] = False,
+    include_factors: Annotated[bool, typer.Option("--include-factors", help="Ignored: files without factors load faster.")] = False,
     on_interrupt: Annotated[OnInterrupt, typer.Option(help="On Ctrl-C: write nothing, or the best model so far.")] = OnInterrupt.abort,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model file.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
@@ -194,14 +194,8 @@ def fit(
         fail("--outliers goes with --changes-along")
     if changes_along is not None and structure is not Structure.balanced:
         fail("--structure does not go with --changes-along, which is a structure of its own")
-    if include_factors and changes_along is not None:
-        fail(
-            "--include-factors does not go with --changes-along: factors of such models are computed when a file is loaded"
-        )
-    if include_factors and from_files:
-        fail(
-            "--include-factors is for tables in one file: the model of a folder computes factors when it predicts"
-        )
+    if include_factors:
+        print_note("--include-factors is ignored: a model file without factors loads faster")
     if text and from_files:
         fail("--text is for tables in one file: store such columns as text in the Parquet files")
     from dsmgp import ChangePoints, DSMGPRegressor
@@ -254,7 +248,7 @@ def fit(
         start = time.perf_counter()
         with context as listener:
             fit_table(model, table)
-        model.save(out, include_factors=include_factors)
+        model.save(out)
     if not quiet:
         print_note(*model.state_.prediction_remarks)
     seconds = time.perf_counter() - start

@@ -361,6 +361,8 @@ class ShardedLeafPosterior:
     def drop_loo(self) -> None:
         self._loo = None
 
+    factors_at_hand = False
+
     def leaf_factor(self, leaf: int) -> None:
         return None  # factors are in the shards: a leaf that is updated is factorised again here
 

@@ -250,6 +250,10 @@ class LeafPosterior(Protocol):
     def drop_loo(self) -> None:
         """Free what leave-one-out predictions take beyond what is needed to predict, once they have been used."""
 
+    @property
+    def factors_at_hand(self) -> bool:
+        """Whether :meth:`leaf_factor` returns factors."""
+
     def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
         """Return the factor of a leaf and what follows from it, output by output; None if it is not at hand."""
 

@@ -1,7 +1,7 @@
 """Leaf GPs in compiled code: the common stationary kernels, double precision, CPU. Needs numba.
 
 This is the :class:`~dsmgp.experts.backend.TrainingBackend` around the compiled functions of
-:mod:`dsmgp.experts.numba_leaves`, which is imported when it is first used.
+:mod:`dsmgp.experts.numba_leaves`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import has_numba
+from dsmgp.experts import numba_leaves
 from dsmgp.experts.backend import (
     BoundKernels,
     LeafKernel,
@@ -26,14 +27,10 @@ from dsmgp.experts.backend import (
 )
 from dsmgp.experts.factor_cache import LeadingBlocks, Packed
 from dsmgp.experts.low_rank import LowRankVariance
+from dsmgp.experts.numba_leaves import ConditionedLeaves, Leaves
 from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.linalg import lapack
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from dsmgp.experts.numba_leaves import ConditionedLeaves, Leaves
 
 __all__ = ["NumbaBackend"]
 
@@ -115,7 +112,7 @@ class NumbaBackend:
     ) -> tuple[Array, Array]:
         leaves = self._group_leaves(output, group)
         parameters = bound.parameters(output, self.groups[group])
-        evidence, gradient = _compiled().log_evidence_and_gradient(leaves, parameters, scale_rows)
+        evidence, gradient = numba_leaves.log_evidence_and_gradient(leaves, parameters, scale_rows)
         return evidence, gradient
 
     def condition(
@@ -141,7 +138,7 @@ class NumbaBackend:
     ) -> tuple[Array, Array]:
         factors = request.factors
         assert factors is None or isinstance(factors, (Packed, LeadingBlocks))
-        mean, variance = _compiled().predict(
+        mean, variance = numba_leaves.predict(
             self._leaves_of(request.leaves, output),
             bound.parameters(output, request.leaves),
             request.alpha[self.points.first.positions(request.leaves)],
@@ -161,7 +158,7 @@ class NumbaBackend:
         if leaves is None:
             leaves = self._leaves_of(np.array([leaf]), output)
             leaves = bound.held[key] = replace(leaves, rows=leaves.rows[basis.order])
-        mean, _ = _compiled().predict(
+        mean, _ = numba_leaves.predict(
             leaves,
             bound.parameters(output, leaf),
             basis.alpha,
@@ -177,7 +174,7 @@ class NumbaBackend:
 
     def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
         leaves = self._leaves_of(np.array([leaf]), output)
-        _compiled().fill(leaves, bound.parameters(output, leaf), K, first)
+        numba_leaves.fill(leaves, bound.parameters(output, leaf), K, first)
 
     def _condition(
         self,
@@ -188,7 +185,7 @@ class NumbaBackend:
         leave_out: bool = False,
     ) -> ConditionedLeaves:
         parameters = bound.parameters(output, self.groups[group])
-        return _compiled().condition(
+        return numba_leaves.condition(
             self._group_leaves(output, group), parameters, factors, leave_out
         )
 
@@ -207,7 +204,7 @@ class NumbaBackend:
         else:
             assert isinstance(kernel, StationaryKernel)
             columns, rank = np.array(kernel.columns, np.int64), 0
-        return _compiled().Leaves(
+        return Leaves(
             self.X,
             self._targets[output],
             points.first.flat,
@@ -224,10 +221,3 @@ class NumbaBackend:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_leaves": {}}
-
-
-def _compiled() -> ModuleType:
-    """The compiled functions; numba takes long to import."""
-    from dsmgp.experts import numba_leaves
-
-    return numba_leaves

@@ -16,15 +16,12 @@ symmetric S that has T below its diagonal,
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
+
+from dsmgp._util.numba_arrays import as_bits, as_number, inlined
 
 __all__ = [
-    "KINDS",
     "REORDERED",
     "assign",
     "copy",
@@ -37,29 +34,12 @@ __all__ = [
     "slope_factor",
 ]
 
-KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 # Products may be contracted with sums; the order of sums may change only in sums over pairs.
 EXACT = {"contract"}
 REORDERED = {"contract", "reassoc", "nsz"}
 
 
-@intrinsic
-def _as_bits(context: Any, number: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.bitcast(given[0], ir.IntType(64))
-
-    return types.int64(types.float64), build
-
-
-@intrinsic
-def _as_number(context: Any, bits: Any) -> Any:
-    def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.bitcast(given[0], ir.DoubleType())
-
-    return types.float64(types.int64), build
-
-
-@njit(fastmath=EXACT, inline="always")
+@njit(fastmath=EXACT, inline="always", _nrt=False)
 def exp(x):
     """Exponential of x <= 0, to about an ulp, in operations that are vectorised.
 
@@ -84,23 +64,23 @@ def exp(x):
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
-    return p * _as_number((_as_bits(shifted) + 1023) << 52)  # times 2^k
+    return p * as_number((as_bits(shifted) + 1023) << 52)  # times 2^k
 
 
 # The same as assignments to a slice, which take seconds more to compile.
-@njit(nogil=True, cache=True)
+@inlined
 def assign(a, value):
     for i in range(len(a)):
         a[i] = value
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def copy(source, target):
     for i in range(len(target)):
         target[i] = source[i]
 
 
-@njit(fastmath=EXACT, nogil=True, cache=True)
+@inlined(fastmath=EXACT)
 def distances(Z, x, n, r2):
     """Squared distances of the point x from the first n points of Z (dims, points)."""
     # By fours, so that r2 is read and written once for four dimensions; those beyond a multiple of four first.
@@ -132,7 +112,7 @@ def distances(Z, x, n, r2):
         k += 4
 
 
-@njit(fastmath=EXACT, nogil=True, cache=True, error_model="numpy")
+@inlined(fastmath=EXACT)
 def covariances(kind, scale, r2, n, k, slope):
     """Write covariances of f at n squared distances, and -dk/dr2 (but for :func:`slope_factor`)."""
     if kind == 0:
@@ -162,30 +142,31 @@ def covariances(kind, scale, r2, n, k, slope):
             k[j] = linear + a2 * decay * (1.0 / 3.0)
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def slope_factor(kind):
     """Constant factor of -dk/dr2 that :func:`covariances` leaves out."""
     return 0.5 if kind < 2 else 1.5 if kind == 2 else 5.0 / 6.0
 
 
-@njit(fastmath=EXACT, nogil=True, cache=True)
+@inlined(fastmath=EXACT)
 def fill_lower(kind, scale, Z, K, first, slopes, spare):
     """Write covariances of f into the strict lower triangle of K, from row ``first`` on.
 
-    ``slopes`` get -dk/dr2, row after row, unless empty; ``spare`` is memory for two rows.
+    ``slopes`` get -dk/dr2, row after row, unless empty; ``spare`` is memory for two rows and a point.
     """
     d, n = Z.shape
-    x = np.empty(d)
+    x = spare[2 * n : 2 * n + d]
     at = 0
     for i in range(first, n):
-        copy(Z[:, i], x)
+        for k in range(d):
+            x[k] = Z[k, i]
         distances(Z, x, i, spare)
-        slope = slopes[at : at + i] if len(slopes) else spare[n:]
+        slope = slopes[at : at + i] if len(slopes) else spare[n : 2 * n]
         at += i
         covariances(kind, scale, spare, i, K[i], slope)
 
 
-@njit(fastmath=REORDERED, nogil=True, cache=True)
+@inlined(fastmath=REORDERED)
 def pull_back(Z, inverse, slopes, alpha, weight, spare, H, out):
     """Sums of ``(weight alpha alpha' - inverse) * slope * (z_i - z_j)^2`` over pairs, by dimension.
 
@@ -234,7 +215,7 @@ def pull_back(Z, inverse, slopes, alpha, weight, spare, H, out):
             k += 1
 
 
-@njit(fastmath=REORDERED, nogil=True, cache=True)
+@inlined(fastmath=REORDERED)
 def pull_back_map(X, rows, H, factor, spare, out):
     """Write ``factor * sum_i x_i h_i'``, (inputs, dims), row by row into a vector."""
     d, n = H.shape

@@ -11,7 +11,7 @@ written into memory that is passed in; of a leaf's matrix only the lower triangl
 ``X``, ``rows``, ``columns``
     All rows, the first row at each distinct input ("point") of the leaf, and the inputs of the kernel.
 ``members``, ``starts``
-    Row numbers of the leaf, and where among ``members`` those of each point start (:mod:`dsmgp.experts.points`).
+    Row numbers of all leaves, and where among ``members`` those of each point of the leaf start (:mod:`dsmgp.experts.points`).
 ``at_scale``
     Where the output scale stands among the parameters.
 ``rank``
@@ -27,17 +27,15 @@ written into memory that is passed in; of a leaf's matrix only the lower triangl
 ``Z``
     Inputs of the leaf divided by the length scales, or mapped by A, (dims, rows).
 ``spare``
-    Memory for two rows of the matrix.
+    Memory for two rows of the matrix and one scaled input.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-from numba import njit
-
 from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.numba_arrays import address, inlined, matrix
 from dsmgp.experts.numba_kernels import (
     REORDERED,
     assign,
@@ -50,37 +48,38 @@ from dsmgp.linalg.jitter import JITTER_RANGE
 from dsmgp.linalg.lapack_numba import factorise, invert_factor, solve, solve_rows, square
 
 __all__ = [
-    "MEANS",
     "condition_leaf",
+    "dot",
     "evidence",
-    "fill_covariance",
+    "fill_leaf",
     "gradient",
     "inverse_diagonal",
+    "log_gamma",
     "n_scaled",
     "predict_leaf",
+    "prior_mean",
     "scale_at",
     "scale_inputs",
 ]
 
-MEANS = {"zero": 0, "constant": 1, "linear": 2}
 # The ladder of linalg.jitter, for compiled code.
 LOWEST_JITTER, HIGHEST_JITTER = JITTER_RANGE["float64"]
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def n_scaled(columns, rank):
     """Number of scaled inputs."""
     return rank if rank > 0 else len(columns)
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def scale_at(columns, rank):
     """Where the output scale stands among the parameters."""
     return len(columns) * max(rank, 1)
 
 
-@njit(nogil=True, cache=True)
-def _prior_mean(mean_kind, at_scale, x, parameters):
+@inlined
+def prior_mean(mean_kind, at_scale, x, parameters):
     """Prior mean at one row; its weights follow the output scale."""
     if mean_kind == 0:
         return 0.0
@@ -91,45 +90,41 @@ def _prior_mean(mean_kind, at_scale, x, parameters):
     return mean
 
 
-@njit(nogil=True, cache=True)
-def _map_row(X, i, metric, z):
-    """Write the image of row i under the linear map of the inputs into z."""
-    d = len(z)
-    for k in range(d):
-        total = 0.0
-        for c in range(X.shape[1]):
-            total += X[i, c] * metric[c * d + k]
-        z[k] = total
+@inlined
+def _mapped(X, i, metric, k, d):
+    """Coordinate k of d of the image of row i under the linear map of the inputs."""
+    total = 0.0
+    for c in range(X.shape[1]):
+        total += X[i, c] * metric[c * d + k]
+    return total
 
 
-@njit(nogil=True, cache=True, error_model="numpy")  # a length scale of zero gives NaN
+@inlined
 def scale_inputs(X, rows, columns, rank, parameters, Z):
     """Write the scaled inputs of a leaf into Z."""
     if rank > 0:
-        z = np.empty(rank)
-        for i in range(len(rows)):
-            _map_row(X, rows[i], parameters, z)
-            for k in range(rank):
-                Z[k, i] = z[k]
+        for k in range(rank):
+            for i in range(len(rows)):
+                Z[k, i] = _mapped(X, rows[i], parameters, k, rank)
         return
     for k in range(len(columns)):
         for i in range(len(rows)):
             Z[k, i] = X[rows[i], columns[k]] / parameters[k]
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _noise_of(known_noise, noise, row):
     """Noise variance of a row."""
     return noise + known_noise[row] if len(known_noise) else noise
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _weight_of(row_weights, row):
     """Weight of a row."""
     return row_weights[row] if len(row_weights) else 1.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@inlined
 def _average(y, known_noise, row_weights, noise, members, starts, averages, nugget):
     """Write the average of the rows at each point, weighted by their precisions, and its variance."""
     for i in range(len(averages)):
@@ -148,7 +143,7 @@ def _average(y, known_noise, row_weights, noise, members, starts, averages, nugg
         nugget[i] = 1.0 / precision
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def condition_leaf(
     at, kind, mean_kind, X, y, known_noise, row_weights, rows, members, starts, at_scale, parameters, Z, K, slopes, averages,
     nugget, residual, alpha, spare
@@ -162,7 +157,7 @@ def condition_leaf(
     n, scale, noise = len(rows), parameters[at_scale], parameters[-1]
     _average(y, known_noise, row_weights, noise, members, starts, averages, nugget)
     for i in range(n):
-        residual[i] = averages[i] - _prior_mean(mean_kind, at_scale, X[rows[i]], parameters)
+        residual[i] = averages[i] - prior_mean(mean_kind, at_scale, X[rows[i]], parameters)
     copy(residual, alpha)
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
@@ -177,18 +172,36 @@ def condition_leaf(
     return math.nan
 
 
-@njit(nogil=True, cache=True)
-def fill_covariance(kind, X, known_noise, rows, columns, rank, parameters, K, first, memory):
+@inlined
+def fill_leaf(kind, X, known_noise, rows, columns, rank, parameters, K, first, memory):
     """Write the covariance of y into the lower triangle of K, from row ``first`` on."""
     d, n, scale = n_scaled(columns, rank), len(rows), parameters[scale_at(columns, rank)]
-    Z = memory[: d * n].reshape(d, n)
+    Z = matrix(address(memory), d, n)
     scale_inputs(X, rows, columns, rank, parameters, Z)
     fill_lower(kind, scale, Z, K, first, memory[:0], memory[d * n :])
     for i in range(first, n):
         K[i, i] = scale + _noise_of(known_noise, parameters[-1], rows[i])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@inlined
+def log_gamma(x):
+    """Logarithm of the gamma function of x > 0, by Stirling's series after a shift (Abramowitz & Stegun 6.1.40)."""
+    product = 1.0
+    while x < 10.0:
+        product *= x
+        x += 1.0
+    u = 1.0 / (x * x)
+    series = 1.0 / 156.0
+    series = series * u - 691.0 / 360360.0
+    series = series * u + 1.0 / 1188.0
+    series = series * u - 1.0 / 1680.0
+    series = series * u + 1.0 / 1260.0
+    series = series * u - 1.0 / 360.0
+    series = series * u + 1.0 / 12.0
+    return (x - 0.5) * math.log(x) - x + 0.5 * LOG_2PI + series / x - math.log(product)
+
+
+@inlined
 def evidence(
     L, y, known_noise, row_weights, noise, members, starts, averages, nugget, residual, alpha, scale_rows
 ):  # fmt: skip
@@ -197,8 +210,8 @@ def evidence(
     With ``scale_rows`` the scale of the leaf is integrated out: see ``Solution.student_evidence`` of the torch backend.
     """
     n, squares, half_log_det = 0.0, 0.0, 0.0
-    for i in range(len(members)):
-        n += _weight_of(row_weights, members[i])
+    for j in range(starts[0], starts[len(L)]):
+        n += _weight_of(row_weights, members[j])
     for i in range(len(L)):
         squares += residual[i] * alpha[i]
         half_log_det += math.log(L[i, i])
@@ -214,13 +227,13 @@ def evidence(
         return -0.5 * (squares + n * LOG_2PI) - half_log_det, 1.0, squares
     half = 0.5 * scale_rows
     constant = (
-        math.lgamma(half + 0.5 * n) - math.lgamma(half) - 0.5 * n * math.log(scale_rows * math.pi)
+        log_gamma(half + 0.5 * n) - log_gamma(half) - 0.5 * n * math.log(scale_rows * math.pi)
     )
     log_evidence = constant - half_log_det - (half + 0.5 * n) * math.log1p(squares / scale_rows)
     return log_evidence, (scale_rows + n) / (scale_rows + squares), squares
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@inlined
 def gradient(
     at, mean_kind, X, y, known_noise, row_weights, rows, members, starts, at_scale, parameters, K, averages, nugget, residual,
     alpha, jitter, weight, out
@@ -257,7 +270,7 @@ def gradient(
     out[-1] = 0.5 * by_noise
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@inlined
 def _by_shared_noise(
     y, known_noise, row_weights, noise, members, first, last, average, nugget, w, weighted_alpha, weight
 ):  # fmt: skip
@@ -277,7 +290,7 @@ def _by_shared_noise(
     return (w + 1.0 / nugget) * by_variance - 2.0 * weighted_alpha * nugget * by_average + of_rows
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def inverse_diagonal(at, L, out):
     """Write the diagonal of ``(L L')^-1``; L is overwritten by its inverse."""
     invert_factor(at, L)
@@ -287,49 +300,54 @@ def inverse_diagonal(at, L, out):
             out[j] += L[i, j] * L[i, j]
 
 
-@njit(fastmath=REORDERED, nogil=True, cache=True)
-def _dot(a, b, n):
+@inlined(fastmath=REORDERED)
+def dot(a, b, n):
+    """Dot product of the first n entries."""
     total = 0.0
     for i in range(n):
         total += a[i] * b[i]
     return total
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def predict_leaf(
     at, kind, mean_kind, X, rows, columns, rank, parameters, alpha, L, stride, tests, means, variances, features,
-    memory, tile,
+    single_features, memory, tile,
 ):  # fmt: skip
     """Predict mean of f at test rows, and its variance unless that array is empty (R&W algorithm 2.1).
 
     ``L`` is the address of the factor, ``stride`` the number of elements from row to row; ``tile`` test rows are
-    predicted at a time. ``features`` (tests, r), unless empty, get the covariances with the first r points.
+    predicted at a time. ``features`` (tests, r) and the same in single precision, unless empty, get the covariances with
+    the first r points.
     """
     d, n, at_scale = n_scaled(columns, rank), len(rows), scale_at(columns, rank)
     scale = parameters[at_scale]
     for t in range(len(tests)):
-        means[t] = _prior_mean(mean_kind, at_scale, tests[t], parameters)
+        means[t] = prior_mean(mean_kind, at_scale, tests[t], parameters)
     assign(variances, scale)
     if not n:
         return
-    Z, spare = memory[: d * n].reshape(d, n), memory[d * n : (d + 2) * n]
-    cross = memory[(d + 2) * n : (d + 2 + tile) * n].reshape(tile, n)
-    x = np.empty(d)
+    at_memory = address(memory)
+    Z, spare = matrix(at_memory, d, n), memory[d * n : (d + 2) * n]
+    cross = matrix(at_memory + 8 * (d + 2) * n, tile, n)
+    x = memory[(d + 2 + tile) * n : (d + 2 + tile) * n + d]
     scale_inputs(X, rows, columns, rank, parameters, Z)
     for first in range(0, len(tests), tile):
         m = min(tile, len(tests) - first)
         for t in range(m):
-            if rank > 0:
-                _map_row(tests, first + t, parameters, x)
-            else:
-                for k in range(d):
+            for k in range(d):
+                if rank > 0:
+                    x[k] = _mapped(tests, first + t, parameters, k, d)
+                else:
                     x[k] = tests[first + t, columns[k]] / parameters[k]
             distances(Z, x, n, spare)
             covariances(kind, scale, spare, n, cross[t], spare[n:])
-            means[first + t] += _dot(cross[t], alpha, n)
+            means[first + t] += dot(cross[t], alpha, n)
             if len(features):
                 copy(cross[t], features[first + t])
+            if len(single_features):
+                copy(cross[t], single_features[first + t])
         if len(variances):
             solve_rows(at, L, stride, cross, m)
             for t in range(m):
-                variances[first + t] = max(scale - _dot(cross[t], cross[t], n), 0.0)
+                variances[first + t] = max(scale - dot(cross[t], cross[t], n), 0.0)

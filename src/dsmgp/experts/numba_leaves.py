@@ -1,41 +1,20 @@
-# mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
 """Leaf GPs with a stationary kernel, many in one compiled call: evidence, gradient, conditioning, prediction.
 
-Needs numba. A call works through its leaves (:mod:`dsmgp.experts.numba_leaf`) without the interpreter, so calls on several
+A call works through its leaves (:mod:`dsmgp.experts.numba_entries`) without the interpreter, so calls on several
 threads run in parallel; each thread keeps the memory it works in. float64 only, and only the kernels in :data:`KINDS`.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import cache_numbers
-from dsmgp.experts.numba_kernels import (
-    KINDS,
-    assign,
-    copy,
-    pull_back,
-    pull_back_map,
-    slope_factor,
-)
-from dsmgp.experts.numba_leaf import (
-    MEANS,
-    condition_leaf,
-    evidence,
-    fill_covariance,
-    gradient,
-    inverse_diagonal,
-    n_scaled,
-    predict_leaf,
-    scale_at,
-    scale_inputs,
-)
 from dsmgp.linalg import lapack
 
 __all__ = [
@@ -48,95 +27,15 @@ __all__ = [
     "predict",
 ]
 
+KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
+MEANS = {"zero": 0, "constant": 1, "linear": 2}
+_evaluate_leaves = Kernel("dsmgp.experts.numba_entries", "evaluate_leaves")
+_predict_leaves = Kernel("dsmgp.experts.numba_entries", "predict_leaves")
+_fill_covariance = Kernel("dsmgp.experts.numba_entries", "fill_covariance")
 # Least number of test rows of a tile; more if their covariances with the training rows fit in a core's cache.
 TILE_ROWS = 256
 # Elements that a thread keeps memory for: 64 MB.
 MOST_HELD = 2**23
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _evaluate_leaves(
-    at, kind, mean_kind, scale_rows, X, y, known_noise, row_weights, rows, ends, members, starts, columns, rank,
-    kernel_parameters, memory, log_evidence, squares, jitters, gradients, alphas, diagonals, factors,
-):  # fmt: skip
-    """Evaluate leaf after leaf.
-
-    Written are log evidence, ``residual' alpha`` and jitter of each leaf, alpha (rows), and of the others those that are
-    not empty: gradients (leaves, parameters), the diagonal of ``K^-1`` (rows), factors (elements).
-    """
-    d, at_scale, place = n_scaled(columns, rank), scale_at(columns, rank), 0
-    for leaf in range(len(ends) - 1):
-        first, last = ends[leaf], ends[leaf + 1]
-        leaf_rows, n = rows[first:last], last - first
-        parameters = kernel_parameters[leaf if len(kernel_parameters) > 1 else 0]
-        log_evidence[leaf] = squares[leaf] = jitters[leaf] = 0.0
-        if len(gradients):
-            assign(gradients[leaf], 0.0)
-        if not n:
-            continue
-        a = n * n
-        b = a + (n * (n - 1) // 2 if len(gradients) else 0)
-        c = b + d * n
-        K, slopes, Z = memory[:a].reshape(n, n), memory[a:b], memory[b:c].reshape(d, n)
-        residual, alpha = memory[c : c + n], memory[c + n : c + 2 * n]
-        averages, nugget = memory[c + 2 * n : c + 3 * n], memory[c + 3 * n : c + 4 * n]
-        spare = memory[c + 4 * n : c + 6 * n]
-        leaf_starts = starts[first : last + 1]
-        leaf_members = members[leaf_starts[0] : leaf_starts[-1]]
-        leaf_starts = leaf_starts - leaf_starts[0]
-        scale_inputs(X, leaf_rows, columns, rank, parameters, Z)
-        jitters[leaf] = jitter = condition_leaf(
-            at, kind, mean_kind, X, y, known_noise, row_weights, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, Z, K,
-            slopes, averages, nugget, residual, alpha, spare,
-        )  # fmt: skip
-        if math.isnan(jitter):
-            log_evidence[leaf] = squares[leaf] = math.nan
-            if len(gradients):
-                assign(gradients[leaf], math.nan)
-            continue
-        log_evidence[leaf], weight, squares[leaf] = evidence(
-            K, y, known_noise, row_weights, parameters[-1], leaf_members, leaf_starts, averages, nugget, residual, alpha,
-            scale_rows,
-        )  # fmt: skip
-        copy(alpha, alphas[first:last])
-        if len(factors):
-            factor = factors[place : place + n * n].reshape(n, n)
-            place += n * n
-            for i in range(n):
-                copy(K[i], factor[i, : i + 1])
-                assign(factor[i, i + 1 :], 0.0)
-        if len(diagonals):
-            inverse_diagonal(at, K, diagonals[first:last])
-        if len(gradients):
-            by_parameter = gradients[leaf]
-            H = memory[c + 6 * n : c + (6 + rank) * n].reshape(rank, n)
-            gradient(
-                at, mean_kind, X, y, known_noise, row_weights, leaf_rows, leaf_members, leaf_starts, at_scale, parameters, K,
-                averages, nugget, residual, alpha, jitter, weight, by_parameter,
-            )  # fmt: skip
-            # Called from here, since numba compiles what a function calls once more with it, at every level of calls.
-            pull_back(Z, K, slopes, alpha, weight, spare, H, by_parameter)
-            factor = 2.0 * slope_factor(kind)
-            if rank > 0:
-                pull_back_map(X, leaf_rows, H, -factor, spare, by_parameter)
-            else:
-                for k in range(d):
-                    by_parameter[k] *= factor / parameters[k]
-
-
-@njit(nogil=True, cache=True)
-def _predict_leaves(
-    at, kind, mean_kind, X, rows, ends, columns, rank, kernel_parameters, alpha, addresses, strides, tests,
-    test_ends, means, variances, features, memory, tile,
-):  # fmt: skip
-    """Predict by leaf after leaf."""
-    for leaf in range(len(ends) - 1):
-        a, b, first, last = ends[leaf], ends[leaf + 1], test_ends[leaf], test_ends[leaf + 1]
-        predict_leaf(
-            at, kind, mean_kind, X, rows[a:b], columns, rank,
-            kernel_parameters[leaf if len(kernel_parameters) > 1 else 0], alpha[a:b], addresses[leaf], strides[leaf], tests[first:last], means[first:last],
-            variances[first:last] if len(variances) else variances, features, memory, tile,
-        )  # fmt: skip
 
 
 class Memory(threading.local):
@@ -277,26 +176,28 @@ def condition(
     """
     n, sizes = leaves.largest, np.diff(leaves.ends)
     vectors = leaves.n_scaled + 6 + leaves.rank
-    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + vectors * n
+    size = n * n + (0 if gradients is None else n * (n - 1) // 2) + vectors * n + leaves.n_scaled
     log_evidence, squares, jitter = np.empty((3, len(leaves)))
     gradients = np.empty((0, 0)) if gradients is None else gradients
     alphas = np.empty(len(leaves.rows))
     diagonals = np.empty(len(leaves.rows) if leave_out else 0)
     elements = np.empty(int(np.square(sizes).sum()) if factors else 0)
     _evaluate_leaves(
-        lapack.addresses(), *leaves.codes, scale_rows, leaves.X, leaves.y, leaves.known_noise, leaves.row_weights,
-        leaves.rows, leaves.ends, leaves.members, leaves.starts, leaves.columns, leaves.rank, np.atleast_2d(kernel_parameters),
-        _memory.take(size), log_evidence, squares, jitter, gradients, alphas, diagonals, elements,
+        *leaves.codes, leaves.rank, scale_rows, lapack.addresses(), leaves.X, leaves.y, leaves.known_noise,
+        leaves.row_weights, leaves.rows, leaves.ends, leaves.members, leaves.starts, leaves.columns,
+        _table(kernel_parameters), _memory.take(size), log_evidence, squares, jitter, gradients, alphas, diagonals,
+        elements,
     )  # fmt: skip
     return ConditionedLeaves(log_evidence, squares, jitter, alphas, elements, diagonals)
 
 
 def fill(leaf: Leaves, parameters: Array, K: Array, first: int) -> None:
     """Write the covariance of y at the rows of a single leaf into the lower triangle of K, from row ``first`` on."""
-    memory = _memory.take((leaf.n_scaled + 2) * len(leaf.rows))
-    fill_covariance(
-        leaf.codes[0], leaf.X, leaf.known_noise, leaf.rows, leaf.columns, leaf.rank,
-        parameters, K, first, memory,
+    memory = _memory.take((leaf.n_scaled + 2) * len(leaf.rows) + leaf.n_scaled)
+    _fill_covariance(
+        leaf.codes[0], leaf.rank, first, leaf.X, leaf.known_noise, leaf.rows, leaf.columns,
+        np.ascontiguousarray(parameters), memory,
+        K.ctypes.data, len(K), K.strides[0] // 8,
     )  # fmt: skip
 
 
@@ -334,10 +235,23 @@ def predict(
     variances = np.empty(0 if factors is None else len(tests))
     none = np.zeros(len(leaves), np.int64)
     addresses, strides = (none, none) if factors is None else factors
+    size = (leaves.n_scaled + 2 + tile) * n + leaves.n_scaled
     _predict_leaves(
-        lapack.addresses(), *leaves.codes, leaves.X, leaves.rows, leaves.ends, leaves.columns,
-        leaves.rank, np.atleast_2d(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends,
-        means, variances, np.empty((0, 0), np.float32) if features is None else features,
-        _memory.take((leaves.n_scaled + 2 + tile) * n), tile,
+        *leaves.codes, leaves.rank, tile, lapack.addresses(), leaves.X, leaves.rows, leaves.ends, leaves.columns,
+        _table(kernel_parameters), alpha, addresses, strides, np.ascontiguousarray(tests), ends, means, variances,
+        _memory.take(size), *_by_precision(features),
     )  # fmt: skip
     return means, variances
+
+
+def _by_precision(features: Array | None) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """A matrix in double and one in single precision, of which one is the given one and the other empty."""
+    double, single = np.empty((0, 0)), np.empty((0, 0), np.float32)
+    if features is None:
+        return double, single
+    return (double, features) if features.dtype == np.float32 else (features, single)
+
+
+def _table(kernel_parameters: Array) -> Array:
+    """Kernel parameters as a contiguous table with a row for each leaf, or one for all."""
+    return np.atleast_2d(np.ascontiguousarray(kernel_parameters, np.float64))

@@ -7,41 +7,21 @@ loops, on the calling thread. Any number of threads may call at once, and each g
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray, njit, types
-from numba.extending import intrinsic
 
+from dsmgp._util.numba_arrays import address, inlined, integers, kernel, matrix, singles, vector
 from dsmgp.experts.numba_kernels import REORDERED, covariances, distances
-from dsmgp.experts.numba_leaf import _dot, _prior_mean
+from dsmgp.experts.numba_leaf import dot, prior_mean
 
-__all__ = ["FIELDS", "predict_rows"]
+__all__ = ["predict_rows"]
 
-#: Entries of a leaf in the table of :class:`dsmgp.experts.row_table.RowTable`.
-FIELDS = (
-    "kind", "mean_kind", "n_points", "n_columns", "n_parameters", "rank", "columns", "parameters", "Z", "alpha", "factor", "stride",
-)  # fmt: skip
+# Entries of a leaf in the table of :class:`dsmgp.experts.row_table.RowTable`.
 (
     _KIND, _MEAN_KIND, _POINTS, _COLUMNS, _PARAMETERS, _RANK, _AT_COLUMNS, _AT_PARAMETERS, _AT_Z, _AT_ALPHA, _AT_FACTOR, _STRIDE
 ) = range(12)  # fmt: skip
 
 
-def _pointer(kind: Any) -> Any:
-    @intrinsic
-    def as_pointer(context: Any, address: Any) -> Any:
-        def build(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-            return builder.inttoptr(given[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(kind)(types.int64), build
-
-    return as_pointer
-
-
-_doubles, _singles, _integers = map(_pointer, (types.float64, types.float32, types.int64))
-
-
-@njit(fastmath=REORDERED, nogil=True, cache=True)
+@inlined(fastmath=REORDERED)
 def _explained_by_pivots(W, c):
     """``|W c|^2`` with a lower triangular W in single precision."""
     total = 0.0
@@ -53,63 +33,75 @@ def _explained_by_pivots(W, c):
     return total
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def _explained(L, k):
     """``|L^-1 k|^2``; k is overwritten."""
     total = 0.0
     for i in range(len(k)):
-        z = (k[i] - _dot(L[i], k, i)) / L[i, i]
+        z = (k[i] - dot(L[i], k, i)) / L[i, i]
         k[i] = z
         total += z * z
     return total
 
 
-@njit(nogil=True, cache=True)
-def predict_rows(table, leaves, tests, with_variance, memory, means, variances):
+@kernel
+def predict_rows(block):
     """Write mean and variance of f at each test row by the leaves that it reaches.
 
-    Parameters
-    ----------
+    The block has, in this order:
+
     table : ndarray of shape (n_leaves, n_fields)
-        Sizes and addresses, in the order of :data:`FIELDS`. A rank of zero stands for exact variances.
+        Sizes and addresses, in the order of :data:`dsmgp.experts.row_table.FIELDS`. A rank of zero stands for exact variances.
     leaves : ndarray of shape (n_rows, n_reached)
         Numbers of the leaves; -1 for none.
     tests : ndarray of shape (n_rows, n_dims)
+    with_variance : int
+    n_most : int
+        Points of the largest leaf.
     memory : ndarray
-        Of four numbers for each point of the largest leaf.
+        Of four numbers for each point of the largest leaf, and a test row.
     means, variances : ndarray of shape (n_rows, n_reached)
     """
-    n_most = len(memory) // 4
-    spare, k, slope = memory[: 2 * n_most], memory[2 * n_most : 3 * n_most], memory[3 * n_most :]
-    single = slope.view(np.float32)
-    x = np.empty(tests.shape[1])
+    n_fields, n_reached = block[2], block[5]
+    table, leaves = (
+        integers(block[0], block[1] * n_fields),
+        integers(block[3], block[4] * n_reached),
+    )
+    tests, with_variance, n_most = matrix(block[6], block[7], block[8]), block[9], block[10]
+    memory = vector(block[11], block[12])
+    means, variances = (
+        matrix(block[13], block[14], block[15]),
+        matrix(block[16], block[17], block[18]),
+    )
+    spare, k = memory[: 2 * n_most], memory[2 * n_most : 3 * n_most]
+    slope, x = memory[3 * n_most : 4 * n_most], memory[4 * n_most :]
+    single = singles(address(slope), 1, 2 * n_most)[0]
     for t in range(len(tests)):
-        for c in range(leaves.shape[1]):
-            if leaves[t, c] < 0:
+        for c in range(n_reached):
+            leaf = leaves[t * n_reached + c]
+            if leaf < 0:
                 continue
-            of = table[leaves[t, c]]
+            of = table[leaf * n_fields : (leaf + 1) * n_fields]
             n, d, rank = of[_POINTS], of[_COLUMNS], of[_RANK]
-            columns = carray(_integers(of[_AT_COLUMNS]), (d,))
-            parameters = carray(_doubles(of[_AT_PARAMETERS]), (of[_PARAMETERS],))
+            columns = integers(of[_AT_COLUMNS], d)
+            parameters = vector(of[_AT_PARAMETERS], of[_PARAMETERS])
             scale = parameters[d]
-            mean = _prior_mean(of[_MEAN_KIND], d, tests[t], parameters)
+            mean = prior_mean(of[_MEAN_KIND], d, tests[t], parameters)
             explained = 0.0
             if n > 0:
-                Z = carray(_doubles(of[_AT_Z]), (d, n))
-                alpha = carray(_doubles(of[_AT_ALPHA]), (n,))
+                Z, alpha = matrix(of[_AT_Z], d, n), vector(of[_AT_ALPHA], n)
                 for i in range(d):
                     x[i] = tests[t, columns[i]] / parameters[i]
                 distances(Z, x[:d], n, spare)
                 covariances(of[_KIND], scale, spare, n, k, slope)
-                mean += _dot(k, alpha, n)
+                mean += dot(k, alpha, n)
                 if with_variance:
                     if rank > 0:
                         for i in range(rank):
                             single[i] = k[i]
-                        W = carray(_singles(of[_AT_FACTOR]), (rank, of[_STRIDE]))
+                        W = singles(of[_AT_FACTOR], rank, of[_STRIDE])
                         explained = _explained_by_pivots(W, single[:rank])
                     else:
-                        L = carray(_doubles(of[_AT_FACTOR]), (n, of[_STRIDE]))
-                        explained = _explained(L, k[:n])
+                        explained = _explained(matrix(of[_AT_FACTOR], n, of[_STRIDE]), k[:n])
             means[t, c] = mean
             variances[t, c] = max(scale - explained, 0.0)

@@ -20,7 +20,6 @@ from dsmgp.experts.factor_sharing import SharingPlan
 from dsmgp.experts.interface import LeafGPs, LeafPosterior, NotAvailableError
 from dsmgp.experts.loo import LeaveOneOut, leaf_scales
 from dsmgp.experts.online_leaf import OnlineLeaf, OutputFactor
-from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.tree.routing import Routes
 
@@ -77,6 +76,10 @@ class OnlineLeafPosterior:
     def noise(self) -> Array:
         return self.base.noise
 
+    @property
+    def factors_at_hand(self) -> bool:
+        return self.base.factors_at_hand
+
     def settled(self) -> NoReturn:
         raise NotAvailableError(
             "rows were added or removed since the leaves were conditioned together; condition them again first"
@@ -106,13 +109,31 @@ class OnlineLeafPosterior:
     def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
         return self.changed[leaf].outputs if leaf in self.changed else self.base.leaf_factor(leaf)
 
-    def n_bytes(self, leaves: Index) -> int:
-        """Return the bytes of the factors of changed leaves, and of ``leaves`` when they have changed too."""
-        new = [k for k in leaves.tolist() if k not in self.changed]
-        points = LeafPoints.of(self.base.leaf_rows.take(new), self.leaf_gps.labels)
-        sizes = points.first.sizes
-        held = sum(leaf.n_bytes for leaf in self.changed.values())
-        return held + 8 * self.leaf_gps.n_outputs * int(np.square(sizes).sum())
+    def n_bytes(self, routes: Routes, copies: bool) -> int:
+        """Return the bytes of the factors of changed leaves, when those of ``routes`` have changed too.
+
+        Parameters
+        ----------
+        routes : Routes
+            Rows that are to be added or removed.
+        copies : bool
+            Whether that takes copies of whole factors, as it does to remove rows.
+        """
+        reached = routes.leaf.tolist()
+        others = self.changed.keys() - reached
+        held = sum(self.changed[k].n_bytes for k in others)
+        sizes = np.array([self._n_points(k) for k in reached], dtype=np.int64)
+        n_new = routes.rows.sizes
+        elements = np.square(sizes) if copies or not self.base.factors_at_hand else 0 * sizes
+        for place, k in enumerate(reached):
+            if k in self.changed:
+                elements[place] = max(elements[place], self.changed[k].n_bytes // 8)
+        return held + 8 * self.leaf_gps.n_outputs * int((elements + n_new * (sizes + n_new)).sum())
+
+    def _n_points(self, leaf: int) -> int:
+        if leaf in self.changed:
+            return len(self.changed[leaf].starts) - 1
+        return int(self.base.leaf_sizes[leaf])
 
     def with_rows(
         self,

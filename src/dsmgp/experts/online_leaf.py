@@ -1,7 +1,7 @@
 """A leaf whose training rows are added and removed one by one, at ``O(m^2)`` a row.
 
-New rows extend the Cholesky factor from below; rows that are removed take an orthogonal transformation of the rows
-after them. On the CPU, in double precision.
+New rows extend the Cholesky factor from below, without a copy of it (:mod:`dsmgp.experts.grown_factor`); rows that are removed take an
+orthogonal transformation of the rows after them. On the CPU, in double precision.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from scipy.linalg import solve_triangular
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import NOT_FACTORISED
+from dsmgp.experts.grown_factor import GrownFactor
 from dsmgp.experts.loo import standardised
 from dsmgp.experts.points import LeafPoints, Observations, equal_rows, joined_weights
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
-from dsmgp.linalg.cholesky_update import append_rows, remove_rows
+from dsmgp.linalg.cholesky_update import remove_rows
 from dsmgp.linalg.jitter import jitter_ladder
 
 __all__ = ["OnlineLeaf", "OutputFactor", "inverse_diagonal"]
@@ -32,7 +33,7 @@ class OutputFactor:
 
     Attributes
     ----------
-    factor : ndarray of shape (m, m)
+    factor : GrownFactor
         Lower Cholesky factor of the covariance of the observations at the points.
     alpha : ndarray of shape (m,)
         ``K^-1 (y - mean)``.
@@ -43,7 +44,7 @@ class OutputFactor:
         Noise variance of a row.
     """
 
-    factor: Array
+    factor: GrownFactor
     alpha: Array
     diagonal: Array
     log_evidence: float
@@ -101,7 +102,9 @@ class OnlineLeaf:
             K = kernel.cross(points, points)
             factor = _cholesky(K + np.diag(observations.variance))
             diagonal = inverse_diagonal(factor)
-            outputs.append(_solve_output(kernel, factor, points, observations, diagonal))
+            outputs.append(
+                _solve_output(kernel, GrownFactor.of(factor), points, observations, diagonal)
+            )
         return cls(ids, X, y, known_noise, weights, starts, tuple(outputs))
 
     def __len__(self) -> int:
@@ -123,6 +126,10 @@ class OnlineLeaf:
         for k, output in enumerate(self.outputs):
             variance = 1.0 / output.diagonal  # R&W eq. 5.12
             known_noise, y = self.known_noise[:, k], self.y[:, k]
+            if len(self.starts) == len(y) + 1 and self.weights is None and not known_noise.any():
+                # Every row is a point: residuals are alpha times the variance (R&W eq. 5.12).
+                square[k], count[k] = np.square(output.alpha) @ variance, len(y)
+                continue
             noise = output.noise + known_noise
             observations = Observations.of(y, noise, self.starts, self.weights)
             mean, variance, *_ = observations.leave_one_out(output.alpha * variance, variance)
@@ -170,14 +177,13 @@ class OnlineLeaf:
         for k, (kernel, output) in enumerate(zip(kernels, self.outputs, strict=True)):
             noise = kernel.noise + known_noise[:, k]
             observations = Observations.of(y[:, k], noise, starts, weights)
-            K = np.zeros((n, n))
-            K[:m, :m] = output.factor
-            K[m:] = np.tril(kernel.cross(points[m:], points), m)
-            K[np.arange(m, n), np.arange(m, n)] += observations.variance[m:]
-            if not append_rows(K, m):  # which takes jitter
+            across = kernel.cross(points[m:], points)
+            corner = across[:, m:] + np.diag(observations.variance[m:])
+            residual = observations.mean - kernel.mean(points)
+            extended = _extended(output, across[:, :m], corner, residual, observations)
+            if extended is None:  # which takes jitter
                 return OnlineLeaf.from_rows(kernels, ids, X, y, known_noise, weights)
-            diagonal = _diagonal_with_rows(output.diagonal, K)
-            outputs.append(_solve_output(kernel, K, points, observations, diagonal))
+            outputs.append(extended)
         n_changes = self.n_changes + n - m
         return OnlineLeaf(ids, X, y, known_noise, weights, starts, tuple(outputs), n_changes)
 
@@ -222,7 +228,7 @@ class OnlineLeaf:
             noise = kernel.noise + known_noise[:, k]
             observations = Observations.of(y[:, k], noise, starts, weights)
             diagonal = _diagonal_without_rows(output, gone, kept)
-            factor = remove_rows(output.factor, gone)
+            factor = GrownFactor.of(remove_rows(output.factor.whole(), gone))
             outputs.append(_solve_output(kernel, factor, X[starts[:-1]], observations, diagonal))
         return OnlineLeaf(*rows, starts, tuple(outputs), n_changes)
 
@@ -235,8 +241,7 @@ class OnlineLeaf:
             cross = kernel.cross(X, self.points)
             means.append(kernel.mean(X) + cross @ output.alpha)
             if with_variance:
-                half = _solve(output.factor, cross.T)
-                explained = np.square(half).sum(axis=0)
+                explained = np.square(output.factor.solve(cross)).sum(axis=1)
                 variances.append(np.maximum(kernel.variance(X) - explained, 0.0))
         mean = np.stack(means, axis=1)
         return mean, np.stack(variances, axis=1) if with_variance else mean[:0]
@@ -247,13 +252,13 @@ class OnlineLeaf:
         for kernel, output in zip(kernels, self.outputs, strict=True):
             cross = kernel.cross(X, self.points)
             means.append(kernel.mean(X) + cross @ output.alpha)
-            half = _solve(output.factor, cross.T)
-            covariances.append(kernel.cross(X, X) - half.T @ half)
+            half = output.factor.solve(cross)
+            covariances.append(kernel.cross(X, X) - half @ half.T)
         return np.stack(means, axis=1), np.stack(covariances)
 
     @property
     def n_bytes(self) -> int:
-        return sum(output.factor.nbytes for output in self.outputs)
+        return sum(output.factor.n_bytes for output in self.outputs)
 
 
 def _cholesky(K: Array) -> Array:
@@ -275,18 +280,62 @@ def _solve(L: Array, B: Array, transposed: bool = False) -> Array:
 
 def _solve_output(
     kernel: BoundLeafKernel,
-    factor: Array,
+    factor: GrownFactor,
     points: Array,
     observations: Observations,
     diagonal: Array,
 ) -> OutputFactor:
     """Alpha and log evidence (R&W algorithm 2.1) by a factor."""
-    white = _solve(factor, observations.mean - kernel.mean(points))
+    white = factor.solve((observations.mean - kernel.mean(points))[None])
     evidence = observations.log_evidence(
-        float(white @ white), float(np.log(factor.diagonal()).sum())
+        float(np.square(white).sum()), float(np.log(factor.diagonal).sum())
     )
-    alpha = _solve(factor, white, transposed=True)
+    alpha = factor.solve_transposed(white)[0]
     return OutputFactor(factor, alpha, diagonal, evidence, kernel.noise)
+
+
+def _extended(
+    output: OutputFactor, across: Array, corner: Array, residual: Array, observations: Observations
+) -> OutputFactor | None:
+    """Extend a factor of m points by k more, and all that follows from it, by two triangular solves with k right-hand sides.
+
+    Parameters
+    ----------
+    output : OutputFactor
+        Of the m points.
+    across, corner : ndarray of shape (k, m), (k, k)
+        Covariances of the new points with the others, and among themselves with noise.
+    residual : ndarray of shape (m + k,)
+        Observations minus the prior mean.
+    observations : Observations
+        At all points.
+
+    Returns
+    -------
+    OutputFactor, or None
+        None where the matrix is not positive definite.
+    """
+    m = across.shape[1]
+    rows = output.factor.solve(across)
+    lower = corner - rows @ rows.T
+    if not lapack.factorise(lower):
+        return None
+    lower = np.tril(lower)
+    factor = output.factor.with_rows(np.concatenate([rows, lower], axis=1))
+    # With L = [A 0; B C], the new rows of L^-1 are -C^-1 B A^-1 and C^-1; alpha changes by K11^-1 K12 = (B A^-1)'.
+    regression = output.factor.solve_transposed(rows)
+    inverse = _solve(lower, np.eye(len(lower)))
+    diagonal = np.concatenate(
+        [
+            output.diagonal + np.square(inverse @ regression).sum(axis=0),
+            np.square(inverse).sum(axis=0),
+        ]
+    )
+    new = inverse.T @ (inverse @ (residual[m:] - across @ output.alpha))
+    alpha = np.concatenate([output.alpha - new @ regression, new])
+    half_log_det = float(np.log(factor.diagonal).sum())
+    evidence = observations.log_evidence(float(residual @ alpha), half_log_det)
+    return OutputFactor(factor, alpha, diagonal, evidence, output.noise)
 
 
 def inverse_diagonal(factor: Array) -> Array:
@@ -295,19 +344,10 @@ def inverse_diagonal(factor: Array) -> Array:
     return np.asarray(np.square(half).sum(axis=0))
 
 
-def _diagonal_with_rows(diagonal: Array, factor: Array) -> Array:
-    """Diagonal of ``K^-1`` after rows were added: it gains the squares of the new rows of ``L^-1``."""
-    m = len(diagonal)
-    across, corner = factor[m:, :m], factor[m:, m:]
-    inverse = _solve(corner, np.eye(len(corner)))
-    new = inverse @ _solve(factor[:m, :m], across.T, transposed=True).T
-    return np.concatenate([diagonal + np.square(new).sum(axis=0), np.square(inverse).sum(axis=0)])
-
-
 def _diagonal_without_rows(output: OutputFactor, removed: Index, kept: Index) -> Array:
     """Diagonal of ``K^-1`` after rows were removed, by the Schur complement of their block of ``K^-1``."""
     unit = np.zeros((len(output.diagonal), len(removed)))
     unit[removed, np.arange(len(removed))] = 1.0
-    columns = _solve(output.factor, _solve(output.factor, unit), transposed=True)  # of K^-1
+    columns = output.factor.solve_transposed(output.factor.solve(unit.T)).T  # of K^-1
     solved = np.linalg.solve(columns[removed], columns[kept].T)
     return np.asarray(output.diagonal[kept] - (columns[kept].T * solved).sum(axis=0))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,13 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
 from dsmgp.experts.factor_cache import FactorCache, GroupFactors
 from dsmgp.experts.factor_sharing import SharingPlan
+from dsmgp.experts.grown_factor import GrownFactor
 from dsmgp.experts.leaf_bases import LeafBases, LeafBasis
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
 from dsmgp.experts.numba_backend import NumbaBackend
 from dsmgp.experts.online import OnlineLeafPosterior
 from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
-from dsmgp.experts.points import LeafPoints, Observations
+from dsmgp.experts.points import Observations
 from dsmgp.experts.row_table import RowTable
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.tree.routing import Routes
@@ -31,7 +31,7 @@ from dsmgp.tree.routing import Routes
 if TYPE_CHECKING:
     from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 
-__all__ = ["InMemoryLeafPosterior", "factorise", "posterior_from_factors"]
+__all__ = ["InMemoryLeafPosterior", "factorise"]
 
 # Multiplications and (leaf, row) pairs of a prediction that takes less time than starting threads for it.
 BRIEF, BRIEF_PAIRS = 1e7, 1000
@@ -84,7 +84,6 @@ class InMemoryLeafPosterior:
             self.group[leaves], self.slot[leaves] = group, np.arange(len(leaves))
         #: Low-rank variances of large leaves.
         self.bases = LeafBases(self)
-
         self._row_tables: dict[bool, list[RowTable]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,12 +137,16 @@ class InMemoryLeafPosterior:
         if tables is None or not all(table.current for table in tables):
             outputs = range(self.leaf_gps.n_outputs)
             tables = self._row_tables[low_rank] = [RowTable(self, k, low_rank) for k in outputs]
-        Z = np.require(Z, np.float64, ["C", "W"])
+        Z = np.ascontiguousarray(Z, np.float64)
+        leaves = np.ascontiguousarray(leaves, np.int64)
         found = [table.predict(leaves, Z, with_variance) for table in tables]
         if any(each is None for each in found):
             return None
         means, variances = zip(*(each for each in found if each is not None), strict=True)
         return np.stack(means, axis=-1), np.stack(variances, axis=-1)
+
+    #: Leaves can be updated without factorising them here.
+    factors_at_hand = True
 
     def settled(self) -> InMemoryLeafPosterior:
         return self
@@ -166,23 +169,24 @@ class InMemoryLeafPosterior:
     def sharing(self) -> SharingPlan | None:
         return self.backend.plan
 
+    def ready(self, leaf: int) -> None:
+        """Condition a leaf, if that was not done before: ``alpha`` has its entries then, and ``factors`` its factor, if it is kept."""
+
     def factor(self, output: int, leaf: int) -> Array:
         """Return the lower Cholesky factor of a leaf with rows."""
         return self.factors.get(int(self.group[leaf]))[output][int(self.slot[leaf])]
 
     def leaf_factor(self, leaf: int) -> tuple[OutputFactor, ...] | None:
-        group, slot = int(self.group[leaf]), int(self.slot[leaf])
-        if group >= 0 and not self.factors.holds(group):
-            return None
-        factors = self.factors.get(group) if group >= 0 else None
         place = self.place(leaf)
         by_output = []
         for output in range(self.leaf_gps.n_outputs):
-            factor = np.empty((0, 0))
-            if factors is not None:
-                factor = np.tril(factors[output][slot])
+            factor = GrownFactor.of(np.empty((0, 0)))
+            if self.group[leaf] >= 0:
+                n = place.stop - place.start
+                # Looked up when it is used: the cache may drop it and compute it again.
+                factor = GrownFactor(partial(self.factor, output, leaf), np.empty((0, n)))
             if self.inverse_diagonal is None:
-                diagonal = inverse_diagonal(factor)
+                diagonal = inverse_diagonal(np.tril(factor.block))
             else:
                 diagonal = self.inverse_diagonal[output][place]
             alpha, evidence = self.alpha[output][place], float(self.log_evidence[leaf, output])
@@ -338,44 +342,6 @@ class InMemoryLeafPosterior:
         """Keep fewer factors and predict in smaller batches; groups of leaves stay as they are."""
         dropped = self.factors.keep_less()
         return self.backend.reduce_batches() or dropped
-
-
-def posterior_from_factors(
-    leaf_gps: InMemoryLeafGPs,
-    kernel_parameters: Sequence[Array],
-    points: LeafPoints,
-    log_evidence: Array,
-    alpha: list[Array],
-    factors: Sequence[Sequence[Array]],
-    memory: float = math.inf,
-) -> InMemoryLeafPosterior:
-    """Return a posterior that was computed before, from a model file.
-
-    Parameters
-    ----------
-    leaf_gps : InMemoryLeafGPs
-    kernel_parameters : sequence of ndarray
-    points : LeafPoints
-        Distinct inputs of each leaf in the order of its factor and alpha.
-    log_evidence : ndarray of shape (n_leaves, n_outputs)
-    alpha : list of ndarray of shape (n,)
-        By output, one leaf after the other.
-    factors : sequence of sequence of ndarray
-        Lower Cholesky factors by output and leaf.
-    memory : float
-        Bytes up to which factors are kept when leaves are conditioned again.
-    """
-    backend, bound = leaf_gps.backend_for(points), leaf_gps.bind(kernel_parameters)
-    # The factors are in memory already, and stay: their sizes do not count.
-    cache = FactorCache(
-        partial(factorise, backend, bound, leaf_gps.n_outputs), [0] * len(backend.groups), math.inf
-    )
-    for group, leaves in enumerate(backend.groups):
-        held = [[by_leaf[k] for k in leaves.tolist()] for by_leaf in factors]
-        cache.put(group, [backend.hold_factors(matrices) for matrices in held])
-    return InMemoryLeafPosterior(
-        leaf_gps, kernel_parameters, bound, backend, log_evidence, alpha, cache, memory
-    )
 
 
 def factorise(backend: Backend, bound: BoundKernels, n_outputs: int, group: int) -> GroupFactors:

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.compiled import Kernel
 from dsmgp.experts.low_rank import LowRankVariance
+from dsmgp.experts.numba_leaves import KINDS, MEANS
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
 if TYPE_CHECKING:
     from dsmgp.experts.posterior import InMemoryLeafPosterior
 
 __all__ = ["RowTable"]
+
+_predict_rows = Kernel("dsmgp.experts.numba_rows", "predict_rows")
+#: Entries of a leaf in the table, in the order in which compiled code reads them.
+FIELDS = (
+    "kind", "mean_kind", "n_points", "n_columns", "n_parameters", "rank", "columns", "parameters", "Z", "alpha", "factor", "stride",
+)  # fmt: skip
 
 
 class RowTable:
@@ -29,8 +37,6 @@ class RowTable:
     """
 
     def __init__(self, posterior: InMemoryLeafPosterior, output: int, low_rank: bool) -> None:
-        from dsmgp.experts.numba_rows import FIELDS
-
         self._posterior, self._output, self._low_rank = posterior, output, low_rank
         self._bases = posterior.bases.of_leaf if low_rank else {}
         n_leaves = posterior.leaf_gps.n_leaves
@@ -56,8 +62,6 @@ class RowTable:
         Z : ndarray of shape (n, n_dims)
         with_variance : bool
         """
-        from dsmgp.experts.numba_rows import predict_rows
-
         reached = leaves[leaves >= 0]
         new = reached[~self._entered[reached]].tolist()
         if new:
@@ -65,15 +69,14 @@ class RowTable:
                 if not all(self._entered[leaf] or self._enter(leaf) for leaf in new):
                     return None
         means, variances = np.zeros(leaves.shape), np.ones(leaves.shape)
-        memory = np.empty(4 * self._n_most)
-        predict_rows(self._table, leaves, Z, with_variance, memory, means, variances)
+        memory = np.empty(4 * self._n_most + Z.shape[1])
+        _predict_rows(
+            self._table, leaves, Z, int(with_variance), self._n_most, memory, means, variances
+        )
         return means, variances
 
     def _enter(self, leaf: int) -> bool:
         """Enter a leaf into the table; False if its factor is not in memory, or its kernel is none of the compiled ones."""
-        from dsmgp.experts.numba_kernels import KINDS
-        from dsmgp.experts.numba_leaf import MEANS
-
         posterior, output = self._posterior, self._output
         kernel = posterior.leaf_gps.kernels[output][leaf]
         if not isinstance(kernel, StationaryKernel):
@@ -81,6 +84,7 @@ class RowTable:
         parameters = np.ascontiguousarray(posterior.bound.parameters(output, leaf))
         columns = np.array(kernel.columns, dtype=np.int64)
         X = posterior.leaf_gps.X[posterior.points.first[leaf]]
+        posterior.ready(leaf)
         alpha, rank, factor = posterior.alpha[output][posterior.place(leaf)], 0, np.empty((0, 0))
         basis = self._basis(leaf)
         if basis is not None:

@@ -7,7 +7,7 @@ return another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -177,6 +177,8 @@ class FittedState:
         Fits of the same rows under other hypotheses, whose predictions are mixed with those of ``model``; that is the heaviest.
     stacking : Stacking or None
         Weights of all hypotheses, the model's own first, and their cross-validated scores, as of the last fit.
+    fit_times : dict of str to float
+        Seconds of the stages of the last fit; empty where that was in another process.
     """
 
     model: FittedModel
@@ -193,6 +195,7 @@ class FittedState:
     maintenance: tuple[str, ...] = ()
     alternatives: tuple[FittedState, ...] = ()
     stacking: Stacking | None = None
+    fit_times: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_fit(

@@ -151,7 +151,7 @@ def _updated(
     updated = replace(state, rows=rows, n_changed=n_changed, scores=None)
     online = model.leaf_posterior.online(state.rows.ids)
     routes = model.router.route(model.inputs.to_coordinates(changed))
-    if online.n_bytes(routes.leaf) > ONLINE_SHARE * online.memory:
+    if online.n_bytes(routes, copies=len(rows) < len(state.rows)) > ONLINE_SHARE * online.memory:
         return recondition(updated)
     online = change(online, routes)
     scales = model.scales

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dsmgp._util.numba_arrays import address, inlined, integer, numbers, put
 from dsmgp.linalg import lapack
 
 __all__ = ["factorise", "invert_factor", "solve", "solve_rows", "square"]
@@ -43,31 +43,21 @@ def _call(context: Any, address: Any, arguments: Any) -> Any:
     return types.void(types.int64, arguments), build
 
 
-@njit(nogil=True, cache=True)
-def _integers(a, b):
-    """Return two 32-bit integers in memory, whose addresses can be passed to Fortran; the second is four bytes after the first."""
-    pair = np.empty(2, np.int32)
-    pair[0], pair[1] = a, b
-    return pair
-
-
-@njit(nogil=True, cache=True)
+@inlined
 def factorise(lib, K, most=lapack.MAX_ORDER):
     """Overwrite K, of shape (n, n), by its Cholesky factor; return False if it has none. See :func:`lapack.factorise`."""
-    n, start = len(K), K.ctypes.data
-    order, shape, rest = _integers(n, 0), _integers(0, 0), _integers(0, 0)
-    lda, width, height, below = (
-        order.ctypes.data, shape.ctypes.data, shape.ctypes.data + 4, rest.ctypes.data
-    )  # fmt: skip
+    n, start = len(K), address(K)
+    lda, width, below = numbers(n, 0), numbers(0, 0), numbers(0, 0)
+    height = width + 4
     for offset in range(0, n, most):
-        shape[0] = min(most, n - offset)
+        put(width, min(most, n - offset))
         corner = start + 8 * offset * (n + 1)
         _call(lib[_POTRF], (lib[_UPPER], width, corner, lda, lda + 4))
-        if order[1] != 0:
+        if integer(lda + 4) != 0:
             return False
         first = offset + most
         if first < n:
-            rest[0] = n - first
+            put(below, n - first)
             _call(
                 lib[_TRSM],
                 (
@@ -76,7 +66,8 @@ def factorise(lib, K, most=lapack.MAX_ORDER):
                 ),
             )  # fmt: skip
         for row in range(first, n, most):
-            shape[1], rest[0] = min(most, n - row), max(n - row - most, 0)
+            put(height, min(most, n - row))
+            put(below, max(n - row - most, 0))
             left, lower_left = (
                 start + 8 * (row * n + offset),
                 start + 8 * ((row + most) * n + offset),
@@ -88,7 +79,7 @@ def factorise(lib, K, most=lapack.MAX_ORDER):
                     start + 8 * row * (n + 1), lda,
                 ),
             )  # fmt: skip
-            if rest[0]:
+            if n - row > most:
                 _call(
                     lib[_GEMM],
                     (
@@ -99,48 +90,46 @@ def factorise(lib, K, most=lapack.MAX_ORDER):
     return True
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def solve(lib, L, b):
     """Overwrite the vector b, of shape (n,), by ``(L L')^-1 b``."""
-    order = _integers(len(L), 1)
-    n, L_at, b_at = order.ctypes.data, L.ctypes.data, b.ctypes.data
+    n, L_at, b_at = numbers(len(L), 1), address(L), address(b)
     _call(lib[_TRSV], (lib[_UPPER], lib[_TRANSPOSED], lib[_PLAIN], n, L_at, n, b_at, n + 4))
     _call(lib[_TRSV], (lib[_UPPER], lib[_PLAIN], lib[_PLAIN], n, L_at, n, b_at, n + 4))
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def solve_rows(lib, L, step, B, m):
     """Overwrite each of the first m rows b of B by ``L^-1 b``; L is an address, with ``step`` elements from row to row."""
-    order, apart = _integers(B.shape[1], m), _integers(step, 0)
-    n = order.ctypes.data
+    n, apart = numbers(B.shape[1], m), numbers(step, 0)
     _call(
         lib[_TRSM],
         (
             lib[_LEFT], lib[_UPPER], lib[_TRANSPOSED], lib[_PLAIN], n, n + 4, lib[_ONE],
-            L, apart.ctypes.data, B.ctypes.data, n,
+            L, apart, address(B), n,
         ),
     )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def invert_factor(lib, L):
     """Overwrite L by its inverse: see :func:`lapack.invert_factor`."""
-    n, start = len(L), L.ctypes.data
-    order, shape = _integers(n, 0), _integers(0, 0)
-    lda, rows = order.ctypes.data, shape.ctypes.data
+    n, start = len(L), address(L)
+    lda, rows = numbers(n, 0), numbers(0, 0)
     width = n
     while width > lapack.BLOCK:
         width = (width + 1) // 2
     width = (width + 3) // 4 * 4
     for offset in range(0, n, width):
-        shape[0] = min(width, n - offset)
+        put(rows, min(width, n - offset))
         block = start + 8 * offset * (n + 1)
         _call(lib[_TRTRI], (lib[_UPPER], lib[_PLAIN], rows, block, lda, lda + 4))
     while width < n:
         for offset in range(0, n - width, 2 * width):
             top = start + 8 * offset * (n + 1)
             corner, below = top + 8 * width * (n + 1), top + 8 * width * n
-            shape[0], shape[1] = width, min(width, n - offset - width)
+            put(rows, width)
+            put(rows + 4, min(width, n - offset - width))
             _call(
                 lib[_TRMM],
                 (
@@ -158,9 +147,8 @@ def invert_factor(lib, L):
         width *= 2
 
 
-@njit(nogil=True, cache=True)
+@inlined
 def square(lib, L):
     """Overwrite L by ``L' L``: of an inverse Cholesky factor, this is the inverse matrix."""
-    order = _integers(len(L), 0)
-    n = order.ctypes.data
-    _call(lib[_LAUUM], (lib[_UPPER], n, L.ctypes.data, n, n + 4))
+    n = numbers(len(L), 0)
+    _call(lib[_LAUUM], (lib[_UPPER], n, address(L), n, n + 4))

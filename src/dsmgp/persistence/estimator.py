@@ -204,7 +204,6 @@ def write_model(
     parameters: Mapping[str, Any],
     state: FittedState,
     output: str,
-    include_factors: bool = False,
     own_modules: bool = False,
 ) -> None:
     """Write a fitted estimator as one file, or as a folder if its rows are in files.
@@ -218,7 +217,7 @@ def write_model(
         With all leaves conditioned on the present rows.
     output : str
         The container of predictions, see :meth:`DSMGPRegressor.set_output`.
-    include_factors, own_modules : bool
+    own_modules : bool
         See :meth:`DSMGPRegressor.save`.
     """
     section, model, target = Section(context=OwnModules(own_modules)), state.model, Path(path)
@@ -235,14 +234,10 @@ def write_model(
     FAMILIES.write(model.families, section)
     STATE.write(state, section)
     if isinstance(model, ChangePointModel):
-        if include_factors:
-            raise ModelFileError(
-                "the factors of segments are made again when a file is read; leave include_factors out"
-            )
         write_changepoints(model, state.rows, section)
     else:
-        target = write_mixture(state.mixture, state.rows, target, include_factors, section)
-        write_hypotheses(state, include_factors, section)
+        target = write_mixture(state.mixture, state.rows, target, section)
+        write_hypotheses(state, section)
     write_archive(target, section.header, section.arrays)
 
 

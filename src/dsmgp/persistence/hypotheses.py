@@ -64,7 +64,7 @@ ALTERNATIVE = Record(
 )
 
 
-def write_hypotheses(state: FittedState, include_factors: bool, section: Section) -> None:
+def write_hypotheses(state: FittedState, section: Section) -> None:
     """Write weights and alternatives, if hypotheses were stacked."""
     if state.stacking is None:
         return
@@ -76,7 +76,7 @@ def write_hypotheses(state: FittedState, include_factors: bool, section: Section
         OUTPUT_SCALING.write(model.outputs, own)
         FAMILIES.write(model.families, own)
         ALTERNATIVE.write(alternative, own)
-        write_mixture(model, state.rows, Path(), include_factors, own)
+        write_mixture(model, state.rows, Path(), own)
         headers.append(own.header)
         section.arrays |= {f"{PREFIX}{k}.{name}": array for name, array in own.arrays.items()}
     section.put(ALTERNATIVES, headers)

@@ -1,7 +1,7 @@
 """How a mixture over partitions is stored: tree, families of leaves, gate, and its leaves.
 
-Of the leaves nothing is stored by default, as they can be conditioned again. On request their Cholesky factors are; and
-for a model fitted to a dataset, their rows lie in files beside the model file.
+Of the leaves only their log evidence is stored, as they can be conditioned again; factors that earlier versions wrote are not read. For a
+model fitted to a dataset, the rows lie in files beside the model file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.backend import LeafKernel, kernel_codes
 from dsmgp.experts.interface import LeafPosterior
+from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
+from dsmgp.experts.shared_backend import SharedFactorBackend
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
@@ -32,7 +34,6 @@ from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
 from dsmgp.mixture.row_scale import RowScale
 from dsmgp.persistence import checks
-from dsmgp.persistence.factors import read_factors, write_factors
 from dsmgp.persistence.model_path import MODEL
 from dsmgp.persistence.processes import read_leaf_parameters, write_leaf_parameters
 from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Section, refused
@@ -142,14 +143,18 @@ ROW_STORE = Record(
         "ends": lambda store: store.ends.reshape(-1),
     },
 )
+# Of leaves in memory, so that those that are not asked need not be conditioned.
+LEAF_EVIDENCE = ArrayField("leaf.log_evidence", ("leaves", "outputs"))
 # Computing these would read all rows.
 LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
 LOG_JACOBIAN = Entry("store.log_jacobian", checks.number(), optional=True, encode=float)
 
 
-def write_mixture(
-    model: Model, rows: TrainingRows, path: Path, include_factors: bool, section: Section
-) -> Path:
+# Relative error of a log evidence that was computed elsewhere, with other rounding.
+EVIDENCE_TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
+
+
+def write_mixture(model: Model, rows: TrainingRows, path: Path, section: Section) -> Path:
     """Write a mixture, and return where its file goes: into a folder if its rows are in files."""
     MIXTURE.write(model, section)
     write_tree(
@@ -165,8 +170,7 @@ def write_mixture(
         if model.outputs.warps:
             LOG_JACOBIAN.write(model.log_jacobian, section)
         return path / MODEL
-    if include_factors:
-        write_factors(posterior.to_memory(), section)
+    LEAF_EVIDENCE.write(posterior.log_evidence, section)
     return path
 
 
@@ -199,7 +203,9 @@ def read_mixture(
         log_jacobian = LOG_JACOBIAN.read(section) or 0.0
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
-        posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory)
+        # Hyperparameters of a leaf's own are checked by conditioning it.
+        lazily = thetas is None and "leaf.log_evidence" in section.arrays
+        posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory, lazily)
         log_jacobian = scaling[1].log_jacobian(rows.Y, rows.weights)
     model = Model(
         tree, families, family, posterior, *scaling, stored.weights, stored.scales, stored.gate, thetas,
@@ -215,6 +221,8 @@ def read_mixture(
     ):
         raise ModelFileError("its edges are those of other inputs")
     _check_variances(model, posterior)
+    if isinstance(posterior, LazyLeafPosterior):
+        _check_evidence(posterior)
     return model
 
 
@@ -242,17 +250,56 @@ def _leaf_gps(
 
 
 def _condition(
-    section: Section, leaf_gps: InMemoryLeafGPs, parameters: Sequence[Array], memory: float
+    section: Section,
+    leaf_gps: InMemoryLeafGPs,
+    parameters: Sequence[Array],
+    memory: float,
+    lazily: bool,
 ) -> LeafPosterior:
-    """Condition leaves on their rows, or take their factors from the file."""
-    if "factor.alpha" in section.arrays:
-        return read_factors(section, leaf_gps, parameters, memory)
+    """Condition leaves on their rows, now or when they are first asked."""
+    if lazily:
+        evidence = LEAF_EVIDENCE.read(section)
+        bound = leaf_gps.bind(parameters)
+        if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
+            return LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
     # Hyperparameters with which a covariance matrix cannot be factorised, or numbers overflow.
     with refused("hyperparameters"), np.errstate(all="ignore"):
         posterior = leaf_gps.condition(parameters, memory)
     if not np.isfinite(posterior.log_evidence).all():
         raise ModelFileError("its hyperparameters are out of range")
     return posterior
+
+
+def _check_evidence(posterior: LazyLeafPosterior) -> None:
+    """Refuse hyperparameters that do not give the evidence in the file, by the smallest leaf of each kernel."""
+    leaf_gps = posterior.leaf_gps
+    sizes, codes = leaf_gps.leaf_rows.sizes, np.array(kernel_codes(leaf_gps.kernels))
+    occupied = np.flatnonzero(sizes)
+    chosen = [
+        int(of_kernel[np.argmin(sizes[of_kernel])])
+        for of_kernel in (occupied[codes[occupied] == code] for code in np.unique(codes[occupied]))
+    ]
+    every = list(range(leaf_gps.n_outputs))
+    some = InMemoryLeafGPs(
+        leaf_gps.leaf_rows.take(np.array(chosen, dtype=np.int64)),
+        leaf_gps.X,
+        leaf_gps.Y,
+        [[leaf_gps.kernels[output][k] for k in chosen] for output in every],
+        known_noise=leaf_gps.known_noise,
+        labels=leaf_gps.labels,
+        device=leaf_gps.device,
+        dtype=leaf_gps.dtype,
+        row_weights=leaf_gps.row_weights,
+    )
+    parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]
+    with refused("hyperparameters"), np.errstate(all="ignore"):
+        found = some.log_evidence(parameters)
+    if not np.isfinite(found).all():
+        raise ModelFileError("its hyperparameters are out of range")
+    expected = posterior.log_evidence[chosen]
+    tolerance = EVIDENCE_TOLERANCE[leaf_gps.dtype] * (1.0 + np.abs(expected) + sizes[chosen, None])
+    if not (np.abs(found - expected) <= tolerance).all():
+        raise ModelFileError("its hyperparameters do not go with the evidence of its leaves")
 
 
 def _check_variances(model: Model, posterior: LeafPosterior) -> None:

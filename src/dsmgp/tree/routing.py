@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
 from dsmgp.linalg.threads import Threads
@@ -25,6 +26,8 @@ from dsmgp.tree.region import Region, box
 
 __all__ = ["Router", "Routes", "place", "route"]
 
+_descend = Kernel("dsmgp.tree.routing_numba", "descend")
+_reach = Kernel("dsmgp.tree.routing_numba", "reach")
 # Rows that a thread routes at once: few enough that the arrays involved stay in its cache.
 PIECE_ROWS = 2**14
 # Up to so many rows are routed before threads would have woken up: see Threads.map.
@@ -121,14 +124,12 @@ class Router:
 
     def reached(self, X: Array) -> Index:
         """Return the numbers of the leaves that few rows reach, (n_rows, max_reached), in increasing order and then -1. Needs numba."""
-        from dsmgp.tree.routing_numba import reach
-
         flat, leaves = self._flat, np.full((len(X), self.max_reached), -1, dtype=np.int64)
-        X = np.require(X, np.float64, ["C", "W", "E"])
         ends, children = flat.sum_children
-        reach(
-            flat.dimension, flat.split, flat.below, flat.above, flat.leaf, ends, children, X, leaves
-        )
+        _reach(
+            flat.dimension, flat.split, flat.below, flat.above, flat.leaf, ends, children,
+            np.ascontiguousarray(X, np.float64), leaves, np.empty(self.max_reached + 1, dtype=np.int64),
+        )  # fmt: skip
         return leaves
 
 
@@ -170,7 +171,7 @@ class _FlatTree:
     def sum_children(self) -> tuple[Index, Index]:
         """Children of sums as one array, and where those of each entry end."""
         of_entries = [self.sums.get(at, []) for at in range(len(self.leaf))]
-        ends = np.cumsum([0, *map(len, of_entries)])
+        ends = np.cumsum([0, *map(len, of_entries)], dtype=np.int64)
         return ends, np.array(list(itertools.chain(*of_entries)), dtype=np.int64)
 
     def pairs(self, X: Array, first: int) -> tuple[Index, Index]:
@@ -203,9 +204,8 @@ class _FlatTree:
         X : ndarray of shape (n_rows, n_dims)
         """
         if has_numba():
-            from dsmgp.tree.routing_numba import descend
-
-            descend(self.dimension, self.split, self.below, self.above, X, node)
+            rows = np.ascontiguousarray(X, np.float64)
+            _descend(self.dimension, self.split, self.below, self.above, rows, node)
             return node
         every = np.arange(len(X))
         while True:

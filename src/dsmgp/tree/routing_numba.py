@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from dsmgp._util.numba_arrays import integers, kernel, matrix, vector
 
 __all__ = ["descend", "reach"]
 
 
-@njit(nogil=True, cache=True)
-def descend(dimension, split, below, above, X, node):
+@kernel
+def descend(block):
     """Move each row on from ``node[row]`` to the leaf or sum node that it reaches, in place.
 
-    Parameters
-    ----------
+    The block has, in this order:
+
     dimension, split, below, above : ndarray of shape (n_entries,)
         The flattened tree. An entry that leads to itself is a leaf or a sum node.
     X : ndarray of shape (n_rows, n_dims)
@@ -22,6 +21,9 @@ def descend(dimension, split, below, above, X, node):
     node : ndarray of shape (n_rows,)
         Where each row is; overwritten.
     """
+    dimension, split = integers(block[0], block[1]), vector(block[2], block[3])
+    below, above = integers(block[4], block[5]), integers(block[6], block[7])
+    X, node = matrix(block[8], block[9], block[10]), integers(block[11], block[12])
     for i in range(len(X)):
         at = node[i]
         while True:
@@ -32,12 +34,12 @@ def descend(dimension, split, below, above, X, node):
         node[i] = at
 
 
-@njit(nogil=True, cache=True)
-def reach(dimension, split, below, above, leaf, ends, children, X, reached):
+@kernel
+def reach(block):
     """Write the numbers of the leaves that each row reaches, in increasing order.
 
-    Parameters
-    ----------
+    The block has, in this order:
+
     dimension, split, below, above, leaf : ndarray of shape (n_entries,)
         The flattened tree.
     ends, children : ndarray of int
@@ -45,9 +47,16 @@ def reach(dimension, split, below, above, leaf, ends, children, X, reached):
     X : ndarray of shape (n_rows, n_dims)
     reached : ndarray of shape (n_rows, max_reached)
         Overwritten where a row reaches leaves.
+    waiting : ndarray of shape (max_reached + 1,)
+        Memory for the entries that a row has yet to visit.
     """
-    waiting = np.empty(reached.shape[1] + 1, np.int64)
+    dimension, split = integers(block[0], block[1]), vector(block[2], block[3])
+    below, above = integers(block[4], block[5]), integers(block[6], block[7])
+    leaf, ends = integers(block[8], block[9]), integers(block[10], block[11])
+    children, X = integers(block[12], block[13]), matrix(block[14], block[15], block[16])
+    max_reached, waiting = block[19], integers(block[20], block[21])
     for i in range(len(X)):
+        reached = integers(block[17] + 8 * i * max_reached, max_reached)
         waiting[0] = 0
         n_waiting, n = 1, 0
         while n_waiting:
@@ -64,8 +73,8 @@ def reach(dimension, split, below, above, leaf, ends, children, X, reached):
                     n_waiting += 1
                 continue
             place = n
-            while place > 0 and reached[i, place - 1] > leaf[at]:
-                reached[i, place] = reached[i, place - 1]
+            while place > 0 and reached[place - 1] > leaf[at]:
+                reached[place] = reached[place - 1]
                 place -= 1
-            reached[i, place] = leaf[at]
+            reached[place] = leaf[at]
             n += 1
