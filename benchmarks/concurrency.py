@@ -23,7 +23,7 @@ import numpy as np
 
 from harness import Runs, results_path, setting, table
 
-KINDS = ("memory", "little memory", "file", "shards", "ray", "changepoint")
+KINDS = ("memory", "little memory", "file", "shards", "ray", "change points")
 N_TRAIN, N_DISTINCT, N_ROWS = 400, 100, 2
 COLUMNS = {
     "kind": "model", "requests": "requests", "threads": "threads", "errors": "errors", "different": "answers that differ", "seconds": "seconds",
@@ -46,7 +46,7 @@ def fitted(kind: str, folder: Path):
         return DSMGPRegressor(memory_limit="300kB", **options).fit(X, y), lambda table: table
     if kind == "ray":
         return DSMGPRegressor(executor="ray", **options).fit(X, y), lambda table: table
-    if kind == "changepoint":
+    if kind == "change points":
         one = DSMGPRegressor("rbf", structure="changepoint", random_state=0, max_iter=5)
         return one.fit(X[:60, :1], y[:60]), lambda table: table[:, :1]
     if kind == "shards":

@@ -23,7 +23,7 @@ from dsmgp.experts.loo import Components
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.learning import length_scales
 from dsmgp.gp.scaling import InputScaling
-from dsmgp.linalg.threads import one_thread
+from dsmgp.linalg.threads import Threads, one_thread
 from dsmgp.mixture.edges import Edges, range_of
 from dsmgp.mixture.fitted_model import FittedModel
 from dsmgp.mixture.model import Model
@@ -190,7 +190,8 @@ def _blocks(
         noise = None if noise is None else noise[chosen]
     n = len(X)
     try:
-        solved = _solved(model, X, Y, noise, weights)
+        # On a thread of the pool: GPyTorch's kernels would start OpenMP's threads here, which do not survive a fork.
+        (solved,) = Threads().map(lambda _: _solved(model, X, Y, noise, weights), [None])
     except np.linalg.LinAlgError:
         return None
     parts = []
