@@ -121,7 +121,7 @@ def _calibrated(
         )
         density = partial(predicted.scaled_log_density, Y[rows])
         fits.append(_fit(left_out.terms, density, np.ones(len(rows))))
-    weights = np.bincount(of_point, row_weights)
+    weights = np.bincount(of_point, row_weights).astype(np.float64)
     means = [np.bincount(of_point, _weighted(y, row_weights)) / weights for y in Y.T]
     known_noise = None if noise is None else noise[first]
     blocks = _blocks(model, edges, X[first], np.stack(means, axis=1), known_noise, weights)
