@@ -137,7 +137,9 @@ def main():
     check_change_points()
     check_baselines()
     check_what_needs_torch()
-    assert "numba" in sys.modules
+    # Compiled code runs, made of the LLVM code that is shipped with the package: numba compiles nothing.
+    assert "llvmlite" in sys.modules
+    assert "numba" not in sys.modules
     print("all done")
 
 
