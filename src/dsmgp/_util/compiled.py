@@ -41,6 +41,16 @@ LLVM_CODE = Path(__file__).with_name("kernels.json.xz")
 # A kernel in LLVM code returns a status, which is zero, and takes addresses of its result, of an error, and of the block.
 _NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """A child that is forked while a thread of its parent loads a kernel would wait for it for ever."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 # LLVM frees machine code with its engine.
 _engines: list[Any] = []
 
@@ -194,19 +204,21 @@ def cache_folder() -> Path | None:
     ``NUMBA_CACHE_DIR`` if it is set, else ``__pycache__`` beside this file, else the user's folder for caches: where numba keeps its own.
     """
     given = os.environ.get("NUMBA_CACHE_DIR")
-    home = Path(
-        os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    )
-    for folder in (
-        [Path(given)] if given else [Path(__file__).parent / "__pycache__", home / "dsmgp"]
-    ):
+    beside = Path(__file__).parent / "__pycache__"
+    for find in (lambda: Path(given),) if given else (lambda: beside, _user_cache):
         try:
+            folder = find()
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
+        except (OSError, RuntimeError):  # the latter of a user without a home
             continue
         if os.access(folder, os.W_OK):
             return folder
     return None
+
+
+def _user_cache() -> Path:
+    home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "dsmgp"
 
 
 def _read_cache(key: str) -> bytes | None:

@@ -114,6 +114,12 @@ class RowStore:
         return len(self.firsts) - 1
 
     @property
+    def next_file(self) -> int:
+        """A number that no file of the folder has, whether of this model or of another one that shares it."""
+        there = [int(path.name.partition(".")[0]) for path in _files_in(self.folder)]
+        return 1 + max([int(self.files.max(initial=-1)), *there])
+
+    @property
     def paths(self) -> list[Path]:
         """The files."""
         return [_file(self.folder, number) for number in np.unique(self.files).tolist()]

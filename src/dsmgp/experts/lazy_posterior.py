@@ -110,7 +110,11 @@ class LazyLeafPosterior(InMemoryLeafPosterior):
             self._conditioned[group] = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_locks": len(self._locks)}
+        # What is done first: a group that another thread conditions meanwhile is conditioned again in the copy.
+        conditioned = self._conditioned.copy()
+        alpha = [of_output.copy() for of_output in self.alpha]
+        state = {**super().__getstate__(), "_locks": len(self._locks)}
+        return state | {"_conditioned": conditioned, "alpha": alpha}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -46,7 +46,7 @@ def add_files(
     model = state.mixture
     stream = RowStream(data, state.schema.columns, missing=missing, tasks=pool)
     stream.check_files()
-    first_file = int(store.files.max()) + 1
+    first_file = store.next_file
     pieces = [
         replace(piece, number=first_file + piece.number, first=store.n_rows + piece.first)
         for piece in stream.pieces
@@ -84,11 +84,12 @@ def forget_rows(
             f"cannot forget {len(forgotten)} of {store.n_rows} rows: at least two must stay"
         )
     writer = RowWriter(store.folder, store.firsts, store.n_inputs, store.n_outputs)
-    first_file = int(store.files.max()) + 1
-    with writer.removing([first_file + number for number in numbers]):
-        work = partial(_without, store, writer, forgotten, first_file)
+    first_file = store.next_file
+    with writer.removing([first_file + place for place in range(len(numbers))]):
+        work = partial(_without, store, writer, forgotten)
+        targets = [(number, first_file + place) for place, number in enumerate(numbers)]
         kept = replace(
-            writer.store(pool.map(work, numbers)),
+            writer.store(pool.map(work, targets)),
             n_rows=store.n_rows - len(forgotten),  # a row is in several leaves
             temporary=store.temporary,
         )
@@ -134,9 +135,10 @@ def _fulfilling(
 
 
 def _without(
-    store: RowStore, writer: RowWriter, forgotten: Index, first_file: int, number: int
+    store: RowStore, writer: RowWriter, forgotten: Index, files: tuple[int, int]
 ) -> WrittenPiece:
-    """Write a file again without some rows; the others are numbered anew."""
+    """Write a file again, under a new number, without some rows; the others are numbered anew."""
+    number, new_number = files
 
     def kept() -> Any:
         for leaf, row, X, Y in store.read_file(number):
@@ -144,7 +146,7 @@ def _without(
             ids = row[stays] - np.searchsorted(forgotten, row[stays])
             yield leaf[stays], np.arange(len(ids)), ids, X[stays], Y[stays]
 
-    return writer.write(first_file + number, kept())
+    return writer.write(new_number, kept())
 
 
 def _store(state: FittedState) -> RowStore:

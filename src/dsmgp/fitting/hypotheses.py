@@ -106,7 +106,7 @@ def fit_hypotheses(
         returns the first hypothesis alone.
     """
     config = replace(config, executor=LocalExecutor(), device="cpu")
-    simple, warps_output = _distinct(rows), _may_warp_output(rows, config)
+    simple, warps_output = _distinct(rows, schema), _may_warp_output(rows, config)
     folds = _Folds.of(rows, schema)
     n_warped = N_WARPED * warps_output
     trials = _Trials(rows, schema, config, folds.drawn(), rng, len(simple) + n_warped)
@@ -213,12 +213,19 @@ class _Trials:
             yield
 
 
-def _distinct(rows: TrainingRows) -> list[Hypothesis]:
-    """Return the hypotheses that differ: flags and the like have no normal scores to warp to."""
+def _distinct(rows: TrainingRows, schema: InputSchema) -> list[Hypothesis]:
+    """Return the hypotheses that differ: flags and the like have no normal scores to warp to.
+
+    Where inputs are effects of levels, a linear mean could tell a row's own output from the effect of its level, which was learned
+    without it, and the indicator of the level.
+    """
+    hypotheses = list(HYPOTHESES)
+    if any(column.effects for column in schema.columns.columns):
+        hypotheses = [each for each in hypotheses if each.mean == "zero"]
     kinds = [("rank",)] * rows.X.shape[1]
     if Coordinates.of_columns(rows.X, kinds, rows.weights).is_identity:
-        return [hypothesis for hypothesis in HYPOTHESES if hypothesis.input_warp is None]
-    return list(HYPOTHESES)
+        hypotheses = [each for each in hypotheses if each.input_warp is None]
+    return hypotheses
 
 
 def _may_warp_output(rows: TrainingRows, config: FitConfig) -> bool:

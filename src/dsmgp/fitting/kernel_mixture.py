@@ -74,11 +74,26 @@ def learn_kernels(
             min(limits, default=None),
             tolerance,
         )
-    if np.isfinite(best.objective):
+    # With few leaves the joint evidence may give up a kernel, whose prior then decides: all of them are to be compared.
+    if np.isfinite(best.objective) and _all_matter(gps, families, _split(best.theta, processes)):
         moved = iter(_split(best.theta, processes))
         for family in families:
             family.processes = [process.with_theta(next(moved)) for process in family.processes]
     return [*results, best]
+
+
+def _all_matter(gps: LeafGPs, families: Sequence[Family], thetas: Sequence[Vector]) -> bool:
+    """Return whether every kernel has the posterior weight of a leaf, summed over the leaves."""
+    evidences = []
+    for number, family in enumerate(families):
+        own = thetas[number * len(family.processes) : (number + 1) * len(family.processes)]
+        pairs = zip(family.processes, own, strict=True)
+        parameters = [process.kernel_parameters(theta) for process, theta in pairs]
+        of_family = gps.with_kernels(family.leaf_kernels)
+        evidences.append(of_family.log_evidence(parameters).sum(axis=1))
+    by_family = np.stack(evidences)  # (families, leaves)
+    shares = np.exp(by_family - np.logaddexp.reduce(by_family, axis=0))
+    return bool(shares.sum(axis=1).min() >= 1.0)
 
 
 def kernels_objective(gps: LeafGPs, families: Sequence[Family]) -> Objective:

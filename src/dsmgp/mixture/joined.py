@@ -80,7 +80,7 @@ class JoinedMixture(Mixture):
             [share * each.weights for share, each in self.parts],
             axis=1,
         )
-        self._squeeze = self._mixtures[0]._squeeze
+        self._squeeze, self._outside = self._mixtures[0]._squeeze, self._mixtures[0]._outside
 
     @property
     def parts(self) -> tuple[tuple[float, Mixture], ...]:
