@@ -345,3 +345,15 @@ def test_a_fit_that_is_asked_to_stop_is_one_of_the_first_hypothesis(rows):
 def test_other_values_of_the_parameter_are_refused(rows):
     with pytest.raises(ValueError, match=r"expected hypotheses to be one of .auto. or None"):
         DSMGPRegressor(hypotheses="all").fit(*rows)
+
+
+def test_effects_of_levels_have_no_linear_mean(rng):
+    """From the effect of its level, learned without it, and the level itself a linear mean could tell a row's own output."""
+    level = rng.integers(0, 12, size=90)
+    frame = pd.DataFrame({"group": [f"g{k}" for k in level], "x": rng.normal(size=90)})
+    y = rng.normal(size=12)[level] + frame["x"] + 0.5 * rng.normal(size=90)
+    fitted = DSMGPRegressor(random_state=0).fit(frame, y)
+    assert any(column.effects for column in fitted.state_.schema.columns.columns)
+    names = fitted.state_.stacking.names
+    assert names
+    assert not [name for name in names if "linear" in name]

@@ -102,3 +102,16 @@ def test_there_is_no_common_latent_output(joined):
     with pytest.raises(AttributeError, match="see parts"):
         joined.latent  # noqa: B018
     assert not hasattr(joined, "warps")
+
+
+def test_parts_of_the_rows_know_how_far_they_lie_outside():
+    one = Mixture(np.ones((2, 1)), np.zeros((2, 1, 1)), np.ones((2, 1, 1)))
+    units = OutputScaling(np.zeros(1), np.eye(1), [LogWarp()])
+    warped = Mixture(np.ones((2, 1)), np.zeros((2, 1, 1)), np.ones((2, 1, 1)), units)
+    away = np.array([0.0, 2.5])
+    joined = JoinedMixture(
+        [each.with_outside(away) for each in (one, warped)], np.array([0.5, 0.5])
+    )
+    np.testing.assert_array_equal(joined.outside, away)
+    np.testing.assert_array_equal(joined[1:].outside, [2.5])
+    assert JoinedMixture([one, warped], np.array([0.5, 0.5]))[1:].outside == [0.0]
