@@ -48,7 +48,8 @@ random, or the parts of one partition ("same partition"); SVGP has 100 inducing 
 "DSMGP, posterior" is the paper's model at its settings: Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one partition,
 with wide log-normal priors on theta (`priors=None` leaves them out), by L-BFGS; of Parkinsons' two outputs it learns mixtures
 where leave-one-out prefers them. "DSMGP, the paper literally" has no priors and 1,000 iterations of RMSprop, for data with one
-output. A spread (±) is the standard deviation over seeds, that is over splits and trees.
+output. Its rows, and those of the approximation error, were computed on a machine without the data's file reader, by a wrapper
+that gave these experiments the same splits; their commits were filled in by hand. A spread (±) is the standard deviation over seeds, that is over splits and trees.
 Algorithm 1 with two layers does not keep to M: its cuts are uneven, and leaves of thousands of rows are left, of which the
 DSMGP and the rivals on the "same partition" have more than those with experts drawn at random. Above 10,000 rows theta is
 learned for 20 iterations there. "DSMGP, gated" has the same tree and theta, and the gate's weights (of two outputs, a theta

@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import importlib
 import json
+import logging
 import lzma
 import os
 import struct
@@ -35,6 +36,8 @@ __all__ = [
     "shipped_code",
     "symbol",
 ]
+
+logger = logging.getLogger("dsmgp")
 
 #: LLVM code of all kernels.
 LLVM_CODE = Path(__file__).with_name("kernels.json.xz")
@@ -120,9 +123,8 @@ def _load_shipped(name: str) -> Callable[[Block], object] | None:
         return None
     try:
         return _load(name, shipped_code()[name])
-    except (
-        Exception
-    ):  # OSError, KeyError, or whatever another version of llvmlite raises: numba then compiles
+    except Exception as error:  # OSError, KeyError, or whatever another version of llvmlite raises
+        logger.info("numba compiles %s: its shipped code cannot be used (%s)", name, error)
         return None
 
 
