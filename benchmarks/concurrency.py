@@ -36,7 +36,7 @@ def fitted(kind: str, folder: Path):
     import pandas as pd
 
     from dsmgp import DSMGPRegressor, load
-    from dsmgp.fitting import dataset
+    from dsmgp.fitting.datasets import fit as dataset
 
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(N_TRAIN, 2))

@@ -28,10 +28,10 @@ from scipy.linalg import cython_lapack
 from scipy.optimize import nnls
 
 from dsmgp import DSMGPRegressor
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.backends.torch_backend import TorchBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.torch_backend import TorchBackend
 from dsmgp.fitting import effort
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.torch_kernels import bind

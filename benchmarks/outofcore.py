@@ -26,10 +26,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dsmgp import DSMGPRegressor
-from dsmgp.data.parquet import RowStream
+from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.distributed.row_store import RowWriter
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.fitting.dataset import RouteAndWrite
+from dsmgp.fitting.datasets.fit import RouteAndWrite
 from harness import Runs, results_path, setting, table
 
 N_INPUTS, NOISE, PER_FILE = 8, 0.1, 250_000

@@ -21,7 +21,7 @@ import torch
 
 import dsmgp
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.factor_sharing import plan_sharing
+from dsmgp.experts.factors.sharing import plan_sharing
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.leaf_kernels import StationaryKernel

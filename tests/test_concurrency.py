@@ -62,7 +62,7 @@ def sharded_on_disk(rows, folder):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from dsmgp.fitting import dataset
+    from dsmgp.fitting.datasets import fit as dataset
 
     X, y = rows
     parquet.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), folder / "rows.parquet")

@@ -33,7 +33,7 @@ from dsmgp import (
     tree,
 )
 from dsmgp.cli.app import app
-from dsmgp.data import tables
+from dsmgp.data.files import tables
 from dsmgp.gp.kernels import STATIONARY
 
 mpl.use("Agg")

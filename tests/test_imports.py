@@ -55,8 +55,8 @@ OPTIONAL = {
 }  # fmt: skip
 # Compiled code. Numba is a core dependency, but it takes long to import and may be missing or broken on a machine.
 COMPILED = {
-    "_util.numba_arrays", "changepoints.numba_kernels", "experts.numba_entries", "experts.numba_kernels",
-    "experts.numba_leaf", "experts.numba_rows", "linalg.lapack_numba", "tree.routing_numba",
+    "_util.numba_arrays", "changepoints.numba_kernels", "experts.backends.numba_entries", "experts.backends.numba_kernels",
+    "experts.backends.numba_leaf", "experts.backends.numba_rows", "linalg.lapack_numba", "tree.routing_numba",
 }  # fmt: skip
 # Modules of core dependencies that are slow to import and rarely used.
 SLOW = {"scipy.signal"}

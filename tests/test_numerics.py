@@ -7,8 +7,8 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp._util.warnings import FactorisationWarning
-from dsmgp.experts.numba_backend import KINDS, NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
+from dsmgp.experts.backends.numba_backend import KINDS, NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.gp.process import SINGLE_NOISE_FLOOR
 from tests.support import fifty_digits, oracle
 from tests.support.hard_kernels import hard_kernels, residuals
@@ -27,13 +27,13 @@ def dtype_of(backend):
 def backend_of(name):
     if name == "numba":
         pytest.importorskip(
-            "dsmgp.experts.numba_leaves", reason="needs numba", exc_type=ImportError
+            "dsmgp.experts.backends.numba_leaves", reason="needs numba", exc_type=ImportError
         )
         return NumbaBackend
     if name == "numpy":
         return NumpyBackend
     pytest.importorskip("torch")
-    from dsmgp.experts.torch_backend import TorchBackend
+    from dsmgp.experts.backends.torch_backend import TorchBackend
 
     return functools.partial(TorchBackend, dtype=dtype_of(name))
 

@@ -32,10 +32,10 @@ MODULES = [
     "dsmgp._util.numba_arrays",
     "dsmgp.linalg.lapack_numba",
     "dsmgp.tree.routing_numba",
-    "dsmgp.experts.numba_kernels",
-    "dsmgp.experts.numba_leaf",
-    "dsmgp.experts.numba_entries",
-    "dsmgp.experts.numba_rows",
+    "dsmgp.experts.backends.numba_kernels",
+    "dsmgp.experts.backends.numba_leaf",
+    "dsmgp.experts.backends.numba_entries",
+    "dsmgp.experts.backends.numba_rows",
     "dsmgp.changepoints.numba_kernels",
 ]
 

@@ -13,7 +13,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.ray_cluster import import_ray, n_free_workers
 from dsmgp.distributed.ray_workers import RayWorkers, Traffic
 from dsmgp.distributed.sharded import ShardedLeafGPs
-from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.tree.nodes import Leaf
 

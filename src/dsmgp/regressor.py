@@ -33,7 +33,7 @@ from dsmgp._util.validation import (
 from dsmgp._util.warnings import ExtrapolationWarning, warn_user
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
-from dsmgp.data.column_learning import EncodedTable
+from dsmgp.data.columns.learning import EncodedTable
 from dsmgp.data.frames import OUTPUTS, framed, kind_of
 from dsmgp.data.input_schema import InputSchema, TableRows
 from dsmgp.data.unknown_inputs import (
@@ -51,9 +51,9 @@ from dsmgp.explain.shapley import shapley_values
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.finetune import finetune
-from dsmgp.fitting.forecasting import choose_time_model
-from dsmgp.fitting.hypotheses import fit_hypotheses, hypotheses_pay
+from dsmgp.fitting.finetuning.finetune import finetune
+from dsmgp.fitting.forecasting.time_model import choose_time_model
+from dsmgp.fitting.hypotheses.fit import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.in_memory import fit_rows
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
@@ -615,7 +615,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> parquet.read_table(folder / "predicted.parquet").column_names
         ['y_mean', 'y_std']
         """
-        from dsmgp.fitting.dataset import fit_files
+        from dsmgp.fitting.datasets.fit import fit_files
 
         by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
         if not by_type:
@@ -673,7 +673,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> model.adapted_
         ['conditioned again on 400 rows; scales and gate fitted again']
         """
-        from dsmgp.fitting.dataset_updates import add_files
+        from dsmgp.fitting.datasets.updates import add_files
 
         before = self.state_
         with training_mode(self.verbose):
@@ -706,7 +706,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> model.forget_dataset(pc.field("x") > 0.5).adapted_
         ['conditioned again on 200 rows; scales and gate fitted again']
         """
-        from dsmgp.fitting.dataset_updates import forget_rows
+        from dsmgp.fitting.datasets.updates import forget_rows
 
         before = self.state_
         with training_mode(self.verbose):
@@ -1001,7 +1001,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         int
             Number of rows.
         """
-        from dsmgp.data.predictions import predict_files
+        from dsmgp.data.parquet.predictions import predict_files
 
         state = self.state_
         intervals = [interval] if isinstance(interval, (int, float)) else list(interval)

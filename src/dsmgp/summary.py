@@ -10,8 +10,8 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.fitting.hypotheses import N_FOLDS
-from dsmgp.fitting.stacking import Stacking
+from dsmgp.fitting.hypotheses.fit import N_FOLDS
+from dsmgp.fitting.hypotheses.stacking import Stacking
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import StationaryKernel

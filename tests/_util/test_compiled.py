@@ -140,7 +140,7 @@ def test_blocks_hold_addresses_shapes_and_bits():
 
 
 def test_the_logarithm_of_the_gamma_function_is_scipys():
-    from dsmgp.experts.numba_leaf import log_gamma
+    from dsmgp.experts.backends.numba_leaf import log_gamma
 
     x = np.geomspace(1e-3, 1e7, 300)
     found = np.array([log_gamma.py_func(each) for each in x])

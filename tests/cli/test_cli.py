@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import dsmgp
 from dsmgp.cli.app import app
 from dsmgp.cli.fit import interruptible, print_summary
+from dsmgp.data.columns.schema import ColumnSchema
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.schema import ColumnSchema
 from dsmgp.progress import Listener, listening
 
 
@@ -388,7 +388,9 @@ def test_a_value_error_of_another_library_is_not_the_users(folder, monkeypatch, 
 
 def test_a_value_error_inside_our_own_code_is_the_users_only_if_we_raise_it(folder, monkeypatch):
     """Arrays of different shapes that meet in a module of ours are a fault of ours."""
-    monkeypatch.setattr("dsmgp.data.encoding.level_codes", lambda *_: np.zeros(7, dtype=int))
+    monkeypatch.setattr(
+        "dsmgp.data.columns.encoding.level_codes", lambda *_: np.zeros(7, dtype=int)
+    )
     done = run("evaluate", folder / "price.dsmgp", folder / "test.parquet", code=1)
     assert done.stderr.startswith("error: internal error, ValueError")
 
@@ -487,7 +489,7 @@ def test_an_interrupt_saves_the_best_model_so_far_on_request(tmp_path, save):
         sys.executable, "-c",
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from dsmgp.fitting import optimize as learn\n"
+        "from dsmgp.fitting.learning.family import optimize as learn\n"
         "tick = learn.tick\n"
         "def slow(f):\n"
         "    print('learning', file=sys.stderr, flush=True); time.sleep(0.2); tick(f)\n"

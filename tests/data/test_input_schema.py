@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.schema import Column, ColumnSchema
 
 FRAME = pd.DataFrame({"a": [0.0, 1.0, 2.0], "b": [3.0, 1.0, 0.5]}, index=list("xyz"))
 DAYS = pd.DataFrame({"day": pd.to_datetime(["2020-01-03", "2020-01-01", "2020-01-02"]), "b": 1.0})

@@ -6,7 +6,7 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp._util.machine import has_torch
-from dsmgp.data.effects import level_effects
+from dsmgp.data.columns.effects import level_effects
 
 N = 80
 
@@ -67,7 +67,7 @@ def test_a_leaf_with_tied_length_scales_is_exported(rows, rng):
 
 def test_dictionaries_of_any_kind_are_read(rng):
     pa = pytest.importorskip("pyarrow")
-    from dsmgp.data.arrow_values import column_of_arrow
+    from dsmgp.data.columns.arrow_values import column_of_arrow
 
     indices = pa.array([0, 1, None, 0], pa.uint32())
     unsigned = pa.DictionaryArray.from_arrays(indices, pa.array(["b", "a"]))
@@ -105,9 +105,9 @@ def test_a_level_that_is_not_among_the_sampled_rows_of_files_has_no_effect(
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from dsmgp.data.parquet import RowStream
+    from dsmgp.data.parquet.dataset import RowStream
 
-    monkeypatch.setattr("dsmgp.data.parquet.MOST_ROWS", 300)
+    monkeypatch.setattr("dsmgp.data.parquet.dataset.MOST_ROWS", 300)
     levels = rng.choice([f"L{k:02}" for k in range(14)], 2000).astype(object)
     levels[7] = "zz"
     table = {"x": rng.normal(size=2000), "c": levels.tolist(), "y": rng.normal(size=2000)}

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.fitting import dataset
+from dsmgp.fitting.datasets import fit as dataset
 
 ray = pytest.importorskip("ray")
 

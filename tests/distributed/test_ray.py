@@ -17,7 +17,7 @@ import pytest
 
 from dsmgp import DSMGPRegressor, FactorisationWarning, load
 from dsmgp._util.machine import has_torch
-from dsmgp.fitting import dataset
+from dsmgp.fitting.datasets import fit as dataset
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.linalg.threads import n_threads
 

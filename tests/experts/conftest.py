@@ -3,8 +3,8 @@
 import pytest
 
 from dsmgp._util.machine import has_numba
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 
 
 @pytest.fixture(params=["numba", "numpy", "torch"])

@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 import torch
 
 from dsmgp import DSMGPRegressor
-from dsmgp.experts import torch_backend as batched_module
+from dsmgp.experts.backends import torch_backend as batched_module
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 

@@ -21,9 +21,9 @@ from gpytorch.kernels import (
 )
 from gpytorch.priors import GammaPrior
 
+from dsmgp.experts.backends.torch_backend import TorchBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.torch_backend import TorchBackend
 from dsmgp.gp.autograd import AutogradKernel
 from dsmgp.gp.gpytorch_process import gpytorch_modules
 from dsmgp.gp.kernels import NAMED_KERNELS

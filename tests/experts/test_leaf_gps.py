@@ -115,7 +115,7 @@ def test_leaves_together_give_what_each_gives_alone(rng, kernel, backend, monkey
     ]
     process = build_process(kernel, "constant", 0.05, 3)
     if backend == "torch":
-        monkeypatch.setattr("dsmgp.experts.torch_backend.MOST_PADDING", 1.0)
+        monkeypatch.setattr("dsmgp.experts.backends.torch_backend.MOST_PADDING", 1.0)
     together = InMemoryLeafGPs(some, X, Y, [process.leaf_kernel])
     assert len(together.backend.groups) == 1
     kernel_parameters = [process.kernel_parameters()]
@@ -144,7 +144,7 @@ def test_padding_changes_nothing_for_heavy_tails(rng, alpha, dtype, backend, mon
     some = [Leaf(parts[0], np.arange(32)), Leaf(parts[1], np.arange(32, 60))]
     process = build_process(named("rq", [0.7, 0.7], alpha=alpha), "zero", 0.1, 2)
     if backend == "torch":
-        monkeypatch.setattr("dsmgp.experts.torch_backend.MOST_PADDING", 1.0)
+        monkeypatch.setattr("dsmgp.experts.backends.torch_backend.MOST_PADDING", 1.0)
 
     def gradient(leaves):
         leaf_gps = InMemoryLeafGPs(leaves, X, Y, [process.leaf_kernel], dtype=dtype)

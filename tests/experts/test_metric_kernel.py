@@ -5,10 +5,10 @@ import pytest
 
 from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.experts.points import equal_rows
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from tests.support.finite_differences import central_difference
@@ -29,7 +29,7 @@ def own_backend(request):
             pytest.skip("needs numba")
         return NumbaBackend
     pytest.importorskip("torch")
-    from dsmgp.experts.torch_backend import TorchBackend
+    from dsmgp.experts.backends.torch_backend import TorchBackend
 
     return TorchBackend
 

@@ -8,12 +8,12 @@ from scipy.stats import multivariate_normal
 
 from dsmgp import DSMGPRegressor
 from dsmgp._util.ragged import Ragged
+from dsmgp.experts.backends.numba_backend import KINDS, NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numba_backend import KINDS, NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.experts.points import LeafPoints, Observations, equal_rows
-from dsmgp.fitting.pair_evidence import NoiseEvidence
+from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence
 from dsmgp.gp.leaf_parameters import Thetas
 from dsmgp.gp.process import build_process
 from dsmgp.tree.routing import Routes
@@ -87,7 +87,7 @@ def collapsing(request):
             pytest.skip("needs numba")
         return NumbaBackend, list(KINDS)
     pytest.importorskip("torch")
-    from dsmgp.experts.torch_backend import TorchBackend
+    from dsmgp.experts.backends.torch_backend import TorchBackend
 
     return TorchBackend, ["rbf", "matern12", "matern32+periodic"]
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor, load
-from dsmgp.data.column_learning import EncodedTable
-from dsmgp.data.schema import Column, ColumnSchema
+from dsmgp.data.columns.learning import EncodedTable
+from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.explain import effects
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.regressor import fit_table

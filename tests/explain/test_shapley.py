@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.data.column_learning import EncodedTable
-from dsmgp.data.schema import Column, ColumnSchema
+from dsmgp.data.columns.learning import EncodedTable
+from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.explain import Explanation, shapley
 from dsmgp.explain.shapley import shapley_values
 from dsmgp.regressor import fit_table

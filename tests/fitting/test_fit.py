@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from dsmgp import DSMGPRegressor
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.fitting import fit as fit_module
 from dsmgp.gp.process import build_process
 from dsmgp.tree import Leaf, Region, leaves
@@ -38,7 +38,7 @@ def backend(request):
     pytest.importorskip(request.param)
     if request.param == "numba":
         return NumbaBackend
-    from dsmgp.experts.torch_backend import TorchBackend
+    from dsmgp.experts.backends.torch_backend import TorchBackend
 
     return TorchBackend
 

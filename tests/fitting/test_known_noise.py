@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Components
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.experts.points import equal_rows
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.mixture.gating import GateObjective
@@ -25,7 +25,7 @@ def backend(request):
     pytest.importorskip(request.param)
     if request.param == "numba":
         return NumbaBackend
-    from dsmgp.experts.torch_backend import TorchBackend
+    from dsmgp.experts.backends.torch_backend import TorchBackend
 
     return TorchBackend
 

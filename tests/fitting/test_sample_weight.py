@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.loo import Components
-from dsmgp.fitting.candidate_scores import RowScores
+from dsmgp.fitting.selection.candidate_scores import RowScores
 from dsmgp.gp.coordinates import InputWarp
 from dsmgp.gp.output_warp import normal_scores
 from dsmgp.gp.periods import dominant_periods
@@ -82,7 +82,7 @@ def test_whole_weights_are_repetition_under_output_warps(rng, warp):
 
 def test_whole_weights_are_repetition_where_coordinates_are_chosen(rng, monkeypatch):
     """In one leaf, which has to learn and to judge."""
-    monkeypatch.setattr("dsmgp.fitting.coordinates.LEAST_ROWS", 20)
+    monkeypatch.setattr("dsmgp.fitting.selection.coordinates.LEAST_ROWS", 20)
     X, y, weights = table(rng, 60)
     X, y = np.exp(2 * X), np.exp(y)
     rows = np.repeat(np.arange(len(X)), weights)

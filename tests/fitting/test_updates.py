@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.online import OnlineLeafPosterior
+from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.tree import leaves
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor, load
-from dsmgp.fitting import dataset
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.datasets import fit as dataset
 from dsmgp.fitting.training_data import TrainingData
 from dsmgp.gp.output_warp import LogWarp, normal_scores
 from dsmgp.gp.scaling import OutputScaling

@@ -8,7 +8,7 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.fitting.optimize import evidence_objective
+from dsmgp.fitting.learning.optimize import evidence_objective
 from dsmgp.fitting.training_data import coordinate_ties
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel

@@ -18,8 +18,8 @@ from dsmgp._util import archive
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.atomic_write import CompleteFile
 from dsmgp._util.warnings import FactorisationWarning
-from dsmgp.data.parquet_sink import ParquetSink
-from dsmgp.data.tables import write_table
+from dsmgp.data.files.tables import write_table
+from dsmgp.data.parquet.sink import ParquetSink
 from dsmgp.persistence import estimator, mixture, processes
 from dsmgp.report import write_report
 from dsmgp.tree.changepoint_leaf import has_changepoints

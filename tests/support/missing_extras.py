@@ -14,13 +14,13 @@ NEED_EXTRA = {
     "botorch": {"botorch"},
     "cli": {"_util.progress_bar", "cli"},
     "data": {
-        "data.arrow_values", "data.data_files", "data.parquet", "data.parquet_sink", "data.predictions", "data.row_reader", "data.tables", "data.text_dates",
-        "data.text_files", "data.text_numbers", "data.text_values", "datasets", "fitting.dataset", "fitting.dataset_updates",
+        "data.columns.arrow_values", "data.parquet.files", "data.parquet.dataset", "data.parquet.sink", "data.parquet.predictions", "data.parquet.row_reader", "data.files.tables", "data.files.text_dates",
+        "data.files.text_files", "data.files.text_numbers", "data.files.text_values", "datasets", "fitting.datasets.fit", "fitting.datasets.updates",
     },
     "plots": {"demo", "report", "reproduce"},
     "ray": {"distributed.ray_cluster", "distributed.ray_workers", "ray"},
     "torch": {
-        "baselines.kiss", "baselines.svgp", "experts.torch_backend", "experts.torch_batch", "gp.gpytorch_kernels",
+        "baselines.kiss", "baselines.svgp", "experts.backends.torch_backend", "experts.backends.torch_batch", "gp.gpytorch_kernels",
         "gp.autograd", "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",
         "linalg.triangular", "persistence.gpytorch_modules",
     },

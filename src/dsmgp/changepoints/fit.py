@@ -17,7 +17,7 @@ from dsmgp.changepoints.objective import ChangePointObjective
 from dsmgp.changepoints.outliers import Outliers, find_outliers
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import FitResult
-from dsmgp.fitting.optimize import SearchRecord, SearchResult
+from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
 from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling

@@ -15,7 +15,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.changepoints.segment_gp import SegmentedGP
 from dsmgp.changepoints.segmentation import SegmentPosterior
-from dsmgp.fitting.optimize import SearchResult, maximise
+from dsmgp.fitting.learning.optimize import SearchResult, maximise
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.gp.process import Process
 from dsmgp.mixture.inference import infer

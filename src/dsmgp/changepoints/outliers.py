@@ -23,7 +23,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.changepoints.objective import ChangePointObjective
 from dsmgp.changepoints.segment_gp import SegmentedGP
-from dsmgp.fitting.optimize import SearchResult
+from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.mixture.inference import Posterior, infer
 from dsmgp.progress import stopping
 

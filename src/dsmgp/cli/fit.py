@@ -39,8 +39,8 @@ from dsmgp.cli.output import (
 from dsmgp.cli.verdict import next_command, verdict_numbers, verdict_rows
 
 if TYPE_CHECKING:
-    from dsmgp.data.column_learning import EncodedTable
-    from dsmgp.data.tables import TextFormat
+    from dsmgp.data.columns.learning import EncodedTable
+    from dsmgp.data.files.tables import TextFormat
 
 __all__ = ["fit", "interruptible", "print_summary"]
 
@@ -183,7 +183,7 @@ def fit(
       dsmgp fit demand.csv -t demand -o demand.dsmgp --changes-along day
       dsmgp fit rows/ -t price -o price-model        (a folder of Parquet files)
     """
-    from dsmgp.data.tables import is_dataset
+    from dsmgp.data.files.tables import is_dataset
 
     if seed >= 2**32:
         fail(f"expected --seed below {2**32}, got {seed}")
@@ -288,8 +288,8 @@ def _training_table(
     form: TextFormat,
 ) -> EncodedTable:
     """Read a table, and encode its columns."""
-    from dsmgp.data.column_learning import encode_table
-    from dsmgp.data.tables import read_table, reading_remarks
+    from dsmgp.data.columns.learning import encode_table
+    from dsmgp.data.files.tables import read_table, reading_remarks
 
     def used(present: Sequence[str]) -> set[str]:
         named = _split_names(columns, present)

@@ -12,10 +12,10 @@ import typer
 from dsmgp.cli.output import fail, print_note
 
 if TYPE_CHECKING:
+    from dsmgp.data.columns.schema import ColumnSchema
+    from dsmgp.data.files.tables import TextFormat
     from dsmgp.data.input_schema import InputSchema
     from dsmgp.data.rows import Rows
-    from dsmgp.data.schema import ColumnSchema
-    from dsmgp.data.tables import TextFormat
     from dsmgp.regressor import DSMGPRegressor
 
 __all__ = [
@@ -53,7 +53,7 @@ Data = Annotated[
 ]
 
 
-# How a text file is written; see :class:`dsmgp.data.text_values.TextFormat`.
+# How a text file is written; see :class:`dsmgp.data.files.text_values.TextFormat`.
 Encoding = Annotated[
     str | None,
     typer.Option("--encoding", metavar="NAME", help="Encoding of a text file, such as latin-1, cp1252 or utf-16; UTF-8 if left out."),
@@ -76,7 +76,7 @@ def text_format(
     encoding: str | None, decimal: str | None, dayfirst: bool | None, na: Sequence[str]
 ) -> TextFormat:
     """Return how text files are written, by the options of a command."""
-    from dsmgp.data.tables import TextFormat
+    from dsmgp.data.files.tables import TextFormat
 
     if decimal not in (None, ".", ","):
         fail(f"expected --decimal as . or , got {decimal!r}")
@@ -104,7 +104,7 @@ def columns_of_files(data: str) -> list[str]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    from dsmgp.data.parquet import parquet_files
+    from dsmgp.data.parquet.dataset import parquet_files
 
     first = parquet_files(data)[0]
     try:
@@ -128,7 +128,7 @@ def read_for_model(
 
     Of a dataset a sample is read.
     """
-    from dsmgp.data.tables import TextFormat, is_dataset, read_table
+    from dsmgp.data.files.tables import TextFormat, is_dataset, read_table
 
     if is_dataset(data):
         return _sampled(schema, data, with_targets)
@@ -177,7 +177,7 @@ def _sampled(schema: ColumnSchema, data: str, with_targets: bool) -> Any:
     """Return some rows of Parquet files: enough for scores and plots, and always the same."""
     import numpy as np
 
-    from dsmgp.data.parquet import RowStream
+    from dsmgp.data.parquet.dataset import RowStream
 
     stream = RowStream(data, schema, with_targets)
     if stream.n_rows > MOST_SAMPLED:
@@ -189,15 +189,15 @@ def table_rows(model: DSMGPRegressor, table: Any, with_targets: bool = True) -> 
     """Return the rows of a table; those without a target are left out, where targets are asked for."""
     import numpy as np
 
-    from dsmgp.data.encoding import (
+    from dsmgp.data.columns.encoding import (
         as_in_training,
         encode_inputs,
         encode_targets,
         table_remarks,
         table_values,
     )
+    from dsmgp.data.files.tables import reading_remarks
     from dsmgp.data.table_error import check_columns
-    from dsmgp.data.tables import reading_remarks
 
     schema, remarks, y = model.state_.schema, reading_remarks(table), None
     columns = schema.columns

@@ -35,7 +35,7 @@ from dsmgp.cli.output import (
 from dsmgp.progress import span
 
 if TYPE_CHECKING:
-    from dsmgp.data.tables import TextFormat
+    from dsmgp.data.files.tables import TextFormat
 
 __all__ = ["info", "predict"]
 
@@ -65,8 +65,8 @@ def predict(
       dsmgp predict price.dsmgp new.csv -o predictions.csv --interval 0.5 --interval 0.9 --keep id
       cat new.csv | dsmgp predict price.dsmgp - --quantiles 0.05,0.5,0.95 > predictions.csv
     """
-    from dsmgp.data.predictions import check_kept_columns, predict_files
-    from dsmgp.data.tables import check_target, is_dataset
+    from dsmgp.data.files.tables import check_target, is_dataset
+    from dsmgp.data.parquet.predictions import check_kept_columns, predict_files
     from dsmgp.mixture.variance_error import exact_variances
 
     levels = _levels(",".join(quantiles))
@@ -114,8 +114,8 @@ def _predict_table(
     """Predict a table in one file; return the number of rows, and remarks on the table."""
     import pyarrow as pa
 
-    from dsmgp.data.predictions import prediction_columns
-    from dsmgp.data.tables import write_table
+    from dsmgp.data.files.tables import write_table
+    from dsmgp.data.parquet.predictions import prediction_columns
 
     table = read_for_model(schema, data, form, with_targets=False)
     keep = named_columns(keep, table.column_names)
@@ -167,7 +167,7 @@ def _contents(model: Model) -> dict[str, Any]:
     """Return the contents of a model file, by the names that ``info`` prints."""
     # Nothing that imports scikit-learn, which takes longer than reading the file.
     from dsmgp._util.archive import read_archive
-    from dsmgp.data.schema import ColumnSchema, input_names, output_names
+    from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
     from dsmgp.persistence.model_path import model_file
 
     file = model_file(model)

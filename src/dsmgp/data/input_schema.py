@@ -27,8 +27,7 @@ from dsmgp._util.validation import (
     is_whole_number,
 )
 from dsmgp._util.warnings import warn_user
-from dsmgp.data.column_learning import ColumnRules, EncodedTable, learn_columns, with_fill
-from dsmgp.data.encoding import (
+from dsmgp.data.columns.encoding import (
     as_in_training,
     encode_inputs,
     missing_counts,
@@ -36,11 +35,12 @@ from dsmgp.data.encoding import (
     unknown_levels,
     values_as_numbers,
 )
+from dsmgp.data.columns.learning import ColumnRules, EncodedTable, learn_columns, with_fill
+from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
+from dsmgp.data.columns.values import Values, column_values, frame_values
 from dsmgp.data.frames import column_names, framed, kind_of
 from dsmgp.data.remarks import training_remarks
 from dsmgp.data.rows import Rows
-from dsmgp.data.schema import ColumnSchema, input_names, output_names
-from dsmgp.data.values import Values, column_values, frame_values
 
 __all__ = ["InputSchema", "TableRows", "target_numbers"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array
-from dsmgp.data.values import Values
+from dsmgp.data.columns.values import Values
 
 __all__ = ["evaluation_remarks", "prediction_remarks", "spread_rows", "training_remarks"]
 

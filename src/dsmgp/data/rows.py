@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.data.schema import N_ALTERNATIVES
+from dsmgp.data.columns.schema import N_ALTERNATIVES
 
 __all__ = ["Rows", "Unknown"]
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
-from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.tree.nodes import Leaf

@@ -33,7 +33,7 @@ from dsmgp.distributed.sharded import (
     kernels_of_part,
 )
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
-from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.points import equal_rows
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import LeafKernel
+from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Pairs
 from dsmgp.experts.posterior import InMemoryLeafPosterior

@@ -19,7 +19,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardPlan, writable
 from dsmgp.distributed.workers import RemoteWorkerPool, RowTables, WorkerPool
-from dsmgp.experts.backend import PAIR_FLOPS, BoundKernels, LeafKernel
+from dsmgp.experts.backends.interface import PAIR_FLOPS, BoundKernels, LeafKernel
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
 from dsmgp.experts.leaf_gps import (
@@ -29,7 +29,7 @@ from dsmgp.experts.leaf_gps import (
     rows_of_leaves,
 )
 from dsmgp.experts.loo import KNOWN, LeaveOneOut, Pairs
-from dsmgp.experts.online import OnlineLeafPosterior
+from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.nodes import Leaf

@@ -15,16 +15,16 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.warnings import FactorisationWarning, warn_user
-from dsmgp.experts.backend import (
+from dsmgp.experts.backends.interface import (
     NOT_FACTORISED,
     Backend,
     BoundKernels,
     LeafPosteriorBatch,
 )
-from dsmgp.experts.factor_cache import FactorCache
-from dsmgp.experts.factor_sharing import NotPositiveDefinite
+from dsmgp.experts.backends.shared_backend import SharedFactorBackend
+from dsmgp.experts.factors.cache import FactorCache
+from dsmgp.experts.factors.sharing import NotPositiveDefinite
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
-from dsmgp.experts.shared_backend import SharedFactorBackend
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.progress import tick
 

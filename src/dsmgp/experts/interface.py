@@ -9,7 +9,7 @@ where                     leaf GPs                                        poster
 ========================  ==============================================  ==========================================
 in this process           :class:`~dsmgp.experts.leaf_gps.InMemoryLeafGPs`  :class:`~dsmgp.experts.posterior.InMemoryLeafPosterior`
 on workers, or on disk    ``dsmgp.distributed.sharded.ShardedLeafGPs``    ``dsmgp.distributed.sharded.ShardedLeafPosterior``
-after online updates                                                      :class:`~dsmgp.experts.online.OnlineLeafPosterior`
+after online updates                                                      :class:`~dsmgp.experts.online.posterior.OnlineLeafPosterior`
 ========================  ==============================================  ==========================================
 
 A kind that cannot do what is called raises :class:`NotAvailableError`.
@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import BoundKernels, LeafKernel
-from dsmgp.experts.factor_sharing import SharingPlan
+from dsmgp.experts.backends.interface import BoundKernels, LeafKernel
+from dsmgp.experts.factors.sharing import SharingPlan
 from dsmgp.experts.loo import LeaveOneOut
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.routing import Routes
 
 if TYPE_CHECKING:
-    from dsmgp.experts.online import OnlineLeafPosterior
-    from dsmgp.experts.online_leaf import OutputFactor
+    from dsmgp.experts.online.leaf import OutputFactor
+    from dsmgp.experts.online.posterior import OnlineLeafPosterior
     from dsmgp.experts.posterior import InMemoryLeafPosterior
 
 __all__ = ["LeafGPs", "LeafPosterior", "NotAvailableError"]

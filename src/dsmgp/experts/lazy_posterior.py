@@ -15,10 +15,10 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import NOT_FACTORISED, PARALLEL_ROWS
-from dsmgp.experts.factor_cache import FactorCache
+from dsmgp.experts.backends.interface import NOT_FACTORISED, PARALLEL_ROWS
+from dsmgp.experts.factors.cache import FactorCache
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.online_leaf import OutputFactor
+from dsmgp.experts.online.leaf import OutputFactor
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
 from dsmgp.linalg.threads import one_thread
 

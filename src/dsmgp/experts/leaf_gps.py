@@ -16,7 +16,7 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import require_torch
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import (
+from dsmgp.experts.backends.interface import (
     PARALLEL_ROWS,
     Backend,
     BoundKernels,
@@ -24,9 +24,9 @@ from dsmgp.experts.backend import (
     TrainingBackend,
     kernel_codes,
 )
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.numpy_backend import NumpyBackend
 from dsmgp.experts.points import LeafPoints
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.linalg.device_memory import within_memory
@@ -177,7 +177,7 @@ class InMemoryLeafGPs:
         kind = self._backend_kind(self.kernels)
         if kind == "torch":
             require_torch(f"device={self.device!r}, dtype={self.dtype!r} or a gpytorch kernel")
-            from dsmgp.experts.torch_backend import TorchBackend
+            from dsmgp.experts.backends.torch_backend import TorchBackend
 
             return TorchBackend(*rows, self.memory, self.device, self.dtype)
         return NumbaBackend(*rows) if kind == "numba" else NumpyBackend(*rows)

@@ -14,15 +14,15 @@ from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backend import Backend, BoundKernels, PredictRequest
-from dsmgp.experts.factor_cache import FactorCache, GroupFactors
-from dsmgp.experts.factor_sharing import SharingPlan
-from dsmgp.experts.grown_factor import GrownFactor
+from dsmgp.experts.backends.interface import Backend, BoundKernels, PredictRequest
+from dsmgp.experts.backends.numba_backend import NumbaBackend
+from dsmgp.experts.factors.cache import FactorCache, GroupFactors
+from dsmgp.experts.factors.sharing import SharingPlan
 from dsmgp.experts.leaf_bases import LeafBases, LeafBasis
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
-from dsmgp.experts.numba_backend import NumbaBackend
-from dsmgp.experts.online import OnlineLeafPosterior
-from dsmgp.experts.online_leaf import OutputFactor, inverse_diagonal
+from dsmgp.experts.online.grown_factor import GrownFactor
+from dsmgp.experts.online.leaf import OutputFactor, inverse_diagonal
+from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.points import Observations
 from dsmgp.experts.row_table import RowTable
 from dsmgp.linalg.device_memory import within_memory

@@ -1,4 +1,4 @@
-"""Sizes and addresses of the leaves of a posterior, for compiled predictions of few rows (:mod:`dsmgp.experts.numba_rows`)."""
+"""Sizes and addresses of the leaves of a posterior, for compiled predictions of few rows (:mod:`dsmgp.experts.backends.numba_rows`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.compiled import Kernel
+from dsmgp.experts.backends.numba_leaves import KINDS, MEANS
 from dsmgp.experts.low_rank import LowRankVariance
-from dsmgp.experts.numba_leaves import KINDS, MEANS
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RowTable"]
 
-_predict_rows = Kernel("dsmgp.experts.numba_rows", "predict_rows")
+_predict_rows = Kernel("dsmgp.experts.backends.numba_rows", "predict_rows")
 #: Entries of a leaf in the table, in the order in which compiled code reads them.
 FIELDS = (
     "kind", "mean_kind", "n_points", "n_columns", "n_parameters", "rank", "columns", "parameters", "Z", "alpha", "factor", "stride",

@@ -21,7 +21,7 @@ from dsmgp._util.archive import Archive, ModelFileError, read_archive, write_arc
 from dsmgp._util.validation import check_count
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fingerprint import fingerprint
-from dsmgp.fitting.optimize import Objective, Vector
+from dsmgp.fitting.learning.optimize import Objective, Vector
 
 __all__ = ["Checkpoint", "checkpointed"]
 

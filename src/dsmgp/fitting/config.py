@@ -17,10 +17,10 @@ import numpy as np
 
 from dsmgp._util.machine import has_cuda, has_torch, memory, require_torch
 from dsmgp._util.validation import check_choice, check_count
-from dsmgp.data.column_learning import MISSING
+from dsmgp.data.columns.learning import MISSING
 from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.optimize import OPTIMIZERS
+from dsmgp.fitting.learning.optimize import OPTIMIZERS
 from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.named_process import METRIC_KINDS
@@ -47,7 +47,7 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 class FitConfig:
     """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``.
 
-    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses`), ``mean_is_open`` whether another
+    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses.fit`), ``mean_is_open`` whether another
     mean than ``mean`` may be chosen.
     """
 

@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.loo import Components
 from dsmgp.experts.points import equal_rows
-from dsmgp.fitting.learning import length_scales
+from dsmgp.fitting.learning.family import length_scales
 from dsmgp.gp.scaling import InputScaling
 from dsmgp.linalg.threads import Threads, one_thread
 from dsmgp.mixture.edges import Edges, range_of

@@ -2,7 +2,7 @@
 
 Scale the rows, choose the output scaling and the kernel on a few leaves, learn hyperparameters on some more, grow the tree, condition
 all leaves, and fit the gate by leave-one-out. The tree is grown in :mod:`dsmgp.fitting.partitions`; where rows are on disk,
-:mod:`dsmgp.fitting.dataset` supplies them.
+:mod:`dsmgp.fitting.datasets.fit` supplies them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Index
-from dsmgp.fitting.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.kernel_mixture import build_kernels, learn_kernels
-from dsmgp.fitting.learning import FitContext, learn_family
-from dsmgp.fitting.mean_choice import choose_mean, with_mean
-from dsmgp.fitting.optimize import TOLERANCE, SearchRecord, SearchResult
+from dsmgp.fitting.learning.family import FitContext, learn_family
+from dsmgp.fitting.learning.kernel_mixture import build_kernels, learn_kernels
+from dsmgp.fitting.learning.optimize import TOLERANCE, SearchRecord, SearchResult
 from dsmgp.fitting.partitions import (
     LearnedFamilies,
     grow_tree,
@@ -25,7 +23,9 @@ from dsmgp.fitting.partitions import (
     sample_leaves,
     surrogate_leaves,
 )
-from dsmgp.fitting.selection import choose_outputs, rank_kernels
+from dsmgp.fitting.selection.coordinates import CoordinateChoice, choose_coordinates
+from dsmgp.fitting.selection.kernels import choose_outputs, rank_kernels
+from dsmgp.fitting.selection.mean import choose_mean, with_mean
 from dsmgp.fitting.training_data import (
     LeafFamilies,
     RowSource,

@@ -9,8 +9,8 @@ import numpy as np
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit
-from dsmgp.fitting.learning import FitContext
-from dsmgp.fitting.optimize import Objective
+from dsmgp.fitting.learning.family import FitContext
+from dsmgp.fitting.learning.optimize import Objective
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.fitting.training_data import InMemoryRows, TrainingData
 
@@ -24,7 +24,7 @@ def fit_rows(
     rng: np.random.Generator,
     recorded: Callable[[Objective], Objective] = lambda objective: objective,
 ) -> FittedState:
-    """Fit one deep structured mixture; ``recorded`` is that of :class:`~dsmgp.fitting.learning.FitContext`."""
+    """Fit one deep structured mixture; ``recorded`` is that of :class:`~dsmgp.fitting.learning.family.FitContext`."""
     data = TrainingData.of(
         rows.X,
         rows.Y,

@@ -14,17 +14,17 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, leaf_rows, seconds
-from dsmgp.fitting.learned_structure import learn_structure
-from dsmgp.fitting.learning import (
+from dsmgp.fitting.learning.family import (
     FitContext,
     is_stationary,
     learn_family,
     length_scales,
     loo_posterior,
 )
-from dsmgp.fitting.mean_choice import MeanChoice
-from dsmgp.fitting.optimize import SearchResult
-from dsmgp.fitting.selection import kernel_score
+from dsmgp.fitting.learning.optimize import SearchResult
+from dsmgp.fitting.selection.kernels import kernel_score
+from dsmgp.fitting.selection.mean import MeanChoice
+from dsmgp.fitting.structure.learned import learn_structure
 from dsmgp.fitting.training_data import LeafFamilies, RowSource, set_up_leaves
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling

@@ -20,8 +20,8 @@ from dsmgp.experts.points import joined_weights
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.edges import calibrate_edges, with_edges
 from dsmgp.fitting.fit import FitResult
-from dsmgp.fitting.optimize import SearchRecord
-from dsmgp.fitting.stacking import Stacking
+from dsmgp.fitting.hypotheses.stacking import Stacking
+from dsmgp.fitting.learning.optimize import SearchRecord
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive

@@ -15,11 +15,11 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
-from dsmgp.experts.online import OnlineLeafPosterior
+from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.learning import length_scales
+from dsmgp.fitting.learning.family import length_scales
 from dsmgp.fitting.state import FittedState, TrainingRows
 from dsmgp.mixture.edges import Edges, range_of
 from dsmgp.mixture.model import Model

@@ -2,7 +2,7 @@
 
 A GP with a length scale per input takes inputs in the units they come in, which suits neither skewed columns nor functions that vary
 along combinations of inputs. :class:`Coordinates` warps columns one by one (:class:`InputWarp`), may use a column twice, as it is and
-warped, and may then apply a linear map, the *metric*. Which of this is done is chosen in :mod:`dsmgp.fitting.coordinates`; scaling to
+warped, and may then apply a linear map, the *metric*. Which of this is done is chosen in :mod:`dsmgp.fitting.selection.coordinates`; scaling to
 zero mean and unit variance comes after it (:mod:`dsmgp.gp.scaling`).
 """
 

@@ -1,8 +1,8 @@
 """The structure of a leaf's GP prior: kernel, mean and noise without their hyperparameters.
 
 A *leaf kernel* is hashable and says what computes a leaf's covariance; its hyperparameters are a vector of *kernel parameters*, and
-``leaf_kernel.at(parameters)`` is the prior itself. The backends compute many leaves at once (:mod:`dsmgp.experts.numba_backend`,
-:mod:`dsmgp.experts.torch_backend`); what is written here is the reference for them, and serves online updates, change points, joint
+``leaf_kernel.at(parameters)`` is the prior itself. The backends compute many leaves at once (:mod:`dsmgp.experts.backends.numba_backend`,
+:mod:`dsmgp.experts.backends.torch_backend`); what is written here is the reference for them, and serves online updates, change points, joint
 predictions and every kernel that has no compiled form.
 """
 

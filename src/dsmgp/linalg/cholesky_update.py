@@ -1,6 +1,6 @@
 """Cholesky factors, row-major lower triangles, after rows were added to a matrix or removed from it.
 
-Plans for shared factors add rows (:mod:`dsmgp.experts.factor_sharing`); online updates do both.
+Plans for shared factors add rows (:mod:`dsmgp.experts.factors.sharing`); online updates do both.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_finite
 from dsmgp._util.warnings import warn_user
 from dsmgp.changepoints.model import ChangePointModel
+from dsmgp.data.columns.schema import Column, ColumnSchema, input_names, output_names
 from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.schema import Column, ColumnSchema, input_names, output_names
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.state import FittedState, TrainingRows

@@ -15,7 +15,7 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.edges import with_edges
-from dsmgp.fitting.stacking import Stacking
+from dsmgp.fitting.hypotheses.stacking import Stacking
 from dsmgp.fitting.state import FittedState
 from dsmgp.persistence import checks
 from dsmgp.persistence.mixture import read_mixture, write_mixture

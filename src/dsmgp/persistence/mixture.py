@@ -19,12 +19,12 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.experts.backend import LeafKernel, kernel_codes
+from dsmgp.experts.backends.interface import LeafKernel, kernel_codes
+from dsmgp.experts.backends.shared_backend import SharedFactorBackend
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
-from dsmgp.experts.shared_backend import SharedFactorBackend
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.state import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf

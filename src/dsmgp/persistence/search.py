@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dsmgp.fitting.optimize import SearchRecord, SearchResult
+from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
 from dsmgp.persistence import checks
 from dsmgp.persistence.record import ArrayField, Entry, Items, Record
 

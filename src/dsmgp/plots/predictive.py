@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import input_number
-from dsmgp.data.schema import Column, level_name
+from dsmgp.data.columns.schema import Column, level_name
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.joined import join

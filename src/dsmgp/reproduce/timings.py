@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from dsmgp._util.arrays import Array
 from dsmgp.baselines.division import divide, unbounded_leaf
 from dsmgp.fitting.config import check_parameters
-from dsmgp.fitting.optimize import evidence_objective
+from dsmgp.fitting.learning.optimize import evidence_objective
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.reproduce import paper

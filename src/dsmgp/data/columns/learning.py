@@ -1,0 +1,345 @@
+"""Learning how the columns of a training table become inputs: a :class:`~dsmgp.data.columns.schema.ColumnSchema`, and the training rows encoded.
+
+Where several columns of a table cannot be used, one ``TableError`` lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp._util.dates import MICROSECONDS_PER_DAY
+from dsmgp._util.validation import check_choice
+from dsmgp.data.columns.effects import bins_of, level_effects, normal_scores
+from dsmgp.data.columns.encoding import (
+    as_in_training,
+    check_finite,
+    check_no_missing,
+    check_targets,
+    encode_column,
+    level_codes,
+    missing_counts,
+    table_values,
+    target_table,
+)
+from dsmgp.data.columns.schema import N_ALTERNATIVES, Column, ColumnSchema
+from dsmgp.data.columns.values import Values, dates_of_texts
+from dsmgp.data.remarks import training_remarks
+from dsmgp.data.table_error import TableError, check_columns
+
+__all__ = [
+    "CATEGORIES",
+    "MISSING",
+    "MOST_INDICATORS",
+    "ColumnRules",
+    "EncodedTable",
+    "column_effects",
+    "encode_table",
+    "has_effects",
+    "learn_columns",
+    "with_effects",
+    "with_fill",
+]
+
+#: What becomes of categories: indicators for few levels and effects for many, indicators for all, or an error.
+CATEGORIES = ("auto", "onehot", "refuse")
+#: What becomes of missing values: they are part of the model, their rows are left out, or they are an error.
+MISSING = ("model", "drop", "error")
+#: Former names of these.
+FORMER = {"refuse": "error", "impute": "model"}
+#: Categories with more levels have no indicators, and those with more than so many have effects.
+MOST_INDICATORS, FEWEST_EFFECTS = 64, 8
+# Rows that medians and quantiles are computed from.
+QUANTILE_ROWS = 100_000
+# A text that is a different one in so large a share of the rows, of at least so many, names the rows.
+IDENTIFIER_SHARE, IDENTIFIER_LEVELS = 0.9, 20
+
+
+@dataclass(frozen=True)
+class ColumnRules:
+    """How columns are to be treated.
+
+    Attributes
+    ----------
+    categories : {"auto", "onehot", "refuse"}
+    missing : {"model", "drop", "error"}
+    categorical : collection of str
+        Columns whose numbers are levels of a category.
+    first_row : int
+        The number of the first row in errors.
+    leave_out : callable
+        Says how a column of some name is left out, for errors.
+    """
+
+    categories: str = "auto"
+    missing: str = "model"
+    categorical: Collection[str] = ()
+    first_row: int = 1
+    leave_out: Callable[[str], str] = lambda name: f"leave it out with --drop {name!r}"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "missing", FORMER.get(self.missing, self.missing))
+        check_choice("categories", self.categories, CATEGORIES)
+        check_choice("missing", self.missing, MISSING)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """Training rows, and how they came out of a table.
+
+    Attributes
+    ----------
+    schema : ColumnSchema
+    X, Y : ndarray of shape (n_rows, n_inputs) and (n_rows, n_outputs)
+    rows : ndarray of int, or None
+        The rows of the table that are left; None if all are.
+    remarks : tuple of str
+        What was left out, encoded and filled in.
+    """
+
+    schema: ColumnSchema
+    X: Array
+    Y: Array
+    rows: Index | None
+    remarks: tuple[str, ...]
+
+
+def encode_table(
+    table: Any,
+    targets: Sequence[str],
+    features: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: str = "auto",
+    missing: str = "model",
+) -> EncodedTable:
+    """Learn how the columns of a training table become inputs, and encode its rows.
+
+    Parameters
+    ----------
+    table : Arrow table or frame
+    targets : sequence of str
+        Columns to predict.
+    features, drop : sequence of str
+        Input columns (all columns but the targets if empty), and columns to ignore.
+    categories, missing : str
+        See :class:`ColumnRules`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"size": [1.0, 2.0], "colour": ["red", "blue"], "y": [3.0, 4.0]})
+    >>> encoded = encode_table(table, ["y"])
+    >>> encoded.schema.input_names
+    ['size', 'colour=blue', 'colour=red']
+    >>> encoded.X
+    array([[1., 0., 1.],
+           [2., 1., 0.]])
+    """
+    present = list(getattr(table, "column_names", None) or table.columns)
+    check_columns(present, [*targets, *features, *drop])
+    if not targets:
+        raise TableError("expected at least one target column")
+    targets = list(dict.fromkeys(targets))
+    not_inputs = {*targets, *drop}
+    names = [name for name in features or present if name not in not_inputs]
+    if not names:
+        raise TableError("no column is left to predict from; every one is a target or dropped")
+    values = table_values(table, [*targets, *names])
+    Y = target_table(values, targets)
+    rules = ColumnRules(categories, missing)
+    return learn_columns({name: values[name] for name in names}, Y, targets, rules)
+
+
+def learn_columns(
+    columns: Mapping[str, Values], Y: Array, targets: Sequence[str], rules: ColumnRules
+) -> EncodedTable:
+    """Learn how columns become inputs, and encode the training rows.
+
+    Rows without a target are left out, and with ``missing="drop"`` those with any missing value.
+    """
+    remarks: list[str] = []
+    rows = np.asarray(~np.isnan(Y).any(axis=1))
+    if not rows.all():
+        n = int((~rows).sum())
+        remarks.append(f"{n} row{'s' * (n > 1)} without a target left out")
+    if rules.missing == "drop":
+        # A column without any value is left out; its rows are not.
+        gaps = [values.missing for values in columns.values() if not values.all_missing]
+        complete = ~np.any(gaps, axis=0)
+        n = int((rows & ~complete).sum())
+        if n:
+            remarks.append(f"{n} row{'s' * (n > 1)} with missing values left out")
+        rows &= complete
+    kept = None if rows.all() else np.flatnonzero(rows)
+    if kept is not None:
+        if len(kept) < 2:
+            raise TableError(
+                f"{len(kept)} of {len(rows)} rows have a target"
+                + (" and no missing values; use missing='model'" if rules.missing == "drop" else "")
+            )
+        Y = Y[kept]
+        columns = {name: values.taken(kept) for name, values in columns.items()}
+    check_targets(Y, targets, rules.first_row)
+
+    learned: list[Column] = []
+    problems: list[str] = []
+    for name, values in columns.items():
+        try:
+            column, remark = _learn_column(values, name, rules)
+        except TableError as error:
+            problems.append(str(error))
+            continue
+        if remark:
+            remarks.append(remark)
+        if column is not None:
+            learned.append(column)
+    if problems:
+        raise TableError("\n".join(problems))
+    if not learned:
+        raise TableError("no column is left to predict from: " + "; ".join(remarks))
+    columns = as_in_training(learned, columns)
+    learned = _without_repeated_indicators(learned, columns)
+    effects = column_effects(learned, columns, Y) if rules.categories == "auto" else {}
+    finished, parts = [], []
+    for column in learned:
+        if column.name in effects:
+            by_level, of_rows = effects[column.name]
+            column = with_effects(column, by_level)
+            encoded = encode_column(columns[column.name], column, rules.first_row)
+            encoded[:, -of_rows.shape[1] :] = of_rows
+        else:
+            encoded = encode_column(columns[column.name], column, rules.first_row)
+        finished.append(column)
+        parts.append(encoded)
+    schema = ColumnSchema(tuple(finished), tuple(targets))
+    X = np.ascontiguousarray(np.column_stack(parts))
+    remarks += schema.encoding_remarks()
+    remarks += schema.missing_remarks(missing_counts(schema, columns))
+    used = {column.name: columns[column.name] for column in finished}
+    remarks += training_remarks(used, Y, targets, rules.leave_out)
+    return EncodedTable(schema, X, Y, kept, tuple(remarks))
+
+
+def with_effects(column: Column, effects: Array) -> Column:
+    """Return a category with the effects of its levels, (n_levels, n_outputs)."""
+    return replace(column, effects=tuple(map(tuple, effects.tolist())))
+
+
+def column_effects(
+    learned: Sequence[Column], columns: Mapping[str, Values], Y: Array
+) -> dict[str, tuple[Array, Array]]:
+    """Return the effects of the levels of categories with many of them, and those of the training rows, by column."""
+    wanted = [column for column in learned if has_effects(column)]
+    if not wanted:
+        return {}
+    others = [
+        level_codes(columns[column.name], column)
+        if column.kind == "category"
+        else bins_of(encode_column(columns[column.name], replace(column, indicator=False), 0)[:, 0])
+        for column in learned
+        if not has_effects(column)
+    ]
+    codes = [level_codes(columns[column.name], column) for column in wanted]
+    n_levels = [len(column.levels) for column in wanted]
+    found = level_effects(codes, others, normal_scores(Y), n_levels)
+    triples = zip(wanted, found.effects, found.of_rows, strict=True)
+    return {column.name: (by_level, of_rows) for column, by_level, of_rows in triples}
+
+
+def has_effects(column: Column) -> bool:
+    """Return whether a column has so many levels that their effects are inputs."""
+    return column.kind == "category" and len(column.levels) > FEWEST_EFFECTS
+
+
+def _learn_column(
+    values: Values, name: str, rules: ColumnRules
+) -> tuple[Column | None, str | None]:
+    """Return what a column becomes, and a remark; no column if it is left out."""
+    if name in rules.categorical:
+        values = values.as_category()
+    elif values.kind == "category":
+        values = dates_of_texts(values) or values
+    n_missing = int(values.missing.sum())
+    if n_missing and rules.missing == "error":
+        remedy = "remove such rows, or use missing='model'"
+        check_no_missing(values, name, remedy, rules.first_row)
+    if values.all_missing:
+        return None, f"column {name!r} is empty and left out"
+    if values.kind == "category":
+        return _learn_category(values, name, rules)
+    if not n_missing and (values.data == values.data[0]).all():
+        return None, f"column {name!r} is constant and left out"
+    if values.kind == "date":
+        dates = values.data[~values.missing]
+        origin = int(dates.min().astype(np.int64))
+        days = (dates.astype(np.int64) - origin) / MICROSECONDS_PER_DAY
+        column = Column(name, "date", origin=origin)
+        present = days
+    else:
+        check_finite(values.data, name, rules.first_row)
+        column = Column(name, "number")
+        present = values.data[~values.missing]
+    if rules.missing == "model":
+        column = with_fill(column, present, n_missing > 0)
+    return column, None
+
+
+def with_fill(column: Column, present: Array, had_missing: bool = False) -> Column:
+    """Return a column of numbers or dates whose missing values are replaced by the median of those that are there."""
+    if len(present) > QUANTILE_ROWS:
+        present = present[:: len(present) // QUANTILE_ROWS + 1]
+    levels = (np.arange(N_ALTERNATIVES) + 0.5) / N_ALTERNATIVES
+    fill, *quantiles = np.quantile(present, [0.5, *levels]).tolist()
+    return replace(
+        column,
+        fill=fill,
+        had_missing=had_missing,
+        indicator=had_missing,
+        quantiles=() if had_missing else tuple(quantiles),
+    )
+
+
+def _without_repeated_indicators(
+    learned: Sequence[Column], columns: Mapping[str, Values]
+) -> list[Column]:
+    """Drop the indicators of columns that are missing in the same rows as one before them."""
+    seen: set[bytes] = set()
+    kept = []
+    for column in learned:
+        if column.indicator:
+            pattern = np.packbits(columns[column.name].missing).tobytes()
+            column = replace(column, indicator=pattern not in seen)
+            seen.add(pattern)
+        kept.append(column)
+    return kept
+
+
+def _learn_category(
+    values: Values, name: str, rules: ColumnRules
+) -> tuple[Column | None, str | None]:
+    if rules.categories == "refuse":
+        raise TableError(
+            f"column {name!r} holds text{values.example(rules.first_row)}; use categories='auto', or {rules.leave_out(name)}"
+        )
+    n_levels, n_present = len(values.levels), int((~values.missing).sum())
+    if n_levels == 1 and n_present == len(values):
+        return None, f"column {name!r} is constant and left out"
+    if rules.categories == "auto" and n_levels > max(
+        IDENTIFIER_LEVELS, IDENTIFIER_SHARE * n_present
+    ):
+        return None, f"column {name!r} has a different text in nearly every row and is left out"
+    if rules.categories == "onehot" and n_levels > MOST_INDICATORS:
+        raise TableError(
+            f"column {name!r} has {n_levels} different texts{values.example(rules.first_row)}, more than the {MOST_INDICATORS} "
+            f"that are made into inputs; use categories='auto', or {rules.leave_out(name)}"
+        )
+    levels: tuple[str | None, ...] = values.levels
+    if values.missing.any():
+        levels = (*levels, None)
+    one_hot = rules.categories == "onehot" or n_levels <= MOST_INDICATORS
+    required = rules.missing != "model"
+    return Column(name, "category", levels, one_hot=one_hot, required=required), None

@@ -1,0 +1,274 @@
+"""Columns of tables as NumPy values: numbers, dates or categories, whatever library they come from.
+
+Frames of pandas and polars, arrays and Arrow tables all become :class:`Values`, from which :mod:`dsmgp.data.columns.encoding` makes inputs. Missing
+values are NaN among numbers, NaT among dates, and the code -1 among categories.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsmgp._util.constants import EXACT
+from dsmgp._util.warnings import warn_user
+
+__all__ = [
+    "KINDS",
+    "Values",
+    "column_values",
+    "dates_of_texts",
+    "frame_values",
+    "level_text",
+]
+
+#: Kinds of columns, and the word for what they hold.
+KINDS = {"number": "numbers", "date": "dates", "category": "text"}
+
+ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?\s*")
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The values of one column.
+
+    Attributes
+    ----------
+    kind : {"number", "date", "category"}
+    data : ndarray of shape (n_rows,)
+        Numbers (flags are 0 and 1), dates as datetime64[us] in UTC, or for a category the position of each row's level.
+    levels : tuple of str
+        Of a category, each once.
+
+    Examples
+    --------
+    >>> colour = Values.of_texts(["red", None, "blue", "red"])
+    >>> colour.levels, colour.data
+    (('blue', 'red'), array([ 1, -1,  0,  1]))
+    """
+
+    kind: str
+    data: NDArray[Any]
+    levels: tuple[str, ...] = ()
+
+    @classmethod
+    def of_numbers(cls, numbers: Any) -> Values:
+        return cls("number", np.asarray(numbers, dtype=np.float64))
+
+    @classmethod
+    def of_dates(cls, dates: Any) -> Values:
+        return cls("date", np.asarray(dates, dtype="datetime64[us]"))
+
+    @classmethod
+    def of_texts(cls, entries: Sequence[Any]) -> Values:
+        """Return the values of a category from its texts; entries that are not texts are written as texts, None is missing."""
+        texts = np.array([None if e is None else level_text(e) for e in entries], dtype=object)
+        present = np.array([text is not None for text in texts], dtype=bool)
+        codes = np.full(len(texts), -1, dtype=np.int64)
+        levels, codes[present] = np.unique(texts[present].astype(str), return_inverse=True)
+        return cls("category", codes, tuple(levels.tolist()))
+
+    @classmethod
+    def of_codes(cls, codes: Any, levels: Iterable[Any]) -> Values:
+        """Return the values of a category from codes, -1 where one is missing; levels that do not occur are dropped."""
+        texts = [level_text(level) for level in levels]
+        ordered, place = np.unique(np.array(texts, dtype=str), return_inverse=True)
+        codes = np.asarray(codes, dtype=np.int64)
+        codes = np.where(codes < 0, -1, np.append(place, -1)[codes])
+        occurring, inverse = np.unique(codes[codes >= 0], return_inverse=True)
+        compact = np.full(len(codes), -1, dtype=np.int64)
+        compact[codes >= 0] = inverse
+        return cls("category", compact, tuple(ordered[occurring].tolist()))
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Whether each row has no value."""
+        if self.kind == "category":
+            return np.asarray(self.data < 0)
+        return np.asarray(np.isnan(self.data) if self.kind == "number" else np.isnat(self.data))
+
+    @property
+    def all_missing(self) -> bool:
+        return bool(self.missing.all())
+
+    def as_category(self) -> Values:
+        """Return the same values as levels; numbers and dates are written as texts."""
+        if self.kind == "category":
+            return self
+        missing = self.missing
+        distinct, codes = np.unique(self.data[~missing], return_inverse=True)
+        all_codes = np.full(len(missing), -1, dtype=np.int64)
+        all_codes[~missing] = codes
+        return Values.of_codes(all_codes, distinct.tolist())
+
+    def taken(self, rows: Any) -> Values:
+        """Return the values of some rows."""
+        if self.kind == "category":
+            return Values.of_codes(self.data[rows], self.levels)
+        return Values(self.kind, self.data[rows])
+
+    def example(self, first_row: int = 0) -> str:
+        """Quote the first value that there is, with its row."""
+        present = np.flatnonzero(~self.missing)
+        if not present.size:
+            return ""
+        row, value = int(present[0]), self.data[present[0]]
+        text = self.levels[value] if self.kind == "category" else str(value)
+        return f" ({text!r} in row {first_row + row})"
+
+
+def level_text(level: Any) -> str:
+    """Return a level as text. Whole numbers are the same level whether they are integers or not.
+
+    Examples
+    --------
+    >>> level_text(3.0), level_text(3), level_text("3"), level_text(True)
+    ('3', '3', '3', '1')
+    """
+    if isinstance(level, (bool, np.bool_)):
+        return str(int(level))  # a flag is the same level as the number
+    if isinstance(level, (float, np.floating)) and float(level).is_integer():
+        return str(int(level))
+    return str(level)
+
+
+def dates_of_texts(values: Values) -> Values | None:
+    """Return the dates that the levels of a category are in the form 2020-12-31, with or without a time; None if they are not.
+
+    Examples
+    --------
+    >>> dates_of_texts(Values.of_texts(["2020-12-31", None])).data.astype("datetime64[D]").tolist()
+    [datetime.date(2020, 12, 31), None]
+    """
+    if not values.levels or not all(map(ISO_DATE.fullmatch, values.levels)):
+        return None
+    try:
+        dates = [np.datetime64(text.strip().replace(" ", "T"), "us") for text in values.levels]
+    except ValueError:  # such as the 31st of June
+        return None
+    return Values.of_dates(np.array([*dates, np.datetime64("NaT")])[values.data])
+
+
+def frame_values(frame: Any, what: str = "X") -> dict[str, Values]:
+    """Return the columns of a frame of pandas or polars, by name."""
+    names = list(map(str, frame.columns))
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{what} has more than one column {name!r}; rename one of them")
+    pairs = zip(names, frame.columns, strict=True)
+    return {
+        name: column_values(frame[label], f"column {name!r} of {what}") for name, label in pairs
+    }
+
+
+def column_values(column: Any, label: str) -> Values:
+    """Return the values of a series or an array.
+
+    Parameters
+    ----------
+    column : series of pandas or polars, or array of shape (n_rows,)
+    label : str
+        Name of the column, for errors.
+    """
+    name = str(getattr(column, "dtype", ""))
+    if name in ("Categorical", "Enum") or name.startswith(("Categorical(", "Enum(")):
+        return Values.of_texts(column.cast(_polars().String).to_list())
+    if name in ("String", "Utf8") and hasattr(column, "to_list"):
+        return Values.of_texts(column.to_list())
+    if name.startswith(("Time", "Duration")) or getattr(column.dtype, "kind", "") == "m":
+        raise ValueError(f"{label} holds times; turn them into numbers first")
+    if name.startswith(("List(", "Array(", "Struct(")):
+        raise ValueError(f"{label} holds several values in a row; make a column of each first")
+    if name.startswith(("Date", "Datetime")):  # of polars, whose missing values become NaT
+        return Values.of_dates(column.to_numpy())
+    if name == "category":
+        categories = column.cat.categories
+        if categories.dtype.kind == "M":
+            return Values.of_dates(np.asarray(column, dtype="datetime64[us]"))
+        return Values.of_codes(column.cat.codes.to_numpy(), categories.tolist())
+    if name.startswith(("string", "str")) and hasattr(column, "isna"):
+        return Values.of_texts(column.astype(object).where(column.notna(), None).tolist())
+    if hasattr(column, "isna") and getattr(column.dtype, "kind", "O") in "iufb" and column.hasnans:
+        return Values.of_numbers(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    if str(name).startswith("datetime64[") and hasattr(column, "dt"):  # with or without time zone
+        if getattr(column.dt, "tz", None) is not None:
+            column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+        return Values.of_dates(column.to_numpy())
+    return _array_values(np.asarray(column), label)
+
+
+def _polars() -> Any:
+    return sys.modules["polars"]
+
+
+def _array_values(column: NDArray[Any], label: str) -> Values:
+    kind = column.dtype.kind
+    if kind == "M":
+        return Values.of_dates(column)
+    if kind == "m":
+        raise ValueError(f"{label} holds times; turn them into numbers first")
+    if kind == "c":
+        raise ValueError(f"Complex data not supported: {label} holds complex numbers")
+    if kind in "iu" and column.size and max(column.max(), -int(column.min())) > EXACT:
+        warn_user(
+            f"{label} holds whole numbers beyond 2**53, of which the last digits are lost; subtract an offset first",
+            topic=f"digits of {label}",
+        )
+    if kind in "US":
+        return Values.of_texts(column.astype(str).tolist())
+    if kind != "O":
+        return Values.of_numbers(column)
+    entries = [None if _is_missing(entry) else entry for entry in column.tolist()]
+    present = [entry for entry in entries if entry is not None]
+    if not present:
+        return Values.of_numbers(np.full(len(entries), np.nan))
+    if any(isinstance(entry, (str, bytes)) for entry in present):
+        return Values.of_texts(
+            [e.decode(errors="replace") if isinstance(e, bytes) else e for e in entries]
+        )
+    if all(isinstance(entry, (date, np.datetime64)) for entry in present):
+        return Values.of_dates([np.datetime64("NaT") if e is None else _moment(e) for e in entries])
+    return Values.of_numbers([_number(entry, row, label) for row, entry in enumerate(entries)])
+
+
+def _is_missing(entry: Any) -> bool:
+    if entry is None or type(entry).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(entry, (np.datetime64, np.timedelta64)):
+        return bool(np.isnat(entry))
+    return isinstance(entry, (float, np.floating)) and entry != entry
+
+
+def _moment(entry: Any) -> Any:
+    """Return a date or a moment without its time zone, in UTC."""
+    if getattr(entry, "tzinfo", None) is not None:
+        entry = (entry - entry.utcoffset()).replace(tzinfo=None)
+    return np.datetime64(entry, "us")
+
+
+def _number(entry: Any, row: int, label: str) -> float:
+    where = f"in {label}, row {row}"
+    if entry is None:
+        return np.nan
+    if isinstance(entry, (time, timedelta, np.timedelta64)):
+        raise ValueError(f"a {type(entry).__name__} {where}; turn times into numbers first")
+    if hasattr(entry, "year") or isinstance(entry, np.datetime64):
+        raise ValueError(  # days, moments, periods among other things
+            f"a {type(entry).__name__} {where}, which is no number; turn the column into dates first "
+            "(with pandas.to_datetime) or into numbers"
+        )
+    try:
+        return float(entry)
+    except OverflowError:
+        raise ValueError(f"a number out of range {where}; rescale the data") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"a {type(entry).__name__} {where}: {error}") from None

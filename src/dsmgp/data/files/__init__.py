@@ -1,0 +1,1 @@
+"""Tables in files, and what their texts mean."""

@@ -1,0 +1,159 @@
+"""Predictions as the named columns of a table: mean, standard deviation, intervals and quantiles of every target.
+
+Of rows in memory (:func:`prediction_columns`), or of Parquet files that may hold more rows than memory, batch by batch
+(:func:`predict_files`). Needs ``dsmgp[data]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dsmgp._util.arrays import Array
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.outside import OutsideRows
+from dsmgp.data.parquet.dataset import Batch, RowStream
+from dsmgp.data.parquet.sink import ParquetSink
+from dsmgp.data.rows import Rows
+from dsmgp.data.unknown_inputs import mixture_at, moments_at
+from dsmgp.progress import span, tick
+
+__all__ = ["check_kept_columns", "predict_files", "prediction_columns"]
+
+# Rows whose quantiles are computed at once.
+CHUNK_ROWS = 20_000
+# Rows of files that are predicted at once: shards that do not fit in memory are conditioned again for each batch.
+PREDICTED_ROWS = 2**21
+
+
+def check_kept_columns(
+    keep: Sequence[str],
+    targets: Sequence[str],
+    intervals: Sequence[float] = (),
+    quantiles: Sequence[float] = (),
+) -> None:
+    """Raise an error if a column to keep has the name of a prediction: one of the two would be lost."""
+    suffixes = _suffixes(intervals, quantiles)
+    predictions = {f"{target}_{suffix}" for target in targets for suffix in suffixes}
+    for name in keep:
+        if name in predictions:
+            raise ValueError(
+                f"the column {name!r} cannot be kept: a column of the predictions has that name; rename it first"
+            )
+
+
+def prediction_columns(
+    model: Any,
+    rows: Rows,
+    targets: Sequence[str],
+    intervals: Sequence[float] = (),
+    quantiles: Sequence[float] = (),
+    include_noise: bool = True,
+) -> dict[str, Array]:
+    """Predict rows; return the columns by name, such as ``price_mean``, ``price_low_90`` and ``price_q5``.
+
+    Parameters
+    ----------
+    model : FittedModel
+    rows : Rows
+    targets : sequence of str
+        Names of the outputs.
+    intervals, quantiles : sequence of float
+        Probabilities of central intervals and levels of quantiles, in (0, 1).
+    include_noise : bool
+        Whether the spread is that of a new observation y, or of the function f.
+    """
+    intervals, quantiles = list(dict.fromkeys(intervals)), list(dict.fromkeys(quantiles))
+    if not intervals and not quantiles:
+        tables = list(moments_at(model, rows, include_noise))
+    else:
+        with span(0.0, 0.5, "predicting rows"):
+            distribution = mixture_at(model, rows, include_noise, squeeze=False)
+        tails = [0.5 * (1.0 - level) for level in intervals]
+        levels = [end for tail in tails for end in (tail, 1.0 - tail)] + quantiles
+        with span(0.5, 1.0, "computing intervals"):
+            tables = [distribution.mean, distribution.std, *_quantiles(distribution, levels)]
+    names = _suffixes(intervals, quantiles)
+    return {
+        f"{target}_{name}": np.ascontiguousarray(table[:, k])
+        for k, target in enumerate(targets)
+        for name, table in zip(names, tables, strict=True)
+    }
+
+
+def predict_files(
+    model: Any,
+    schema: InputSchema,
+    data: str | Path | Sequence[str | Path],
+    out: str | Path,
+    intervals: Sequence[float],
+    quantiles: Sequence[float],
+    keep: Sequence[str],
+    include_noise: bool,
+) -> tuple[int, list[str]]:
+    """Write the predictions that :meth:`DSMGPRegressor.predict_dataset` describes.
+
+    Returns
+    -------
+    n_rows : int
+    remarks : list of str
+        On missing values, new levels, and rows outside the training data.
+    """
+    for level in [*intervals, *quantiles]:
+        if not 0 < level < 1:
+            raise ValueError(f"expected levels between 0 and 1, such as 0.9, got {level!r}")
+    if schema.feature_names is None:
+        raise ValueError(
+            "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
+        )
+    columns, keep = schema.columns, list(dict.fromkeys(keep))
+    check_kept_columns(keep, columns.targets, intervals, quantiles)
+    stream = RowStream(data, columns, with_targets=False)
+    n_rows, outside = 0, OutsideRows(0, 0, 0, {})
+    with ParquetSink(out) as sink:
+        for rows, tables in _joined(stream.batches(keep)):
+            n_done = n_rows + len(rows)
+            with span(n_rows / stream.n_rows, n_done / stream.n_rows, "predicting rows"):
+                predictions = prediction_columns(
+                    model, rows, columns.targets, intervals, quantiles, include_noise
+                )
+                sink.add(tables, keep, predictions)
+            n_rows = n_done
+            by_input = model.outside_by_input(rows.X)
+            outside = outside.joined(OutsideRows.of(by_input, schema.groups))
+    return n_rows, [*stream.remarks, *outside.remarks]
+
+
+def _joined(batches: Iterator[Batch]) -> Iterator[tuple[Rows, list[Any]]]:
+    """Join batches until there are enough rows; yield their rows and tables."""
+    parts: list[Rows] = []
+    tables: list[Any] = []
+    for batch in batches:
+        parts.append(batch.rows)
+        tables.append(batch.table)
+        if sum(map(len, parts)) >= PREDICTED_ROWS:
+            yield Rows.joined(parts), tables
+            parts, tables = [], []
+    if parts:
+        yield Rows.joined(parts), tables
+
+
+def _quantiles(distribution: Any, levels: Sequence[float]) -> list[Array]:
+    """Return a table (n_rows, n_outputs) for each level, computed chunk by chunk."""
+    tables = [np.empty_like(distribution.mean) for _ in levels]
+    for first in range(0, len(distribution), CHUNK_ROWS):
+        rows = slice(first, first + CHUNK_ROWS)
+        chunk = distribution[rows]
+        for level, table in zip(levels, tables, strict=True):
+            table[rows] = chunk.quantile(level)
+        tick(min(first + CHUNK_ROWS, len(distribution)) / len(distribution))
+    return tables
+
+
+def _suffixes(intervals: Sequence[float], quantiles: Sequence[float]) -> list[str]:
+    """Return what is appended to a target's name for each column of its prediction."""
+    ends = [f"{end}_{100 * level:g}" for level in intervals for end in ("low", "high")]
+    return ["mean", "std", *ends, *(f"q{100 * level:g}" for level in quantiles)]

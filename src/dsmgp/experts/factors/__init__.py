@@ -1,0 +1,1 @@
+"""Cholesky factors of leaves: how they are kept, and which overlapping leaves share them."""

@@ -1,0 +1,1 @@
+"""Leaves whose training rows are added and removed without conditioning from scratch."""

@@ -1,0 +1,162 @@
+"""Rows of further files are added to a model that was fitted to a dataset, and rows that fulfil a condition are forgotten.
+
+Tree, scaling and hyperparameters stay; leaves are conditioned again on all rows, and scales and gate are fitted again. A change writes new files and
+leaves those that are there, so that the model before it stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dsmgp._util.arrays import Index
+from dsmgp.data.parquet.dataset import RowStream
+from dsmgp.data.table_error import TableError
+from dsmgp.distributed.row_store import RowStore, RowWriter, WrittenPiece
+from dsmgp.distributed.workers import WorkerPool
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.datasets.fit import RouteAndWrite, log_jacobian
+from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_data import check_leaf_memory
+from dsmgp.mixture.model import Model
+from dsmgp.mixture.weighting import LOOSample, weigh
+
+__all__ = ["add_files", "forget_rows"]
+
+# Fewest rows that a model keeps.
+LEAST_ROWS = 2
+
+
+def add_files(
+    state: FittedState,
+    data: str | Path | Sequence[str | Path],
+    missing: str,
+    config: FitConfig,
+    rng: np.random.Generator,
+) -> FittedState:
+    """Add the rows of Parquet files with the columns of the training files; ``missing`` as in :class:`RowStream`."""
+    store, pool = _store(state), _pool(state)
+    model = state.mixture
+    stream = RowStream(data, state.schema.columns, missing=missing, tasks=pool)
+    stream.check_files()
+    first_file = store.next_file
+    pieces = [
+        replace(piece, number=first_file + piece.number, first=store.n_rows + piece.first)
+        for piece in stream.pieces
+    ]
+    writer = RowWriter(store.folder, store.firsts, store.n_inputs, store.n_outputs)
+    router = model.router.without_tree()
+    work = RouteAndWrite(stream.reader, router, model.inputs, model.outputs, writer)
+    with writer.removing([piece.number for piece in pieces]):
+        added = writer.store(pool.map(work, pieces))
+        jacobian = 0.0
+        if model.outputs.warps:
+            jacobian = sum(pool.map(partial(log_jacobian, stream.reader, model.outputs), pieces))
+        return _conditioned(state, store.joined(added), jacobian, config, rng)
+
+
+def forget_rows(
+    state: FittedState, where: Any, config: FitConfig, rng: np.random.Generator
+) -> FittedState:
+    """Remove the rows for which a pyarrow expression on inputs and targets is true."""
+    store, pool, outputs = _store(state), _pool(state), state.model.outputs
+    names = [*state.schema.columns.input_names, *state.schema.columns.targets]
+    numbers = np.unique(store.files).tolist()
+    try:
+        found = list(pool.map(partial(_fulfilling, store, names, where), numbers))
+    except (pa.ArrowException, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise TableError(
+            f"cannot be evaluated: {first}; the columns are {', '.join(map(repr, names))}"
+        ) from error
+    forgotten = np.unique(np.concatenate([ids for ids, _ in found]))
+    if not len(forgotten):
+        return state
+    if store.n_rows - len(forgotten) < LEAST_ROWS:
+        raise ValueError(
+            f"cannot forget {len(forgotten)} of {store.n_rows} rows: at least two must stay"
+        )
+    writer = RowWriter(store.folder, store.firsts, store.n_inputs, store.n_outputs)
+    first_file = store.next_file
+    with writer.removing([first_file + place for place in range(len(numbers))]):
+        work = partial(_without, store, writer, forgotten)
+        targets = [(number, first_file + place) for place, number in enumerate(numbers)]
+        kept = replace(
+            writer.store(pool.map(work, targets)),
+            n_rows=store.n_rows - len(forgotten),  # a row is in several leaves
+            temporary=store.temporary,
+        )
+        gone = -sum(outputs.log_jacobian(Y) for _, Y in found) if outputs.warps else 0.0
+        return _conditioned(state, kept, gone, config, rng)
+
+
+def _conditioned(
+    state: FittedState,
+    store: RowStore,
+    jacobian: float,
+    config: FitConfig,
+    rng: np.random.Generator,
+) -> FittedState:
+    """Condition the leaves on the rows of a store, and fit scales and gate again."""
+    model, pool = state.mixture, _pool(state)
+    posterior: Any = model.leaf_posterior.settled()
+    check_leaf_memory(int(store.sizes.max()), config)
+    before = posterior.leaf_gps
+    leaf_gps = store.leaf_gps(pool, before.kernels, before.units, before.memory, before.dtype)
+    n_gate_rows = EFFORTS[config.effort].n_gate_rows if model.weights == "gated" else 0
+    sample = LOOSample.draw(store.n_rows, n_gate_rows, rng)
+    posterior = leaf_gps.condition(posterior.kernel_parameters, posterior.memory, True, sample.rows)
+    changed = replace(model, leaf_posterior=posterior, log_jacobian=model.log_jacobian + jacobian)
+    weighed, scores = weigh(changed, state.local_scale, sample)
+    step = f"conditioned again on {store.n_rows} rows; scales and gate fitted again"
+    return replace(state, model=weighed, scores=scores, maintenance=(step,))
+
+
+def _fulfilling(
+    store: RowStore, names: Sequence[str], where: Any, number: int
+) -> tuple[Index, Any]:
+    """Return the numbers of the rows of a file for which an expression is true, and their outputs."""
+    ids, Y = [np.empty(0, dtype=np.int64)], [np.empty((0, store.n_outputs))]
+    for _, row, X, outputs in store.read_file(number):
+        columns = [*X.T, *outputs.T, np.arange(len(row))]
+        table = pa.table([pa.array(column) for column in columns], [*names, "__row"])
+        place = table.filter(where)["__row"].to_numpy()
+        ids.append(row[place])
+        Y.append(outputs[place])
+    found, first = np.unique(np.concatenate(ids), return_index=True)
+    return found, np.concatenate(Y)[first]
+
+
+def _without(
+    store: RowStore, writer: RowWriter, forgotten: Index, files: tuple[int, int]
+) -> WrittenPiece:
+    """Write a file again, under a new number, without some rows; the others are numbered anew."""
+    number, new_number = files
+
+    def kept() -> Any:
+        for leaf, row, X, Y in store.read_file(number):
+            stays = ~np.isin(row, forgotten)
+            ids = row[stays] - np.searchsorted(forgotten, row[stays])
+            yield leaf[stays], np.arange(len(ids)), ids, X[stays], Y[stays]
+
+    return writer.write(new_number, kept())
+
+
+def _store(state: FittedState) -> RowStore:
+    if not (isinstance(state.model, Model) and state.model.has_rows_in_files):
+        raise ValueError("the rows of this model are in memory; use partial_fit or forget")
+    store: RowStore = state.mixture.leaf_posterior.leaf_gps.store
+    return store
+
+
+def _pool(state: FittedState) -> WorkerPool:
+    leaf_gps: Any = state.mixture.leaf_posterior.leaf_gps
+    pool: WorkerPool = leaf_gps.pool
+    return pool

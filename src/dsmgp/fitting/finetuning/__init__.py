@@ -1,0 +1,1 @@
+"""Hyperparameters for every leaf, tied to those of similar leaves."""

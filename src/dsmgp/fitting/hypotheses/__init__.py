@@ -1,0 +1,1 @@
+"""Small tables: fits under several hypotheses, stacked by cross-validation."""

@@ -1,0 +1,296 @@
+"""Fits under several hypotheses, stacked by cross-validation: what a small table gets instead of a choice by leave-one-out.
+
+A hypothesis is a configuration of the fit: how inputs are warped, the mean of the GPs, and whether the output is warped. Each is fitted to
+all rows. The log densities of rows under hyperparameters that have not seen them (:mod:`dsmgp.fitting.hypotheses.held_out`) weigh the hypotheses
+(:mod:`dsmgp.fitting.hypotheses.stacking`), and estimate how well the mixture predicts new rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dsmgp._util.arrays import Array, Index
+from dsmgp.data.columns.effects import N_FOLDS, fold_of_rows
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.distributed.executor import LocalExecutor
+from dsmgp.experts.points import equal_rows
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.hypotheses.held_out import held_out_log_densities
+from dsmgp.fitting.hypotheses.stacking import Stacking, cross_fitted_log_density, stack
+from dsmgp.fitting.in_memory import fit_rows
+from dsmgp.fitting.selection.coordinates import LEAST_ROWS, MOST_FEATURES
+from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.gp.coordinates import Coordinates
+from dsmgp.gp.output_warp import normal_scores
+from dsmgp.progress import span, stopping
+
+__all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]
+
+logger = logging.getLogger("dsmgp")
+
+# With fewer rows there is too little to learn from in a fold; from LEAST_ROWS on leave-one-out chooses the coordinates.
+FEWEST_ROWS = 40
+# Share of rows with an input that another row has, too, up to which it makes no difference whether folds divide such rows.
+FEW_DUPLICATES = 0.1
+# Hypotheses whose output is warped, too: so many, those of most weight.
+N_WARPED = 2
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What a fit assumes.
+
+    Attributes
+    ----------
+    input_warp : {"rank", "both"} or None
+    mean : {"zero", "linear"}
+    output_warp : {"rank"} or None
+    """
+
+    input_warp: str | None
+    mean: str
+    output_warp: str | None = None
+
+    def __str__(self) -> str:
+        inputs = {"rank": "normal scores", "both": "inputs and normal scores"}
+        output = "" if self.output_warp is None else ", output by normal scores"
+        return f"{inputs.get(str(self.input_warp), 'inputs as they are')}, {self.mean} mean{output}"
+
+    def of(self, config: FitConfig) -> FitConfig:
+        """Return the configuration of a fit under this hypothesis."""
+        return replace(
+            config,
+            input_warp=self.input_warp,
+            mean=self.mean,
+            mean_is_open=False,
+            metric="diagonal",
+            output_warp=self.output_warp,
+            hypotheses=False,
+        )
+
+
+#: The simplest first: it is the fit that is made without others. The output of the best of them is then warped, too.
+HYPOTHESES = tuple(
+    Hypothesis(warp, mean) for mean in ("zero", "linear") for warp in (None, "rank", "both")
+)
+
+
+def hypotheses_pay(rows: TrainingRows, config: FitConfig) -> bool:
+    """Return whether hypotheses are to be stacked: the configuration leaves them open, and leave-one-out cannot choose."""
+    return (
+        config.hypotheses
+        and rows.Y.shape[1] == 1
+        and rows.X.shape[1] <= MOST_FEATURES
+        and FEWEST_ROWS <= len(rows) < LEAST_ROWS
+    )
+
+
+def fit_hypotheses(
+    rows: TrainingRows, schema: InputSchema, config: FitConfig, rng: np.random.Generator
+) -> FittedState:
+    """Fit all hypotheses and weigh them by stacking.
+
+    Fits run in this process and on the CPU, whatever the executor and the device: tables are small, and results are then the same.
+
+    Returns
+    -------
+    FittedState
+        That of the heaviest hypothesis, with the others of notable weight as alternatives. A fit that is asked to stop
+        returns the first hypothesis alone.
+    """
+    config = replace(config, executor=LocalExecutor(), device="cpu")
+    simple, warps_output = _distinct(rows, schema), _may_warp_output(rows, config)
+    folds = _Folds.of(rows, schema)
+    n_warped = N_WARPED * warps_output
+    trials = _Trials(rows, schema, config, folds.drawn(), rng, len(simple) + n_warped)
+    for hypothesis in simple:
+        trials.add(hypothesis)
+        if stopping():
+            return trials.members[0]
+    weights = trials.weights()
+    for k in np.argsort(-weights, kind="stable")[:n_warped].tolist():
+        trials.add(replace(simple[k], output_warp="rank"))
+        if stopping():
+            return trials.members[0]
+    return trials.stacked()
+
+
+class _Trials:
+    """Hypotheses that have been tried.
+
+    Attributes
+    ----------
+    hypotheses : list of Hypothesis
+    members : list of FittedState
+        Fits to all rows.
+    log_densities : list of ndarray of shape (2, n_rows)
+        Of rows under hyperparameters that have not seen them: of each row alone, and left out with its duplicates.
+    """
+
+    def __init__(
+        self,
+        rows: TrainingRows,
+        schema: InputSchema,
+        config: FitConfig,
+        fold: Index,
+        rng: np.random.Generator,
+        n_trials: int,
+    ) -> None:
+        self._rows, self._schema, self._config, self._fold = rows, schema, config, fold
+        # Hypotheses are compared on the same random trees.
+        self._rng, self._n_trials = rng, n_trials
+        self._seed = int(copy.deepcopy(rng).integers(2**63))
+        self.hypotheses: list[Hypothesis] = []
+        self.members: list[FittedState] = []
+        self.log_densities: list[Array] = []
+        self.n_evaluations = 0
+
+    def add(self, hypothesis: Hypothesis) -> None:
+        """Fit a hypothesis and cross-validate it; without the latter if the fit is asked to stop."""
+        config, rng = hypothesis.of(self._config), copy.deepcopy(self._rng)
+        with self._span(0.0, 0.6, str(hypothesis)):
+            member = fit_rows(self._rows, self._schema, config, rng)
+        self.members.append(member)
+        self.n_evaluations += member.search.n_evaluations
+        if stopping():
+            return
+        with self._span(0.6, 1.0, f"cross-validating: {hypothesis}"):
+            held_out = held_out_log_densities(member, self._fold, config, self._seed)
+        if held_out is not None:
+            self.hypotheses.append(hypothesis)
+            self.log_densities.append(held_out.log_densities)
+            self.n_evaluations += held_out.n_evaluations
+
+    def weights(self) -> Array:
+        """Return the weights of the hypotheses so far."""
+        return stack(self._both_ways, self._row_weights)
+
+    def stacked(self) -> FittedState:
+        """Return the state of all hypotheses of notable weight."""
+        weights = self.weights()
+        order = np.argsort(-weights, kind="stable")
+        kept = order[weights[order] > 0].tolist()
+        names = tuple(str(self.hypotheses[k]) for k in kept)
+        for name, weight in zip(names, weights[kept], strict=True):
+            logger.info("hypothesis of weight %.2f: %s", weight, name)
+        heaviest, *others = (self.members[k] for k in kept)
+        return replace(
+            heaviest,
+            search=replace(heaviest.search, n_evaluations=self.n_evaluations),
+            alternatives=tuple(others),
+            stacking=Stacking(names, weights[kept], self._scores()),
+        )
+
+    @property
+    def _both_ways(self) -> Array:
+        """Log densities of all rows alone, and then of all rows left out with their duplicates, (2 n_rows, n_hypotheses)."""
+        return np.stack(self.log_densities, axis=-1).reshape(-1, len(self.log_densities))
+
+    @property
+    def _row_weights(self) -> Array:
+        weights = np.ones(len(self._rows)) if self._rows.weights is None else self._rows.weights
+        return 0.5 * np.tile(weights, 2)
+
+    def _scores(self) -> tuple[float, float]:
+        """Return the mean negative log densities of the mixture, those of each fold with weights of the hypotheses that have not seen it."""
+        fold = np.tile(self._fold, 2)
+        mixed = cross_fitted_log_density(self._both_ways, fold, self._row_weights)
+        alone, at_new_inputs = -np.average(mixed.reshape(2, -1), axis=1, weights=self._rows.weights)
+        return float(alone), float(at_new_inputs)
+
+    @contextmanager
+    def _span(self, first: float, last: float, text: str) -> Iterator[None]:
+        """Report progress through part of the next trial."""
+        done = len(self.log_densities)
+        with span((done + first) / self._n_trials, (done + last) / self._n_trials, text):
+            yield
+
+
+def _distinct(rows: TrainingRows, schema: InputSchema) -> list[Hypothesis]:
+    """Return the hypotheses that differ: flags and the like have no normal scores to warp to.
+
+    Where inputs are effects of levels, a linear mean could tell a row's own output from the effect of its level, which was learned
+    without it, and the indicator of the level.
+    """
+    hypotheses = list(HYPOTHESES)
+    if any(column.effects for column in schema.columns.columns):
+        hypotheses = [each for each in hypotheses if each.mean == "zero"]
+    kinds = [("rank",)] * rows.X.shape[1]
+    if Coordinates.of_columns(rows.X, kinds, rows.weights).is_identity:
+        hypotheses = [each for each in hypotheses if each.input_warp is None]
+    return hypotheses
+
+
+def _may_warp_output(rows: TrainingRows, config: FitConfig) -> bool:
+    """Whether the output may be warped: known noise is Gaussian in its units, and few distinct values have no normal scores."""
+    return (
+        config.output_warp is not None
+        and rows.noise is None
+        and normal_scores(rows.Y[:, 0], weights=rows.weights) is not None
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Folds:
+    """How rows are divided for cross-validation.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_rows, n_inputs)
+    y : ndarray of shape (n_rows,)
+    labels : ndarray of shape (n_rows,)
+        Equal for rows with equal inputs.
+    fixed : ndarray of shape (n_rows,), or None
+        The fold of each row, where it is not free: the effects of levels among the inputs of a row were learned without the rows of
+        its fold there, so with these folds they are what a fit without them would have seen.
+    """
+
+    X: Array
+    y: Array
+    labels: Index
+    fixed: Index | None
+
+    @classmethod
+    def of(cls, rows: TrainingRows, schema: InputSchema) -> _Folds:
+        has_effects = any(column.effects for column in schema.columns.columns)
+        fixed = fold_of_rows(len(rows)) if has_effects else None
+        return cls(rows.X, rows.Y[:, 0], equal_rows(rows.X), fixed)
+
+    @cached_property
+    def duplicates(self) -> float:
+        """Share of the rows with an input that another row has, too."""
+        counts = np.unique(self.labels, return_counts=True)[1]
+        return float(counts[counts > 1].sum() / len(self.labels))
+
+    def drawn(self) -> Index:
+        """Return the fold of each row; rows with equal inputs share one, unless there are many such rows."""
+        if self.fixed is not None:
+            return self.fixed
+        if self.duplicates > FEW_DUPLICATES:
+            return _dealt(self.y, self.X)
+        _, first, group, counts = np.unique(
+            self.labels, return_index=True, return_inverse=True, return_counts=True
+        )
+        group = group.reshape(-1)
+        return _dealt(np.bincount(group, self.y) / counts, self.X[first])[group]
+
+
+def _dealt(values: Array, X: Array) -> Index:
+    """Deal values to folds, each five of neighbouring size to five folds.
+
+    Scores then depend less on the draw than with folds whose outputs happen to differ. The draw is the same for any order of the
+    rows, and for any seed of the fit.
+    """
+    n = len(values)
+    hands = np.tile(np.arange(N_FOLDS), (-(-n // N_FOLDS), 1))
+    fold = np.empty(n, dtype=np.int64)
+    order = np.lexsort((*X.T, values))
+    fold[order] = np.random.default_rng(0).permuted(hands, axis=1).reshape(-1)[:n]
+    return fold

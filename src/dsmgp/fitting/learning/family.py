@@ -1,0 +1,135 @@
+"""Learning the hyperparameters of a family on leaf GPs, and judging them by leave-one-out.
+
+Every stage of a fit that tries or learns a kernel calls :func:`learn_family`; :mod:`dsmgp.fitting.learning.optimize` does the search.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsmgp._util.arrays import Array
+from dsmgp.experts.interface import LeafGPs, LeafPosterior
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.learning.optimize import TOLERANCE, Objective, SearchResult, maximise_evidence
+from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
+from dsmgp.gp.process import Family
+from dsmgp.tree.nodes import Node
+
+__all__ = ["FitContext", "is_stationary", "learn_family", "length_scales", "loo_posterior"]
+
+logger = logging.getLogger("dsmgp")
+
+# Rows that the prior of a leaf's scale is worth while hyperparameters are learned.
+SCALE_ROWS = 5.0
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What all stages of one fit share.
+
+    Attributes
+    ----------
+    config : FitConfig
+    rng : numpy.random.Generator
+        The only source of randomness.
+    recorded : callable
+        Wraps an objective so that its evaluations are recorded (:mod:`dsmgp.fitting.checkpoint`).
+    """
+
+    config: FitConfig
+    rng: np.random.Generator
+    recorded: Callable[[Objective], Objective] = lambda objective: objective
+
+
+def learn_family(
+    gps: LeafGPs,
+    family: Family,
+    context: FitContext,
+    *,
+    max_iter: int | None = None,
+    tolerance: float = TOLERANCE,
+    tree: Node | None = None,
+) -> list[SearchResult]:
+    """Set the hyperparameters of a family to those that maximise the evidence of leaves.
+
+    Parameters
+    ----------
+    gps : LeafGPs
+        The leaves; their kernels are replaced by the family's.
+    family : Family
+        Changed in place.
+    max_iter : int, optional
+        Most iterations, besides the user's limit.
+    tree : Node, optional
+        The tree whose leaves they are, to maximise its evidence instead of the sum over leaves.
+
+    Returns
+    -------
+    list of SearchResult
+        One per output, or one for all outputs of a tree.
+    """
+    config = context.config
+    assert config.optimizer is not None
+    gps = gps.with_kernels(family.leaf_kernels)
+    # A leaf's own scale would scale its known noise too.
+    local_scale = config.local_scale and tree is None and is_stationary(family)
+    local_scale = local_scale and gps.known_noise is None
+    results = maximise_evidence(
+        tree,
+        gps,
+        family.processes,
+        optimizer=config.optimizer,
+        rng=context.rng,
+        max_iter=min((n for n in (config.max_iter, max_iter) if n is not None), default=None),
+        tolerance=tolerance,
+        n_restarts=config.n_restarts,
+        scale_rows=SCALE_ROWS if local_scale else None,
+        recorded=context.recorded,
+    )
+    if local_scale:
+        # With scales of their own, leaves do not determine the common scale: set it to what fits all leaves best.
+        factors = gps.mean_squares(family.kernel_parameters)
+        for k, factor in enumerate(factors):
+            if not (np.isfinite(factor) and factor > 0):
+                continue
+            rescaled = family.processes[k].rescaled(float(factor))
+            if rescaled is None:
+                logger.info("the common scale %.4g was not applied: it is held fixed", factor)
+            else:
+                family.processes[k] = rescaled
+    return results
+
+
+def loo_posterior(gps: LeafGPs, family: Family) -> LeafPosterior:
+    """Condition leaves under a family's kernels and leave out each of their rows."""
+    gps = gps.with_kernels(family.leaf_kernels)
+    rows = np.unique(gps.leaf_rows.flat)
+    return gps.condition(family.kernel_parameters, 0, True, rows)
+
+
+def is_stationary(family: Family) -> bool:
+    """Return whether all outputs of a family have stationary kernels in closed form."""
+    stationary = (StationaryKernel, MetricKernel)
+    return all(isinstance(kernel, stationary) for kernel in family.leaf_kernels)
+
+
+def length_scales(family: Family, unit: Array) -> Array:
+    """Return the distance along each input over which the function changes, (n_dims,), in the user's units.
+
+    Several outputs change together where the most wiggly of them does. Kernels without length scales give ``unit``, which is what
+    the leaf GPs see as one.
+    """
+    kernels = family.leaf_kernels
+    if not all(isinstance(kernel, StationaryKernel) for kernel in kernels):
+        return unit
+    rates = np.full((len(kernels), len(unit)), 1e-3)  # of an input that the kernel does not use
+    for row, (vector, kernel) in enumerate(zip(family.kernel_parameters, kernels, strict=True)):
+        assert isinstance(kernel, StationaryKernel)
+        scales = vector[: len(kernel.columns)]
+        rates[row, list(kernel.columns)] = np.maximum(1.0 / scales, 1e-3)
+    largest = rates.max(axis=0)  # squares of very large rates would overflow
+    return np.asarray(unit / largest / np.sqrt(np.square(rates / largest).mean(axis=0)))

@@ -1,0 +1,1 @@
+"""Trees learned by posterior inference."""

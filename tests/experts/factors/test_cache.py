@@ -1,0 +1,100 @@
+"""Factors are kept while there is room, and made again when not."""
+
+import ctypes
+import pickle
+
+import numpy as np
+import pytest
+
+from dsmgp.experts.factors.cache import FactorCache, LeadingBlocks, Packed
+
+
+@pytest.fixture
+def made():
+    return []
+
+
+def factors(made, sizes, memory):
+    def make(group):
+        made.append(group)
+        return [[np.full((1, 1), float(group))]]
+
+    return FactorCache(make, sizes, memory)
+
+
+def test_with_room_for_all_everything_stays(made):
+    cache = factors(made, [10, 10, 10], 30)
+    assert [cache.keeps(k) for k in range(3)] == [True] * 3
+    for k in range(3):
+        cache.put(k, [[np.zeros((1, 1))]])
+    cache.get(1)
+    assert made == []
+    assert cache.n_bytes == 30
+
+
+def test_beyond_the_room_the_least_recently_used_goes(made):
+    cache = factors(made, [10] * 20, 80)  # 6 stay, 2 are replaced
+    assert [k for k in range(20) if cache.keeps(k)] == list(range(6))
+    for group in (10, 11, 10, 12, 10, 11):
+        assert cache.get(group)[0][0].item() == group
+    assert made == [10, 11, 12, 11]
+    assert cache.n_bytes <= 80
+
+
+def test_what_does_not_fit_at_all_is_made_each_time(made):
+    cache = factors(made, [10], 0)
+    cache.get(0), cache.get(0)
+    assert made == [0, 0]
+    assert cache.n_bytes == 0
+
+
+SIZES = np.array([7, 5, 5, 3])
+
+
+def layouts():
+    whole = np.arange(49.0).reshape(7, 7)
+    flat = np.arange(float((SIZES**2).sum()))
+    return [LeadingBlocks(whole, SIZES), Packed(flat, SIZES)]
+
+
+def matrices(rng):
+    return [np.tril(rng.normal(size=(n, n))) for n in SIZES]
+
+
+def test_packed_matrices_are_those_that_were_packed(rng):
+    given = matrices(rng)
+    packed = Packed.of(given)
+    assert len(packed.flat) == (SIZES**2).sum()
+    for slot, matrix in enumerate(given):
+        np.testing.assert_array_equal(packed[slot], matrix)
+
+
+def test_a_stack_is_padded(rng):
+    torch = pytest.importorskip("torch")
+    from dsmgp.experts.backends.torch_backend import Stacked
+
+    given = matrices(rng)
+    factors = Stacked.of([torch.from_numpy(matrix) for matrix in given])
+    assert factors.stack.shape == (4, 7, 7)
+    for slot, matrix in enumerate(given):
+        assert isinstance(factors[slot], np.ndarray)
+        np.testing.assert_array_equal(factors[slot], matrix)
+        padding = factors.stack[slot, len(matrix) :, :]  # can be solved with
+        np.testing.assert_array_equal(padding, np.eye(7)[len(matrix) :])
+
+
+@pytest.mark.parametrize("factors", layouts(), ids=lambda factors: type(factors).__name__)
+def test_factors_lie_where_their_addresses_say(factors):
+    slots = np.array([3, 1, 0])
+    for slot, address, step in zip(slots, *factors.addresses(slots), strict=True):
+        n = SIZES[slot]
+        rows = [(ctypes.c_double * n).from_address(int(address + 8 * step * k)) for k in range(n)]
+        np.testing.assert_array_equal(factors[slot], rows)
+
+
+def test_views_are_pickled_once():
+    sizes = np.array([100, *range(50, 90)])
+    blocks = LeadingBlocks(np.arange(10_000, dtype=np.float32).reshape(100, 100), sizes)
+    text = pickle.dumps(blocks)
+    assert len(text) < 50_000
+    np.testing.assert_array_equal(pickle.loads(text)[3], blocks[3])

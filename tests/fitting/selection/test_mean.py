@@ -1,0 +1,83 @@
+"""The mean is chosen by leave-one-out, in closed form: by brute force it is the same."""
+
+import numpy as np
+import pytest
+
+from dsmgp import DSMGPRegressor
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.selection.mean import _Blocks, choose_mean, with_mean
+from dsmgp.fitting.training_data import TrainingData, build_family
+from dsmgp.tree.nodes import Leaf
+from dsmgp.tree.region import Region
+
+CONFIG = FitConfig()
+
+
+def two_leaves(rng, y, X=None):
+    X = rng.normal(size=(len(y), 2)) if X is None else X
+    data = TrainingData.of(X, y[:, None], CONFIG)
+    halves = np.array_split(rng.permutation(len(y)), 2)
+    return data, [Leaf(Region.whole(2), rows) for rows in halves]
+
+
+@pytest.mark.parametrize("features", [0, 1, 3])
+def test_a_row_left_out_is_left_out_of_the_mean_too(rng, features):
+    """The generalised least squares estimate without the row, and the GP of its leaf without it."""
+    data, leaves = two_leaves(rng, rng.normal(size=40))
+    family = build_family("matern32", data, CONFIG)
+    blocks = _Blocks.of(leaves, data, family, rng)
+    rows, n = blocks.rows, len(blocks.rows)
+    every = np.hstack([np.ones((n, 1)), data.scaled_X[rows]])
+    H = every[:, :features]
+    found = blocks.scores(H)
+    (process,) = family.processes
+    K = process.kernel(data.scaled_X[rows]) + process.noise * np.eye(n)
+    leaf = np.repeat([0, 1], [leaf.n_rows for leaf in leaves])
+    K *= leaf[:, None] == leaf  # independent
+    y = data.scaled_Y[rows, 0]
+    for i in (0, 7, 25, 39):
+        others = np.arange(n) != i
+        inverse = np.linalg.inv(K[np.ix_(others, others)])
+        k = K[i, others]
+        A = H[others].T @ inverse @ H[others]
+        b = np.linalg.solve(A, H[others].T @ inverse @ y[others])
+        mean = H[i] @ b + k @ inverse @ (y[others] - H[others] @ b)
+        assert found.error[0, i, 0] == pytest.approx((y[i] - mean) ** 2, rel=1e-7, abs=1e-12)
+
+
+def test_a_line_is_taken_where_leaves_cannot_learn_it_and_zero_stays_elsewhere(rng):
+    X = rng.uniform(-3, 3, size=(300, 2))
+    wiggle = np.sin(9 * X[:, 0]) * np.cos(7 * X[:, 1])
+    for slope, expected in ((4.0, "linear"), (0.0, "zero")):
+        data, leaves = two_leaves(rng, slope * X[:, 0] + wiggle, X)
+        family = build_family("rbf", data, CONFIG)
+        # Length scales of the wiggle: what a line leaves to be explained.
+        theta = family.processes[0].theta.copy()
+        theta[1:3] = np.log(0.1)
+        family.processes[0] = family.processes[0].with_theta(theta)
+        choice = choose_mean(leaves, data, family, rng)
+        assert choice.mean == expected
+        assert set(choice.gains) == {"constant", "linear"}
+        assert choice.note.startswith(f"mean            {expected} (")
+
+
+def test_another_mean_keeps_what_was_learned(rng):
+    data, _ = two_leaves(rng, rng.normal(size=40))
+    family = build_family("rbf", data, CONFIG)
+    family.processes[0] = family.processes[0].with_theta(rng.normal(size=4))
+    linear = with_mean(family, "linear", data, CONFIG)
+    assert linear.leaf_kernels[0].mean_kind == "linear"
+    np.testing.assert_array_equal(linear.processes[0].theta[:3], 0.0)
+    np.testing.assert_array_equal(linear.processes[0].theta[3:], family.processes[0].theta)
+
+
+def test_the_summary_says_which_and_why(rng):
+    X = rng.normal(size=(120, 2))
+    model = DSMGPRegressor(hypotheses=None, random_state=0)
+    model.fit(X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=120))
+    assert any(
+        line.startswith("mean            zero (leave-one-out")
+        for line in model.summary().splitlines()
+    )
+    given = DSMGPRegressor(mean="constant", random_state=0).fit(X, X[:, 0])
+    assert not given.state_.search.notes
