@@ -489,7 +489,7 @@ def test_an_interrupt_saves_the_best_model_so_far_on_request(tmp_path, save):
         sys.executable, "-c",
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from dsmgp.fitting.learning.family import optimize as learn\n"
+        "from dsmgp.fitting.learning import optimize as learn\n"
         "tick = learn.tick\n"
         "def slow(f):\n"
         "    print('learning', file=sys.stderr, flush=True); time.sleep(0.2); tick(f)\n"

@@ -11,7 +11,8 @@ from pyarrow import parquet
 
 from dsmgp import DSMGPRegressor, ModelFileError, load
 from dsmgp.data.files.tables import TableError
-from dsmgp.data.parquet.dataset import RowStream, predictions
+from dsmgp.data.parquet import predictions
+from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
