@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from dsmgp import DSMGPRegressor, load
 from dsmgp.fitting.edges import BLOCKS, _blocks
 from dsmgp.gp.kernels import Kernel, KernelTerm
-from dsmgp.mixture.edges import RISE, Edges
+from dsmgp.mixture.edges import MEASURED, RISE, Edges
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 1.0, size=(300, 2))
@@ -65,7 +65,8 @@ def test_means_stay_and_variances_grow_with_the_distance(model):
     scales = model.state_.model.edges.unit * model.state_.model.inputs.scale
     away = (FAR - np.clip(FAR, X.min(axis=0), X.max(axis=0))) / scales
     d = np.sqrt((away**2).sum(axis=1))
-    factor = 1.0 + 0.7 * d / (d + RISE) + away**2 @ [0.4, 0.2]
+    measured = np.minimum(np.abs(away), MEASURED * np.ptp(X, axis=0) / scales)
+    factor = 1.0 + 0.7 * d / (d + RISE) + measured**2 @ [0.4, 0.2]
     before, after = (each.predict_dist(FAR) for each in (plain, wide))
     np.testing.assert_allclose(after.mean, before.mean)
     np.testing.assert_allclose(
@@ -135,6 +136,28 @@ def test_a_trend_that_goes_on_widens_predictions_and_a_correct_model_does_not():
     right.fit(x, np.linalg.cholesky(K) @ RNG.normal(size=400))
     assert right.state_.model.edges.jump < 1.0
     assert right.state_.model.edges.growth[0] < 0.5
+
+
+def test_the_growth_ends_where_no_row_could_calibrate_it():
+    # On noise alone a slight growth that went on would make predictions a hundred times as wide at fifty ranges.
+    rng = np.random.default_rng(1)
+    noise = DSMGPRegressor("rbf", random_state=0).fit(
+        rng.uniform(size=(100, 1)), rng.normal(size=100)
+    )
+    assert noise.state_.model.edges.growth[0] > 0
+    near, far, further = noise.predict([[1.5], [50.0], [5e6]], return_std=True)[1]
+    assert near <= far < 2.0
+    assert further == pytest.approx(far, rel=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"input_warp": "rank"}, {"metric": "full"}])
+def test_extents_are_distances_between_the_ends_of_ranges(settings):
+    model = DSMGPRegressor("rbf", random_state=0, **settings).fit(X, Y).state_.model
+    for j, extent in enumerate(model.edges.extent(model.inputs)):
+        low, high = X[:1].copy(), X[:1].copy()
+        low[0, j], high[0, j] = X[:, j].min(), X[:, j].max()
+        away = (model.inputs.to_experts(high) - model.inputs.to_experts(low)) / model.edges.unit
+        np.testing.assert_allclose(extent, np.linalg.norm(away))
 
 
 def test_exact_model_averages_stay_exact():

@@ -323,11 +323,7 @@ def _moved_inwards(
 def _examined(edges: Edges, scaling: InputScaling, X: Array) -> Index:
     """Return the inputs with a range along which the function varies most: those of the longest ranges in length scales."""
     measured = np.flatnonzero(np.isfinite(edges.low))
-    ends = np.tile(np.median(X, axis=0), (2, len(measured), 1))
-    for k, j in enumerate(measured.tolist()):
-        ends[:, k, j] = edges.low[j], edges.high[j]
-    away = (scaling.to_experts(ends[1]) - scaling.to_experts(ends[0])) / edges.unit
-    order = np.argsort(-np.square(away).sum(axis=1), kind="stable")
+    order = np.argsort(-edges.extent(scaling)[measured], kind="stable")
     several = [j for j in measured[order].tolist() if len(np.unique(X[:, j])) >= LEAST_VALUES]
     return np.array(several[:MOST_INPUTS], dtype=np.int64)
 
@@ -360,4 +356,4 @@ def _terms(edges: Edges, scaling: InputScaling, X: Array, inputs: Index, end: Ar
     distance = np.sqrt(np.square(away).sum(axis=1))
     by_input = np.zeros((len(X), len(edges.low)))
     by_input[np.arange(len(X)), inputs] = distance
-    return edges.terms(distance, by_input)
+    return edges.terms(distance, by_input, scaling)

@@ -19,6 +19,10 @@ __all__ = ["Edges", "range_of"]
 
 # Length scales over which the first part of the factor rises to half of its height.
 RISE = 0.1
+# Share of the range of an input up to which the variance grows. Rows that calibrate the growth lie inside the data, and
+# hardly any further from what is left of it: beyond that nothing is known of a trend, and like a GP's own variance
+# that of the predictions stays as it is.
+MEASURED = 0.5
 # Of a variance by its distance from the data: predictions stay finite.
 LARGEST_FACTOR = 1e8
 
@@ -27,7 +31,7 @@ LARGEST_FACTOR = 1e8
 class Edges:
     """Ranges of the inputs, and a factor of variances beyond them.
 
-    At a distance d from the training data, with d_j that of input j alone, the factor is
+    At a distance d from the training data, with d_j that of input j alone but at most half of the input's range, the factor is
     ``1 + jump * d / (d + 0.1) + sum_j growth_j * d_j ** 2``.
 
     Attributes
@@ -49,7 +53,7 @@ class Edges:
     >>> edges.distance(X, plain).round(3)
     array([0.   , 2.   , 2.002])
     >>> edges.variance_factor(X, plain).round(2)
-    array([1.  , 9.95, 9.95])
+    array([1.  , 3.95, 3.95])
     """
 
     low: Array
@@ -96,15 +100,24 @@ class Edges:
         factor = np.ones(len(X))
         with np.errstate(over="ignore"):
             terms = self.terms(
-                self.distance(X_out, inputs), self.distance_by_input(X_out, inputs)
+                self.distance(X_out, inputs), self.distance_by_input(X_out, inputs), inputs
             ) @ np.append(self.jump, self.growth)
         factor[rows] = np.minimum(1.0 + terms, LARGEST_FACTOR)
         return factor
 
-    @staticmethod
-    def terms(distance: Array, by_input: Array) -> Array:
-        """Return what jump and growth are multiplied by, (n, 1 + n_inputs)."""
-        return np.column_stack([distance / (distance + RISE), np.square(by_input)])
+    def terms(self, distance: Array, by_input: Array, inputs: InputScaling) -> Array:
+        """Return what jump and growth are multiplied by, (n, 1 + n_inputs), from the distances of rows."""
+        measured = np.minimum(by_input, MEASURED * self.extent(inputs))
+        return np.column_stack([distance / (distance + RISE), np.square(measured)])
+
+    def extent(self, inputs: InputScaling) -> Array:
+        """Return the length of each input's range in length scales, (n_inputs,); zero for inputs without one."""
+        has_range = np.isfinite(self.low)
+        low = np.where(has_range, self.low, 0.0)
+        # Row j has input j at its upper end and all others at their lower ends.
+        high = np.tile(low, (len(low), 1))
+        high[np.diag_indices(len(low))] = np.where(has_range, self.high, 0.0)
+        return self._from(high, low[None], inputs)
 
     def _is_beyond(self, X: Array) -> NDArray[np.bool_]:
         """Which inputs of which rows are outside of their ranges."""
