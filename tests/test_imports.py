@@ -179,23 +179,47 @@ def target_module(name):
     return ".".join(parts) or "__init__"
 
 
-def test_no_modules_import_one_another_in_a_circle():
-    graph = {
-        module_of(path): {
-            target_module(name.removeprefix("dsmgp."))
-            for name in imports_of(path)
-            if name.startswith("dsmgp.")
-        }
-        for path in SOURCE.rglob("*.py")
-        if module_of(path) != "__init__"
-    }
+def import_graph(node_of):
+    """For every node, to which ``node_of`` assigns a module, the others that its modules import."""
+    graph = {}
+    for path in SOURCE.rglob("*.py"):
+        if module_of(path) != "__init__":
+            names = (
+                name.removeprefix("dsmgp.")
+                for name in imports_of(path)
+                if name.startswith("dsmgp.")
+            )
+            graph.setdefault(node_of(module_of(path)), set()).update(
+                node_of(target_module(name)) for name in names
+            )
+    return graph
+
+
+def assert_no_circle(graph):
     while graph:
-        free = [
-            module for module, targets in graph.items() if not targets & graph.keys() - {module}
-        ]
+        free = [node for node, targets in graph.items() if not targets & graph.keys() - {node}]
         assert free, f"a circle of imports among {sorted(graph)}"
-        for module in free:
-            del graph[module]
+        for node in free:
+            del graph[node]
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    assert_no_circle(import_graph(lambda module: module))
+
+
+@pytest.mark.parametrize("package", ["experts", "fitting"])
+def test_no_subpackages_import_one_another_in_a_circle(package):
+    """A subpackage counts as one module beside the modules of its package."""
+
+    def node_of(module):
+        first, *rest = module.split(".")
+        is_subpackage = len(rest) > 1 and (SOURCE / first / rest[0]).is_dir()
+        return f"{first}.{rest[0]}" if is_subpackage else module
+
+    graph = import_graph(node_of)
+    assert_no_circle(
+        {node: targets for node, targets in graph.items() if node.split(".")[0] == package}
+    )
 
 
 def test_the_core_imports_core_dependencies_only():

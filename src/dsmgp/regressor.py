@@ -52,10 +52,12 @@ from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.finetuning.finetune import finetune
+from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.forecasting.time_model import choose_time_model
 from dsmgp.fitting.hypotheses.fit import fit_hypotheses, hypotheses_pay
-from dsmgp.fitting.in_memory import fit_rows
-from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
@@ -1403,15 +1405,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rng, seeded = random_generator(self.random_state), self.random_state is not None
         if has_changepoints(config.structure):
             config = changepoint_config(config, rows, schema, self.checkpoint)
-            fitted = fit_changepoints(rows.X, rows.Y, config, rng)
-            return FittedState.from_fit(fitted, rows, schema, config.local_scale)
+            return fit_changepoints(rows, schema, config, rng)
         timed = choose_time_model(rows, schema, config)
         if timed is not None:
             config = timed.config
         elif hypotheses_pay(rows, config):
             return fit_hypotheses(rows, schema, config, rng)
         with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
-            state = fit_rows(rows, schema, config, rng, recorded)
+            state = fit_rows(rows, schema, FitContext(config, rng, recorded))
         return state if timed is None else timed.recorded_in(state)
 
     def _updated(

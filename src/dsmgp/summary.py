@@ -11,13 +11,13 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.hypotheses.fit import N_FOLDS
-from dsmgp.fitting.hypotheses.stacking import Stacking
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Process
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.fitted_model import FittedModel
+from dsmgp.mixture.stacking import Stacking
 
 __all__ = ["summarise"]
 

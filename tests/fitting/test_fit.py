@@ -11,7 +11,7 @@ from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.fitting import fit as fit_module
+from dsmgp.fitting.selection import families
 from dsmgp.gp.process import build_process
 from dsmgp.tree import Leaf, Region, leaves
 from tests.support.leaf_predictions import predict_leaves
@@ -27,7 +27,7 @@ def rows(rng):
 @pytest.fixture
 def mixed(rows, monkeypatch):
     """A model whose partitions take turns between two kernels, whatever their scores."""
-    monkeypatch.setattr(fit_module, "CLOSE_SCORES", np.inf)
+    monkeypatch.setattr(families, "CLOSE_SCORES", np.inf)
     return DSMGPRegressor(leaf_size=40, sum_children=4, hypotheses=None, random_state=0).fit(*rows)
 
 
@@ -80,7 +80,7 @@ def test_two_kernels_take_turns(mixed):
 
 
 def test_one_kernel_far_ahead_stands_alone(rows, monkeypatch):
-    monkeypatch.setattr(fit_module, "CLOSE_SCORES", 0.0)
+    monkeypatch.setattr(families, "CLOSE_SCORES", 0.0)
     model = DSMGPRegressor(hypotheses=None, leaf_size=40, random_state=0).fit(*rows).state_.model
     assert len(model.families) == 1
 

@@ -14,7 +14,8 @@ from dsmgp.baselines.division import divide
 from dsmgp.baselines.estimator import Baseline, gaussian
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig, check_parameters
-from dsmgp.fitting.learning.family import FitContext, learn_family
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.process import Family

@@ -15,7 +15,8 @@ from dsmgp.baselines.committee import Committee
 from dsmgp.baselines.division import unbounded_leaf
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.fitting.learning.family import FitContext, learn_family
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import LOG_SQRT_2PI, Mixture

@@ -15,10 +15,13 @@ from dsmgp.changepoints.leaf import OrderedLeaf, check_memory
 from dsmgp.changepoints.model import ChangePointModel
 from dsmgp.changepoints.objective import ChangePointObjective
 from dsmgp.changepoints.outliers import Outliers, find_outliers
+from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.fit import FitResult
+from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
+from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_data import TrainingData, build_family
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.linalg.threads import one_thread
@@ -76,19 +79,22 @@ class TrainingLeaves:
         return ChangePointObjective(self.tree, self.short_leaves, family.processes, noise_factor)
 
 
-def fit_changepoints(X: Array, Y: Array, config: FitConfig, rng: np.random.Generator) -> FitResult:
+def fit_changepoints(
+    rows: TrainingRows, schema: InputSchema, config: FitConfig, rng: np.random.Generator
+) -> FittedState:
     """Fit a mixture over segmentations.
 
     Parameters
     ----------
-    X, Y : ndarray of shape (n_rows, n_dims), (n_rows, n_outputs)
-        In the user's units.
+    rows : TrainingRows
+    schema : InputSchema
     config : FitConfig
+        That of :func:`dsmgp.changepoints.config.changepoint_config`.
     rng : Generator
         For random restarts.
     """
     with one_thread():  # many small matrices: threads would wait for one another
-        data = prepare(X, Y, config, rng)
+        data = prepare(rows.X, rows.Y, config, rng)
         automatic = isinstance(config.kernel, str) and config.kernel == "auto"
         kernels = CANDIDATES if automatic else (config.kernel,)
         if config.optimizer is None:
@@ -99,15 +105,13 @@ def fit_changepoints(X: Array, Y: Array, config: FitConfig, rng: np.random.Gener
             "no segmentation has segments of the lengths allowed; lower shortest or raise leaf_size"
         )
     _warn_of_long_segments(model)
-    return FitResult(
-        model=model,
-        search=SearchRecord(
-            () if config.optimizer is None else (learned,),
-            scores if automatic else None,
-            n_evaluations,
-        ),
-        scores=(math.nan, math.nan),
+    search = SearchRecord(
+        () if config.optimizer is None else (learned,),
+        scores if automatic else None,
+        n_evaluations,
     )
+    model = with_edges(model, rows.X, schema.columns.measured_inputs)
+    return FittedState.of(model, rows, schema, search, (math.nan, math.nan), config.local_scale)
 
 
 def prepare(X: Array, Y: Array, config: FitConfig, rng: np.random.Generator) -> TrainingLeaves:

@@ -20,7 +20,6 @@ from dsmgp._util.validation import check_choice, check_count
 from dsmgp.data.columns.learning import MISSING
 from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.learning.optimize import OPTIMIZERS
 from dsmgp.gp.kernels import NAMED_KERNELS, kernel_parts
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.named_process import METRIC_KINDS
@@ -29,10 +28,12 @@ from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
 
-__all__ = ["LEAF_MATRICES", "FitConfig", "check_parameters"]
+__all__ = ["LEAF_MATRICES", "OPTIMIZERS", "FitConfig", "check_parameters"]
 
 STRUCTURES = ("balanced", "paper", "learned", "changepoint")
 OBJECTIVES = ("surrogate", "full")
+#: Optimisers by name, with their default number of iterations.
+OPTIMIZERS = {"lbfgs": 60, "adam": 300, "rmsprop": 1000}
 DTYPES = ("float64", "float32")
 INPUT_WARPS = ("auto", "rank", "both")
 METRICS = ("auto", "diagonal", "full")

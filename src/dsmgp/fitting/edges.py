@@ -22,6 +22,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.loo import Components
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.learning.family import length_scales
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.scaling import InputScaling
 from dsmgp.linalg.threads import Threads, one_thread
 from dsmgp.mixture.edges import Edges, range_of
@@ -80,30 +81,23 @@ def _range(model: Any, X: Array) -> tuple[Array, Array]:
     return range_of(X) if store is None or store.input_range is None else store.input_range
 
 
-def calibrate_edges(
-    model: Model, X: Array, Y: Array, noise: Array | None = None, row_weights: Array | None = None
-) -> Model:
+def calibrate_edges(model: Model, rows: TrainingRows) -> Model:
     """Return a model whose variances beyond the ranges of its inputs are as wide as rows left out at edges demand.
 
     Parameters
     ----------
     model : Model
         With the ranges of its inputs.
-    X : ndarray of shape (n_rows, n_inputs)
-        Training rows, those that the leaves of the tree list.
-    Y : ndarray of shape (n_rows, n_outputs)
-    noise : ndarray of shape (n_rows, n_outputs), optional
-        Known noise variances.
-    row_weights : ndarray of shape (n_rows,), optional
+    rows : TrainingRows
+        Those that the leaves of the tree list.
     """
     # Many small matrices: threads would wait for one another. What is out of range is left out below.
     with one_thread(), np.errstate(all="ignore"):
-        return replace(model, edges=_calibrated(model, X, Y, noise, row_weights))
+        return replace(model, edges=_calibrated(model, rows))
 
 
-def _calibrated(
-    model: Model, X: Array, Y: Array, noise: Array | None, row_weights: Array | None
-) -> Edges:
+def _calibrated(model: Model, rows: TrainingRows) -> Edges:
+    X, Y, noise, row_weights = rows.X, rows.Y, rows.noise, rows.weights
     edges = model.edges
     assert edges is not None
     fits = []
@@ -111,16 +105,7 @@ def _calibrated(
     first, of_point = _points(X)
     left_out = _left_out(model, edges, X, first)
     if left_out is not None:
-        rows = left_out.rows
-        known = None if noise is None else model.outputs.noise_to_experts(noise[rows])
-        predicted = model.distribution(
-            left_out.components,
-            squeeze=False,
-            known_noise=known,
-            row_scale=None if model.row_scale is None else model.row_scale(X[rows]),
-        )
-        density = partial(predicted.scaled_log_density, Y[rows])
-        fits.append(_fit(left_out.terms, density, np.ones(len(rows))))
+        fits.append(_fit_left_out(model, left_out, rows))
     weights = np.bincount(of_point, row_weights).astype(np.float64)
     means = [np.bincount(of_point, _weighted(y, row_weights)) / weights for y in Y.T]
     known_noise = None if noise is None else noise[first]
@@ -130,6 +115,18 @@ def _calibrated(
         fits.append(_fit(terms, partial(_normal_log_density, squares), np.ones(len(squares))))
     largest = np.max(fits, axis=0) if fits else np.zeros(1 + len(edges.low))
     return replace(edges, jump=float(largest[0]), growth=largest[1:])
+
+
+def _fit_left_out(model: Model, left_out: _LeftOut, rows: TrainingRows) -> Array:
+    """Return jump and growth by rows that the mixture of the model predicts, (1 + n_inputs,)."""
+    X, Y, noise = rows.X[left_out.rows], rows.Y[left_out.rows], rows.noise
+    predicted = model.distribution(
+        left_out.components,
+        squeeze=False,
+        known_noise=None if noise is None else model.outputs.noise_to_experts(noise[left_out.rows]),
+        row_scale=None if model.row_scale is None else model.row_scale(X),
+    )
+    return _fit(left_out.terms, partial(predicted.scaled_log_density, Y), np.ones(len(Y)))
 
 
 def _points(X: Array) -> tuple[Index, Index]:

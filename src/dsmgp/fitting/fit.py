@@ -1,8 +1,7 @@
-"""Fitting a deep structured mixture: from rows to a fitted model.
+"""Fitting a deep structured mixture: from training rows to the state of a fitted estimator.
 
-Scale the rows, choose the output scaling and the kernel on a few leaves, learn hyperparameters on some more, grow the tree, condition
-all leaves, and fit the gate by leave-one-out. The tree is grown in :mod:`dsmgp.fitting.partitions`; where rows are on disk,
-:mod:`dsmgp.fitting.datasets.fit` supplies them.
+:func:`fit` is the walk of docs/design.md, one call for each step. :func:`fit_rows` starts it from rows in memory,
+:mod:`dsmgp.fitting.datasets.fit` from files.
 """
 
 from __future__ import annotations
@@ -12,134 +11,106 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Index
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.fitting.edges import calibrate_edges, with_edges
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.learning.family import FitContext, learn_family
-from dsmgp.fitting.learning.kernel_mixture import build_kernels, learn_kernels
-from dsmgp.fitting.learning.optimize import TOLERANCE, SearchRecord, SearchResult
-from dsmgp.fitting.partitions import (
-    LearnedFamilies,
-    grow_tree,
-    partitions_may_differ,
-    sample_leaves,
-    surrogate_leaves,
-)
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.family import learn_family
+from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
 from dsmgp.fitting.selection.coordinates import CoordinateChoice, choose_coordinates
-from dsmgp.fitting.selection.kernels import choose_outputs, rank_kernels
-from dsmgp.fitting.selection.mean import choose_mean, with_mean
-from dsmgp.fitting.training_data import (
-    LeafFamilies,
-    RowSource,
-    set_up_leaves,
-)
+from dsmgp.fitting.selection.families import LearnedFamilies, learn_families
+from dsmgp.fitting.stages import stage
+from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.structure.grow_tree import grow_tree
+from dsmgp.fitting.training_data import InMemoryRows, LeafFamilies, RowSource, TrainingData
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import parameters_by_leaf
 from dsmgp.linalg.device_memory import release_cache, warn_if_occupied
-from dsmgp.mixture.fitted_model import FittedModel
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.weighting import LOOSample, weigh
-from dsmgp.progress import span
 from dsmgp.tree.changepoint_leaf import ChangePoints
-from dsmgp.tree.nodes import Node, Product, nodes
+from dsmgp.tree.nodes import Product, nodes
 from dsmgp.tree.routing import place
 
-__all__ = ["FitResult", "fit"]
-
-# The kernel with which output scalings are compared when the kernel is yet to be chosen.
-NEUTRAL_KERNEL = "matern12"
-# Partitions alternate between two kernels whose trial scores are this close.
-CLOSE_SCORES = 0.05
-# Partitions are drawn at random: their hyperparameters need not be found more exactly than this (see optimize.TOLERANCE).
-RANDOM_TOLERANCE = 1e-5
-# Approximate shares of the time that the stages of a fit take, for progress reports.
-SHARES = {
-    "coordinates": (0.0, 0.25), "outputs": (0.25, 0.3), "kernels": (0.3, 0.45), "learning": (0.45, 0.55), "growing": (0.55, 0.7),
-    "full": (0.6, 0.7), "conditioning": (0.7, 0.95), "gating": (0.95, 1.0),
-}  # fmt: skip
+__all__ = ["fit", "fit_rows"]
 
 
-@dataclass(frozen=True, eq=False)
-class FitResult:
-    """A fitted model and how it was found.
+def fit_rows(rows: TrainingRows, schema: InputSchema, context: FitContext) -> FittedState:
+    """Fit a deep structured mixture to rows in memory."""
+    data = TrainingData.of(
+        rows.X,
+        rows.Y,
+        context.config,
+        rows.noise,
+        row_weights=rows.weights,
+        input_ties=schema.columns.input_ties,
+        indicator_inputs=schema.columns.indicator_inputs,
+    )
+    return fit(InMemoryRows(data, context.config), rows, schema, context)
 
-    Attributes
+
+def fit(
+    source: RowSource, rows: TrainingRows, schema: InputSchema, context: FitContext
+) -> FittedState:
+    """Fit a deep structured mixture to the rows of a source, in memory or on disk.
+
+    Parameters
     ----------
-    model : FittedModel
-    search : SearchRecord
-    scores : tuple of float
-        LOO scores, see :func:`dsmgp.mixture.weighting.weigh`.
-    learned_on : ndarray of int, or None
-        Rows that LOO scores leave out, as a metric was learned on them.
+    source : RowSource
+    rows : TrainingRows
+        What the state keeps: all rows, or the sample that the tree was grown on.
+    schema : InputSchema
+    context : FitContext
     """
-
-    model: FittedModel
-    search: SearchRecord
-    scores: tuple[float, float]
-    learned_on: Index | None = None
-
-
-def fit(rows: RowSource, context: FitContext) -> FitResult:
-    """Fit a deep structured mixture to the rows of a source, in memory or on disk."""
     config = context.config
     warn_if_occupied(config.device)
-    with span(*SHARES["coordinates"], "choosing coordinates"):
-        choice = choose_coordinates(rows, context)
-    grown = _grow(rows, choice, context)
-    if config.structure == "learned" and choice.coordinates is None and grown.is_uncut:
-        # Nothing breaks along the inputs: other coordinates can only help, where leave-one-out says so.
-        as_balanced = replace(config, structure="balanced", weights="gated", local_scale=True)
-        choice = choose_coordinates(rows, replace(context, config=as_balanced))
-        if choice.coordinates is not None or choice.output_warps:
-            grown = _grow(rows, choice, context)
-    rows, learned, tree, searches = grown.rows, grown.learned, grown.tree, grown.searches
-    n_evaluations = choice.n_evaluations + learned.n_trial_evaluations
-    n_evaluations += sum(each.n_evaluations for each in searches)
-    gps = None
+    choice, grown = _grown(source, context)
+    source, learned, tree = grown.source, grown.learned, grown.tree
+    gps, searches = None, grown.searches
     if config.optimizer is not None and config.objective == "full":
-        with span(*SHARES["full"], "learning on the whole tree"):
-            gps = rows.set_up(tree, learned.outputs)
+        with stage("learning on the whole tree"):
+            gps = source.set_up(tree, learned.outputs)
             searches = learn_family(gps, tree.families[0], context, tree=tree.tree)
-        n_evaluations += sum(each.n_evaluations for each in searches)
-    n_gate_rows = EFFORTS[config.effort].n_gate_rows if config.weights == "gated" else 0
-    # A sample that stands for more rows has other numbers, and is few of them.
-    learned_on, missing = None, None
-    if len(rows.data.X) == rows.n_rows:
-        learned_on = choice.learned_on
-        missing = MissingIndicators.of(rows.data.X, rows.data.indicator_inputs)
-    loo_sample = LOOSample.draw(rows.n_rows, n_gate_rows, context.rng, learned_on, missing)
-    with span(*SHARES["conditioning"], "conditioning leaves"):
-        gps = rows.set_up(tree, learned.outputs) if gps is None else gps
+    sample = _loo_sample(source, choice.learned_on, context)
+    with stage("conditioning leaves"):
+        gps = source.set_up(tree, learned.outputs) if gps is None else gps
         parameters = parameters_by_leaf(tree.families, tree.family)
-        posterior = gps.condition(parameters, 0.5 * config.memory, True, loo_sample.rows)
-    with span(*SHARES["gating"], "fitting the gate"):
+        posterior = gps.condition(parameters, 0.5 * config.memory, True, sample.rows)
+    with stage("fitting the gate"):
         ungated = Model(
             tree=tree.tree,
             families=tree.families,
             family=tree.family,
             leaf_posterior=posterior,
-            inputs=rows.data.inputs,
+            inputs=source.data.inputs,
             outputs=learned.outputs,
             weights=config.weights,
-            scales=np.ones((len(tree.family), rows.data.n_outputs)),
-            log_jacobian=rows.log_jacobian(learned.outputs),
-            n_observations=rows.data.n_observations,
+            scales=np.ones((len(tree.family), source.data.n_outputs)),
+            log_jacobian=source.log_jacobian(learned.outputs),
+            n_observations=source.data.n_observations,
         )
-        model, scores = weigh(ungated, config.local_scale, loo_sample)
+        model, scores = weigh(ungated, config.local_scale, sample)
+    model = with_edges(model, rows.X, schema.columns.measured_inputs)
+    if config.local_scale:
+        model = calibrate_edges(model, rows)
+    release_cache()  # what torch keeps of a GPU for learning is of use to other processes
     search = SearchRecord(
         tuple(searches),
-        learned.kernel_scores or None,
-        n_evaluations,
+        learned.kernel_scores,
+        context.evaluations.n,
         choice.gains or None,
         () if learned.mean is None else (learned.mean.note,),
     )
-    release_cache()  # what torch keeps of a GPU for learning is of use to other processes
-    return FitResult(model, search, scores, learned_on)
+    metric_ids = rows.ids[choice.learned_on] if source.holds_all else None
+    return FittedState.of(model, rows, schema, search, scores, config.local_scale, metric_ids)
 
 
 @dataclass(frozen=True, eq=False)
-class _Grown:
+class _GrownTree:
     """A tree with the families of its leaves, the rows in its coordinates, and what was learned on the way."""
 
-    rows: RowSource
+    source: RowSource
     learned: LearnedFamilies
     tree: LeafFamilies
     searches: list[SearchResult]
@@ -149,71 +120,41 @@ class _Grown:
         return not any(isinstance(node, Product) for node in nodes(self.tree.tree))
 
 
-def _grow(rows: RowSource, choice: CoordinateChoice, context: FitContext) -> _Grown:
+def _grown(source: RowSource, context: FitContext) -> tuple[CoordinateChoice, _GrownTree]:
+    """Choose coordinates, and grow the tree in them."""
+    config = context.config
+    with stage("choosing coordinates"):
+        choice = choose_coordinates(source, context)
+    grown = _grown_in(choice, source, context)
+    if config.structure == "learned" and choice.coordinates is None and grown.is_uncut:
+        # Nothing breaks along the inputs: other coordinates can only help, where leave-one-out says so.
+        as_balanced = replace(config, structure="balanced", weights="gated", local_scale=True)
+        choice = choose_coordinates(source, replace(context, config=as_balanced))
+        if choice.coordinates is not None or choice.output_warps:
+            grown = _grown_in(choice, source, context)
+    return choice, grown
+
+
+def _grown_in(choice: CoordinateChoice, source: RowSource, context: FitContext) -> _GrownTree:
     """Learn hyperparameters and grow the tree, in the coordinates that were chosen."""
     config = context.config
     if choice.coordinates is not None or choice.output_warps:
-        data = rows.data.rescaled(choice.coordinates, choice.output_warps, config)
-        rows = rows.with_data(data)
+        data = source.data.rescaled(choice.coordinates, choice.output_warps, config)
+        source = source.with_data(data)
     assert not isinstance(config.structure, ChangePoints)  # see fit_changepoints
-    given = None if isinstance(config.structure, str) else place(config.structure, rows.data.U)
-    learned = _learn(rows, given, context)
-    with span(*SHARES["growing"], "growing the tree"):
-        tree, searches = grow_tree(rows, given, learned, context)
-    return _Grown(rows, learned, tree, learned.searches + searches)
+    given = None if isinstance(config.structure, str) else place(config.structure, source.data.U)
+    learned = learn_families(source, given, context)
+    with stage("growing the tree"):
+        tree, searches = grow_tree(source, given, learned, context)
+    return _GrownTree(source, learned, tree, learned.searches + searches)
 
 
-def _learn(rows: RowSource, given: Node | None, context: FitContext) -> LearnedFamilies:
-    """Choose output scaling and kernel on a few leaves, and learn hyperparameters on more."""
-    config, effort = context.config, EFFORTS[context.config.effort]
-    automatic = isinstance(config.kernel, str) and config.kernel == "auto"
-    kernels_given = config.kernel if isinstance(config.kernel, tuple) else (config.kernel,)
-    kernel = NEUTRAL_KERNEL if automatic else kernels_given[0]
-    start = (kernel,) if automatic else kernels_given
-    if config.optimizer is None:
-        families = build_kernels(start, rows.data, config)
-        return LearnedFamilies(rows.data.outputs, families, len(families), {}, [], 0)
-
-    grown = surrogate_leaves(rows, given, context)
-    data, surrogate = rows.rows_of(grown, rows.data.outputs)
-    trial = sample_leaves(surrogate, effort.n_trial_leaves, context.rng)
-    with span(*SHARES["outputs"], "choosing the output scaling"):
-        outputs, n_trial_evaluations = choose_outputs(rows.data, data, trial, kernel, context)
-    sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
-
-    families = build_kernels(start, sample, config)
-    kernels = families[0].leaf_kernels
-    kernel_scores: dict[str, float] = {}
-    n_close = len(families)
-    if automatic:
-        with span(*SHARES["kernels"], "trying kernels"):
-            gps = set_up_leaves(trial, kernels, data, config)
-            ranking = rank_kernels(gps, sample, context)
-        kernel_scores = ranking.scores
-        families = ranking.families[: 2 if partitions_may_differ(config) else 1]
-        scores = np.array([kernel_scores[family.kernel] for family in families])
-        n_close = int((scores - scores[0] <= CLOSE_SCORES).sum())
-        n_trial_evaluations += ranking.n_evaluations
-    chosen = None
-    if automatic and config.mean_is_open:
-        # A generator of its own: where the mean stays zero, the fit is that of a configuration without a choice.
-        chosen = choose_mean(trial, data, families[0], np.random.default_rng(0))
-        if chosen is not None and chosen.mean != "zero":
-            families = [with_mean(family, chosen.mean, sample, config) for family in families]
-            kernels = families[0].leaf_kernels
-    if not automatic or trial is not surrogate:
-        gps = set_up_leaves(surrogate, kernels, data, config)
-
-    tolerance = RANDOM_TOLERANCE if config.structure == "balanced" else TOLERANCE
-    searches: list[SearchResult] = []
-    if isinstance(config.kernel, tuple):
-        with span(*SHARES["learning"], "learning hyperparameters"):
-            searches = learn_kernels(gps, families, context, tolerance=tolerance)
-        return LearnedFamilies(outputs, families, n_close, {}, searches, n_trial_evaluations)
-    for family in families[:n_close]:
-        what = family.kernel if automatic else "hyperparameters"
-        with span(*SHARES["learning"], f"learning {what}"):
-            searches += learn_family(gps, family, context, tolerance=tolerance)
-    return LearnedFamilies(
-        outputs, families, n_close, kernel_scores, searches, n_trial_evaluations, chosen
-    )
+def _loo_sample(source: RowSource, learned_on: Index, context: FitContext) -> LOOSample:
+    """Draw the rows whose leave-one-out results fit the gate and score the model."""
+    config = context.config
+    n_gate_rows = EFFORTS[config.effort].n_gate_rows if config.weights == "gated" else 0
+    if not source.holds_all:
+        # The rows of a sample have other numbers, and are few of all.
+        return LOOSample.draw(source.n_rows, n_gate_rows, context.rng)
+    missing = MissingIndicators.of(source.data.X, source.data.indicator_inputs)
+    return LOOSample.draw(source.n_rows, n_gate_rows, context.rng, learned_on, missing)

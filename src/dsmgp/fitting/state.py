@@ -16,135 +16,26 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
 from dsmgp.data.remarks import evaluation_remarks, prediction_remarks, spread_rows
-from dsmgp.experts.points import joined_weights
 from dsmgp.explain.effects import total_effect_shares
-from dsmgp.fitting.edges import calibrate_edges, with_edges
-from dsmgp.fitting.fit import FitResult
-from dsmgp.fitting.hypotheses.stacking import Stacking
 from dsmgp.fitting.learning.optimize import SearchRecord
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
 from dsmgp.mixture.kernel_posterior import RegionKernels, kernel_sums
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
+from dsmgp.mixture.stacking import Stacking
 from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
-__all__ = ["FittedState", "TrainingRows"]
+__all__ = ["FittedState"]
 
 # A review is due when this share of the rows of the last fit has been added or removed, a fit when all have.
 REVIEW_SHARE = 0.2
 # Training rows whose predictive intervals are computed for remarks.
 N_REMARKED = 500
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingRows:
-    """Training data in the user's units.
-
-    Attributes
-    ----------
-    X : ndarray of shape (n, n_features)
-    Y : ndarray of shape (n, n_outputs)
-    noise : ndarray of shape (n, n_outputs), or None
-        Known noise variances.
-    weights : ndarray of shape (n,), or None
-        Positive weights; None if all are one.
-    ids : ndarray of shape (n,)
-        Row numbers in order of arrival. A number is never used twice; those of rows with weight zero, which are not kept, are
-        left out.
-    next_id : int
-        The number of the next row.
-    """
-
-    X: Array
-    Y: Array
-    noise: Array | None
-    weights: Array | None
-    ids: Index
-    next_id: int
-
-    @classmethod
-    def first(
-        cls,
-        X: Array,
-        Y: Array,
-        noise: Array | None = None,
-        weights: Array | None = None,
-        first_id: int = 0,
-        positions: Index | None = None,
-        n_given: int | None = None,
-    ) -> TrainingRows:
-        """Number rows from ``first_id`` on, and drop those with weight zero.
-
-        Where some of the ``n_given`` rows were left out before, ``positions`` says where the others stood among them.
-        """
-        places = np.arange(len(X)) if positions is None else positions
-        next_id = first_id + (len(X) if n_given is None else n_given)
-        rows = cls(X, Y, noise, weights, first_id + places, next_id)
-        if weights is None:
-            return rows
-        rows = rows.removed(np.flatnonzero(weights == 0))
-        return replace(rows, weights=None) if np.all(rows.weights == 1.0) else rows
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def arrays(self) -> list[Array]:
-        """X, Y and, if there are any, noise and weights."""
-        return [self.X, self.Y, *(a for a in (self.noise, self.weights) if a is not None)]
-
-    @property
-    def n_observations(self) -> float | None:
-        """Sum of the weights; None if all are one."""
-        return None if self.weights is None else float(self.weights.sum())
-
-    def added(self, other: TrainingRows) -> TrainingRows:
-        """Return these rows and further ones; noise that is not given is zero, and weights are one."""
-        parts = (self, other)
-        noise = None
-        if any(rows.noise is not None for rows in parts):
-            known = [np.zeros_like(rows.Y) if rows.noise is None else rows.noise for rows in parts]
-            noise = np.concatenate(known)
-        return TrainingRows(
-            np.concatenate([self.X, other.X]),
-            np.concatenate([self.Y, other.Y]),
-            noise,
-            joined_weights([(rows.weights, len(rows)) for rows in parts]),
-            np.concatenate([self.ids, other.ids]),
-            other.next_id,
-        )
-
-    def take(self, positions: Index | slice) -> TrainingRows:
-        """Return the rows at some positions."""
-        noise, weights = (
-            None if table is None else table[positions] for table in (self.noise, self.weights)
-        )
-        X, Y = self.X[positions], self.Y[positions]
-        return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id)
-
-    def removed(self, positions: Index) -> TrainingRows:
-        """Return the rows without those at some positions."""
-        return self.take(np.delete(np.arange(len(self)), positions))
-
-    def positions(self, ids: Index) -> Index:
-        """Positions of rows that are to be removed; refuse unknown rows, and to remove all but one."""
-        where = np.searchsorted(self.ids, ids)
-        exists = where < len(self.ids)
-        exists[exists] = self.ids[where[exists]] == ids[exists]
-        if not exists.all():
-            raise ValueError(
-                f"row {ids[~exists][0]} cannot be forgotten: it was never given, or is forgotten already; "
-                f"row_ids_ lists the {len(self)} rows that are there"
-            )
-        if len(ids) > len(self) - 2:
-            raise ValueError(
-                f"cannot forget {len(ids)} of {len(self)} rows: at least two must stay"
-            )
-        return np.asarray(where)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,13 +89,17 @@ class FittedState:
     fit_times: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_fit(
-        cls, fitted: FitResult, rows: TrainingRows, schema: InputSchema, local_scale: bool
+    def of(
+        cls,
+        model: FittedModel,
+        rows: TrainingRows,
+        schema: InputSchema,
+        search: SearchRecord,
+        scores: tuple[float, float],
+        local_scale: bool,
+        metric_ids: Index | None = None,
     ) -> FittedState:
         """Return the state after a fit."""
-        model = with_edges(fitted.model, rows.X, schema.columns.measured_inputs)
-        if local_scale and isinstance(model, Model):
-            model = calibrate_edges(model, rows.X, rows.Y, rows.noise, rows.weights)
         tree = model.tree
         partitions = tree.children if isinstance(tree, Sum) else (tree,)
         sizes = [[leaf.n_rows for leaf in leaves(part)] for part in partitions]
@@ -212,14 +107,12 @@ class FittedState:
             model=model,
             rows=rows,
             schema=schema,
-            search=fitted.search,
+            search=search,
             local_scale=local_scale,
             partition_sizes=np.repeat([max(part) for part in sizes], [len(part) for part in sizes]),
             n_fitted=len(rows),
-            scores=fitted.scores,
-            metric_ids=rows.ids[fitted.learned_on]
-            if fitted.learned_on is not None and len(fitted.learned_on)
-            else None,
+            scores=scores,
+            metric_ids=metric_ids if metric_ids is not None and len(metric_ids) else None,
         )
 
     @property

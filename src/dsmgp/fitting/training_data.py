@@ -303,8 +303,8 @@ class RowSource(Protocol):
         """Number of all rows."""
 
     @property
-    def labels(self) -> Index | None:
-        """Labels of duplicate inputs among all rows; None where the leaf GPs of :meth:`set_up` know them."""
+    def holds_all(self) -> bool:
+        """Whether :attr:`data` are all rows."""
 
     def with_data(self, data: TrainingData) -> RowSource:
         """Return the same source with other scaling, of the same rows."""
@@ -333,8 +333,8 @@ class InMemoryRows:
         return len(self.data.X)
 
     @property
-    def labels(self) -> Index:
-        return self.data.labels
+    def holds_all(self) -> bool:
+        return True
 
     def with_data(self, data: TrainingData) -> InMemoryRows:
         return replace(self, data=data)

@@ -20,7 +20,7 @@ from dsmgp.changepoints.outliers import (
     Outliers,
 )
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.state import TrainingRows
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import one_thread

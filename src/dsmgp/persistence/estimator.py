@@ -28,7 +28,8 @@ from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.edges import with_edges
-from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks

@@ -15,8 +15,8 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.edges import with_edges
-from dsmgp.fitting.hypotheses.stacking import Stacking
 from dsmgp.fitting.state import FittedState
+from dsmgp.mixture.stacking import Stacking
 from dsmgp.persistence import checks
 from dsmgp.persistence.mixture import read_mixture, write_mixture
 from dsmgp.persistence.processes import FAMILIES, read_families

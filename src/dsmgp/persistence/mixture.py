@@ -26,7 +26,7 @@ from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.state import TrainingRows
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.edges import Edges

@@ -9,7 +9,7 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.constants import LARGEST
 from dsmgp._util.validation import check_finite
-from dsmgp.fitting.state import TrainingRows
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.coordinates import Coordinates, InputWarp
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks

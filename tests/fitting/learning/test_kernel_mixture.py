@@ -6,7 +6,7 @@ from scipy.optimize import check_grad
 from scipy.special import logsumexp
 
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.learning.family import FitContext
+from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.kernel_mixture import kernels_objective, learn_kernels
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.tree.nodes import Leaf

@@ -34,9 +34,10 @@ from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit
-from dsmgp.fitting.learning.family import FitContext
-from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_data import LeafFamilies, TrainingData, check_leaf_memory
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import n_threads
@@ -112,17 +113,17 @@ def fit_files(
             input_ties=stream.schema.input_ties,
             indicator_inputs=stream.schema.indicator_inputs,
         )
-        rows = ParquetRows(stream, sampled, config, folder)
-        fitted = fit(rows, FitContext(config, rng, recorded))
-    schema = InputSchema(
-        stream.schema,
-        feature_names=tuple(column.name for column in stream.schema.columns),
-        target_names=tuple(targets),
-        n_outputs=len(targets),
-        single_output=len(targets) == 1,
-        remarks=remarks,
-    )
-    return FittedState.from_fit(fitted, TrainingRows.first(*sample), schema, config.local_scale)
+        schema = InputSchema(
+            stream.schema,
+            feature_names=tuple(column.name for column in stream.schema.columns),
+            target_names=tuple(targets),
+            n_outputs=len(targets),
+            single_output=len(targets) == 1,
+            remarks=remarks,
+        )
+        source = ParquetRows(stream, sampled, config, folder)
+        context = FitContext(config, rng, recorded)
+        return fit(source, TrainingRows.first(*sample), schema, context)
 
 
 def _identity(stream: RowStream, n_sample: int) -> list[NDArray[Any]]:
@@ -146,11 +147,14 @@ class ParquetRows:
     data: TrainingData
     config: FitConfig
     folder: Path | None
-    labels: None = None
 
     @property
     def n_rows(self) -> int:
         return self.stream.n_rows
+
+    @property
+    def holds_all(self) -> bool:
+        return len(self.data.X) == self.n_rows
 
     def with_data(self, data: TrainingData) -> ParquetRows:
         return replace(self, data=data)
@@ -158,7 +162,7 @@ class ParquetRows:
     def rows_of(
         self, leaves: Sequence[Leaf], outputs: OutputScaling
     ) -> tuple[TrainingData, list[Leaf]]:
-        if len(self.data.X) == self.n_rows:
+        if self.holds_all:
             return self.data.with_outputs(outputs), list(leaves)
         X, Y, rows = self.stream.inside(leaves, self.data.inputs.to_coordinates)
         outputs.check_support(Y)
@@ -191,7 +195,7 @@ class ParquetRows:
         return replace(reader, batch_rows=min(reader.batch_rows, max(fits, LEAST_BATCH)))
 
     def log_jacobian(self, outputs: OutputScaling) -> float:
-        if not outputs.warps or len(self.data.X) == self.n_rows:
+        if not outputs.warps or self.holds_all:
             return outputs.log_jacobian(self.data.Y)
         work = partial(log_jacobian, self.stream.reader, outputs)
         return sum(self.stream.tasks.map(work, self.stream.pieces))

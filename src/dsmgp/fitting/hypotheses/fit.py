@@ -2,7 +2,7 @@
 
 A hypothesis is a configuration of the fit: how inputs are warped, the mean of the GPs, and whether the output is warped. Each is fitted to
 all rows. The log densities of rows under hyperparameters that have not seen them (:mod:`dsmgp.fitting.hypotheses.held_out`) weigh the hypotheses
-(:mod:`dsmgp.fitting.hypotheses.stacking`), and estimate how well the mixture predicts new rows.
+(:mod:`dsmgp.mixture.stacking`), and estimate how well the mixture predicts new rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.hypotheses.held_out import held_out_log_densities
-from dsmgp.fitting.hypotheses.stacking import Stacking, cross_fitted_log_density, stack
-from dsmgp.fitting.in_memory import fit_rows
+from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.selection.coordinates import LEAST_ROWS, MOST_FEATURES
-from dsmgp.fitting.state import FittedState, TrainingRows
+from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.output_warp import normal_scores
+from dsmgp.mixture.stacking import Stacking, cross_fitted_log_density, stack
 from dsmgp.progress import span, stopping
 
 __all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]
@@ -156,7 +158,7 @@ class _Trials:
         """Fit a hypothesis and cross-validate it; without the latter if the fit is asked to stop."""
         config, rng = hypothesis.of(self._config), copy.deepcopy(self._rng)
         with self._span(0.0, 0.6, str(hypothesis)):
-            member = fit_rows(self._rows, self._schema, config, rng)
+            member = fit_rows(self._rows, self._schema, FitContext(config, rng))
         self.members.append(member)
         self.n_evaluations += member.search.n_evaluations
         if stopping():

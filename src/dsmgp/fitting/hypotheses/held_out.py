@@ -15,9 +15,10 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.learning.family import FitContext, learn_family
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import SearchResult
-from dsmgp.fitting.partitions import surrogate_leaves
+from dsmgp.fitting.learning.surrogate import surrogate_leaves
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_data import (
     InMemoryRows,

@@ -6,43 +6,33 @@ Every stage of a fit that tries or learns a kernel calls :func:`learn_family`; :
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs, LeafPosterior
-from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.learning.optimize import TOLERANCE, Objective, SearchResult, maximise_evidence
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.optimize import TOLERANCE, SearchResult, maximise_evidence
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.gp.process import Family
 from dsmgp.tree.nodes import Node
 
-__all__ = ["FitContext", "is_stationary", "learn_family", "length_scales", "loo_posterior"]
+__all__ = [
+    "TRIAL_ITERATIONS",
+    "TRIAL_TOLERANCE",
+    "is_stationary",
+    "learn_family",
+    "learn_on_trial",
+    "length_scales",
+    "loo_posterior",
+]
 
 logger = logging.getLogger("dsmgp")
 
 # Rows that the prior of a leaf's scale is worth while hyperparameters are learned.
 SCALE_ROWS = 5.0
-
-
-@dataclass(frozen=True)
-class FitContext:
-    """What all stages of one fit share.
-
-    Attributes
-    ----------
-    config : FitConfig
-    rng : numpy.random.Generator
-        The only source of randomness.
-    recorded : callable
-        Wraps an objective so that its evaluations are recorded (:mod:`dsmgp.fitting.checkpoint`).
-    """
-
-    config: FitConfig
-    rng: np.random.Generator
-    recorded: Callable[[Objective], Objective] = lambda objective: objective
+# A trial need not end far closer to its optimum than candidates are apart.
+TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4
 
 
 def learn_family(
@@ -102,6 +92,13 @@ def learn_family(
             else:
                 family.processes[k] = rescaled
     return results
+
+
+def learn_on_trial(
+    gps: LeafGPs, family: Family, context: FitContext, max_iter: int = TRIAL_ITERATIONS
+) -> list[SearchResult]:
+    """Learn a candidate as exactly as candidates have to be compared; in place, as :func:`learn_family` does."""
+    return learn_family(gps, family, context, max_iter=max_iter, tolerance=TRIAL_TOLERANCE)
 
 
 def loo_posterior(gps: LeafGPs, family: Family) -> LeafPosterior:

@@ -15,7 +15,8 @@ from scipy.special import logsumexp
 
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.learning.family import FitContext, learn_family
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import TOLERANCE, Objective, SearchResult, Vector, maximise
 from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.gp.process import Family, Process

@@ -13,7 +13,8 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs
-from dsmgp.fitting.learning.family import FitContext, learn_family
+from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import TOLERANCE
 from dsmgp.gp.named_process import (
     NamedProcess,
@@ -34,7 +35,7 @@ def learn_metric(
     rank: int,
     max_iter: int | None = None,
     tolerance: float = TOLERANCE,
-) -> tuple[Array, int]:
+) -> Array:
     """Learn a linear map A of the inputs that maximises the evidence of leaves.
 
     The kernel is ``outputscale * k(|A' (x - x')|^2)`` with a full matrix A, a stationary kernel under a general Mahalanobis distance
@@ -63,8 +64,6 @@ def learn_metric(
     metric : ndarray of shape (n_inputs, rank)
         Orthogonal columns, from the most important direction on; a column's length is the inverse length scale along it.
         In the coordinates ``X @ metric`` all length scales are about one.
-    n_evaluations : int
-        Evaluations of the log evidence and its gradient.
 
     References
     ----------
@@ -74,11 +73,11 @@ def learn_metric(
     learned = Family(family.kernel, [_with_metric(process, rank) for process in family.processes])
     # A random step from the length scales is no start for a matrix.
     context = replace(context, config=replace(context.config, n_restarts=0))
-    results = learn_family(gps, learned, context, max_iter=max_iter, tolerance=tolerance)
+    learn_family(gps, learned, context, max_iter=max_iter, tolerance=tolerance)
     metrics = [_metric(process) for process in learned.processes]
     # Side by side, matrices A have the square A A' that is the sum of theirs.
     root = principal_directions(np.hstack(metrics) / math.sqrt(len(metrics)))
-    return root[:, :rank], sum(result.n_evaluations for result in results)
+    return root[:, :rank]
 
 
 def _with_metric(process: Process, rank: int) -> Process:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.fitting.config import OPTIMIZERS
 from dsmgp.gp.process import Process
 from dsmgp.linalg.threads import one_thread
 from dsmgp.mixture.inference import infer
@@ -23,7 +24,6 @@ from dsmgp.progress import StopFitting, stopping, tick
 from dsmgp.tree.nodes import Node
 
 __all__ = [
-    "OPTIMIZERS",
     "TOLERANCE",
     "Objective",
     "SearchRecord",
@@ -40,8 +40,6 @@ Vector = NDArray[np.float64]
 #: From theta to a value to maximise and its gradient.
 Objective = Callable[[Vector], tuple[float, Vector]]
 
-#: Optimisers by name, with their default number of iterations.
-OPTIMIZERS = {"lbfgs": 60, "adam": 300, "rmsprop": 1000}
 LEARNING_RATE = 0.05
 # L-BFGS stops when a step improves the objective per row by less than this, relatively.
 TOLERANCE = 1e-7

@@ -18,7 +18,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, seconds
-from dsmgp.fitting.learning.family import FitContext
+from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.kernel_mixture import learn_kernels
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.selection.kernels import rank_kernels
@@ -88,14 +88,11 @@ class LearnedTrees:
         With hyperparameters learned on the leaves of the best tree.
     searches : list of SearchResult
         The last search for them.
-    n_evaluations : int
-        Evaluations of the evidence for hyperparameters, before that.
     """
 
     tree: Node
     families: list[Family]
     searches: list[SearchResult]
-    n_evaluations: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +133,6 @@ class _Learning:
             least=LEAST_ROWS, most=min(largest, max(self.config.max_leaf_rows, 2 * LEAST_ROWS))
         )
         self.learns = self.config.optimizer is not None
-        self.n_evaluations = 0
 
     def run(self, families: list[Family]) -> LearnedTrees:
         """Learn, and return the best trees."""
@@ -155,7 +151,7 @@ class _Learning:
         least = search.scores[trees[0]] + math.log(LEAST_SHARE)
         trees = [tree for tree in trees if search.scores[tree] >= least]
         logger.info("%d trees of %d are kept", len(trees), len(search.scores))
-        return LearnedTrees(self._joined(trees), families, searches, self.n_evaluations)
+        return LearnedTrees(self._joined(trees), families, searches)
 
     def _alternate(self, families: list[Family]) -> _Found:
         """Learn trees and hyperparameters in turn until the tree stays."""
@@ -214,10 +210,8 @@ class _Learning:
         gps = set_up_leaves(leaves, copies[0].leaf_kernels, self.data, self.config)
         if self.automatic:
             ranking = rank_kernels(gps, self.data, self.context)
-            self.n_evaluations += ranking.n_evaluations
             copies = ranking.families[:1]
-        results = learn_kernels(gps, copies, self.context)
-        self.n_evaluations += sum(result.n_evaluations for result in results)
+        learn_kernels(gps, copies, self.context)
         return copies
 
     def _learned_at_last(

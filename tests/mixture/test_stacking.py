@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsmgp.fitting.hypotheses.stacking import LEAST_WEIGHT, PRIOR_SCALE, stack, stacked_log_density
+from dsmgp.mixture.stacking import LEAST_WEIGHT, PRIOR_SCALE, stack, stacked_log_density
 
 
 def objective(log_densities, weights, row_weights=None):
