@@ -97,6 +97,21 @@ def test_low_rank_variances_are_those_of_leaves_conditioned_before(posteriors, r
 
 
 @pytest.mark.skipif(not has_numba(), reason="needs numba")
+def test_what_is_pickled_does_not_change_while_another_thread_predicts(posteriors):
+    """A dict or set that grows while it is pickled raises."""
+    eager, _ = posteriors
+    holders = (eager.bases, eager.factors, eager.leaf_rows)
+    states = [holder.__getstate__() for holder in holders]
+    before = [pickle.dumps(state) for state in states]
+    leaves = np.arange(5)
+    eager.prepare(leaves, np.full(5, 4), 1024, False, lambda: np.full(N_LEAVES, 2e-3))
+    eager.factors.keep_less()
+    assert eager.leaf_rows.sizes.any()
+    assert eager.bases.of_leaf
+    assert [pickle.dumps(state) for state in states] == before
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs numba")
 def test_few_rows_are_left_to_others_where_factors_are_not_kept(posteriors, rng):
     eager, lazy = posteriors
     lazy = LazyLeafPosterior(lazy.leaf_gps, PARAMETERS, eager.log_evidence, 0.0)

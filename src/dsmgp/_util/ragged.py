@@ -52,6 +52,10 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.ends) - 1
 
+    def __getstate__(self) -> dict[str, Index]:
+        # Not ``__dict__`` itself: another thread may add the cached sizes to it while it is pickled.
+        return {"flat": self.flat, "ends": self.ends}
+
     def __getitem__(self, k: int) -> Index:
         return self.flat[self.ends[k] : self.ends[k + 1]]
 

@@ -45,8 +45,8 @@ class LeafBases:
     def __init__(self, posterior: InMemoryLeafPosterior) -> None:
         sizes = posterior.points.first.sizes
         alone = [int(leaves[0]) for leaves in posterior.backend.groups if len(leaves) == 1]
-        #: Leaves that may get a basis and have not been tried.
-        self._untried = {k for k in alone if sizes[k] >= LEAST_POINTS}
+        #: Leaves that may get a basis and have not been tried. Replaced, never changed, as below.
+        self._untried = frozenset(k for k in alone if sizes[k] >= LEAST_POINTS)
         self._all_at_once = float((sizes[list(self._untried)].astype(float) ** 3).sum()) <= BRIEF
         self._n_rows = 0
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class LeafBases:
             # Errors before bases: a reader must not see a basis without its error.
             self.errors = errors
             self.of_leaf = bases
-            self._untried -= set(left)
+            self._untried = self._untried.difference(left)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_lock"}

@@ -167,8 +167,9 @@ class FactorCache:
             return sum(self.sizes[g] for g in (*self._held, *self._passing))
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._lock:  # a copy, or the dicts could change while they are pickled
-            state = {**self.__dict__, "_held": dict(self._held), "_passing": self._passing.copy()}
+        with self._lock:  # copies: what another thread changes cannot be pickled
+            held, passing, stay = dict(self._held), self._passing.copy(), set(self._stay)
+        state = {**self.__dict__, "_held": held, "_passing": passing, "_stay": stay}
         return {k: v for k, v in state.items() if k not in ("_lock", "_computing")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
