@@ -16,7 +16,7 @@ from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Process
 from dsmgp.gp.scaling import OutputScaling
-from dsmgp.mixture.fitted_model import FittedModel
+from dsmgp.mixture.fitted_model import FittedModel, supports
 from dsmgp.mixture.stacking import Stacking
 
 __all__ = ["summarise"]
@@ -41,7 +41,7 @@ def summarise(state: FittedState) -> str:
         *description.facts,
         *_warp_lines(model.outputs, outputs),
     ]
-    if "loo_score_" not in model.unsupported.remedies:
+    if supports(model, "loo_score_"):
         assert state.scores is not None, "rows have been added or removed"
         alone, at_new_inputs = state.scores
         if state.stacking is None:

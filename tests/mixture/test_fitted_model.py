@@ -76,3 +76,11 @@ def test_what_is_not_supported_is_refused_with_the_remedy(fitted):
     remedies = estimator.state_.model.unsupported.remedies
     for name in ("loo_score_", "loo_score_new_inputs_", "row_ids_"):
         assert hasattr(estimator, name) == (name not in remedies)
+
+
+def test_models_with_rows_in_memory_are_not_updated_from_files(fitted):
+    pytest.importorskip("pyarrow")
+    with pytest.raises(ValueError, match="partial_fit_dataset is not available"):
+        fitted[0].partial_fit_dataset("rows.parquet")
+    with pytest.raises(ValueError, match="forget_dataset is not available"):
+        fitted[0].forget_dataset(None)

@@ -25,7 +25,7 @@ from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import one_thread
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
-from dsmgp.mixture.fitted_model import Description, Unsupported
+from dsmgp.mixture.fitted_model import CHANGE_POINTS, Description, Unsupported
 from dsmgp.mixture.inference import Posterior, infer
 from dsmgp.mixture.joint import Joint
 from dsmgp.mixture.splits import Splits
@@ -68,17 +68,9 @@ class ChangePointModel:
 
     weights: ClassVar[str] = "posterior"
     thetas: ClassVar[list[Array] | None] = None
-    unsupported: ClassVar[Unsupported] = Unsupported(
-        "with structure='changepoint'",
-        {
-            "partial_fit": "call fit on all rows",
-            "forget": "call fit on the rows that stay",
-            "finetune": "use another structure",
-            "to_gpytorch": "kernel_ and noise_ have the learned hyperparameters",
-            "loo_score_": "compare models by log_marginal_likelihood_",
-            "loo_score_new_inputs_": "compare models by log_marginal_likelihood_",
-        },
-    )
+    has_rows_in_files: ClassVar[bool] = False
+    kernel_sums: ClassVar[list[tuple[Sum, list[int]]]] = []
+    unsupported: ClassVar[Unsupported] = CHANGE_POINTS
 
     @property
     def families(self) -> list[Family]:

@@ -77,7 +77,7 @@ def with_edges(model: Fitted, X: Array, measured: Index) -> Fitted:
 
 
 def _range(model: Any, X: Array) -> tuple[Array, Array]:
-    store = model.leaf_posterior.leaf_gps.store if isinstance(model, Model) else None
+    store = model.leaf_posterior.leaf_gps.store if model.has_rows_in_files else None
     return range_of(X) if store is None or store.input_range is None else store.input_range
 
 

@@ -10,7 +10,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.data.remarks import spread_rows
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.state import FittedState
-from dsmgp.mixture.model import Model
+from dsmgp.mixture.fitted_model import supports
 
 __all__ = ["LOOCheck", "constant_nlpd", "loo_check"]
 
@@ -46,9 +46,10 @@ def loo_check(state: FittedState) -> LOOCheck | None:
         None if leave-one-out results are not at hand: of change points, of stacked hypotheses, after online updates, and where
         leaves are in shards.
     """
-    model = state.model
-    if not isinstance(model, Model) or state.stacking is not None or state.scores is None:
+    has_scores = supports(state.model, "loo_score_") and state.scores is not None
+    if not has_scores or state.stacking is not None:
         return None
+    model = state.mixture
     posterior = model.leaf_posterior
     if not isinstance(posterior, InMemoryLeafPosterior) or posterior.inverse_diagonal is None:
         return None

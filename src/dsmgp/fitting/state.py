@@ -22,7 +22,7 @@ from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
-from dsmgp.mixture.kernel_posterior import RegionKernels, kernel_sums
+from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.stacking import Stacking
@@ -198,8 +198,7 @@ class FittedState:
     def prediction_remarks(self) -> tuple[str, ...]:
         """Remarks on predictive intervals at some training rows; none if rows are in files, nearly all of which would be read."""
         Y = self.rows.Y
-        in_files = isinstance(self.model, Model) and self.model.has_rows_in_files
-        if in_files or not (Y.min(axis=0) >= 0).any():
+        if self.model.has_rows_in_files or not (Y.min(axis=0) >= 0).any():
             return ()
         some = spread_rows(len(Y), N_REMARKED)
         with exact_variances():  # few rows, and part of a fit
@@ -243,14 +242,12 @@ class FittedState:
     @property
     def kernel_posterior(self) -> list[RegionKernels]:
         """Posterior over kernels in every region of :attr:`user_tree` that has a sum node over them."""
-        if not isinstance(self.model, Model):
-            return []
         model, posterior = self.model, self.model.posterior
         named = {
             old: new for new, old in zip(nodes(self.user_tree), nodes(model.tree), strict=True)
         }
         regions = []
-        for node, families in kernel_sums(model.tree, model.family):
+        for node, families in model.kernel_sums:
             names = [model.families[k].kernel for k in families]
             shares = np.exp(posterior.log_weights[node]).tolist()
             first = named[node.children[0]]

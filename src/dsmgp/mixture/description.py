@@ -10,7 +10,6 @@ import numpy as np
 
 from dsmgp._util.arrays import Index
 from dsmgp.mixture.fitted_model import Description
-from dsmgp.mixture.kernel_posterior import kernel_sums
 from dsmgp.tree.nodes import depth, log_n_induced_trees, n_induced_trees
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ def _family_notes(model: Model, sizes: Index) -> Iterator[str]:
 
 def _kernel_notes(model: Model, sizes: Index) -> Iterator[str]:
     """Average the posterior over kernels, if there are sums over them, over the training rows."""
-    sums = kernel_sums(model.tree, model.family)
-    if sums:
+    if sums := model.kernel_sums:
         weights = np.exp(model.posterior.log_responsibilities) * sizes
         shares = np.bincount(model.family, weights, len(model.families)) / weights.sum()
         pairs = zip(model.families, shares.tolist(), strict=True)

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
-from dsmgp.mixture.fitted_model import Predictive, Unsupported
+from dsmgp.mixture.fitted_model import SEVERAL_HYPOTHESES, Predictive, Unsupported
 from dsmgp.mixture.joined import join
 
 __all__ = ["Ensemble"]
-
-_SEVERAL = Unsupported(
-    "for a mixture over several hypotheses",
-    {"finetune": "fit with hypotheses=None first"},
-)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,14 +36,11 @@ class Ensemble:
     models: tuple[Predictive, ...]
     weights: Array
 
+    unsupported: ClassVar[Unsupported] = SEVERAL_HYPOTHESES
+
     @property
     def outputs(self) -> OutputScaling:
         return self.models[0].outputs
-
-    @property
-    def unsupported(self) -> Unsupported:
-        """Fine-tuning is that of one tree."""
-        return _SEVERAL
 
     def mean(self, X: Array) -> Array:
         """Predictive mean, (n, n_outputs)."""

@@ -1,7 +1,7 @@
 """The interface of a fitted model, which the mixture and the change-point model both implement.
 
-The estimator, plots, reports and the command line use this interface only. What a model does not support it lists in
-``unsupported``, and :func:`check_supported` refuses it.
+The estimator, plots, reports and the command line use this interface only. What a kind of model does not support is listed here, once
+for each kind; a model names its list in ``unsupported``, and :func:`check_supported` refuses what is on it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,20 @@ from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.inference import Posterior
 from dsmgp.mixture.splits import Splits
-from dsmgp.tree.nodes import Node
+from dsmgp.tree.nodes import Node, Sum
 
-__all__ = ["Description", "FittedModel", "Predictive", "Unsupported", "check_supported"]
+__all__ = [
+    "CHANGE_POINTS",
+    "ROWS_IN_FILES",
+    "ROWS_IN_MEMORY",
+    "SEVERAL_HYPOTHESES",
+    "Description",
+    "FittedModel",
+    "Predictive",
+    "Unsupported",
+    "check_supported",
+    "supports",
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,38 @@ class Unsupported:
 
     reason: str = ""
     remedies: Mapping[str, str] = field(default_factory=dict)
+
+
+ROWS_IN_MEMORY = Unsupported(
+    "after fit: rows are in memory",
+    {"partial_fit_dataset": "use partial_fit", "forget_dataset": "use forget"},
+)
+ROWS_IN_FILES = Unsupported(
+    "after fit_dataset: rows are in files",
+    {
+        "partial_fit": "use partial_fit_dataset",
+        "forget": "use forget_dataset",
+        "finetune": "leaves have scales of their own already",
+        "to_gpytorch": "kernel_ and noise_ are what was learned",
+        "row_ids_": "rows are numbered in the order of the files",
+    },
+)
+CHANGE_POINTS = Unsupported(
+    "with structure='changepoint'",
+    {
+        "partial_fit": "call fit on all rows",
+        "forget": "call fit on the rows that stay",
+        "partial_fit_dataset": "call fit on all rows",
+        "forget_dataset": "call fit on the rows that stay",
+        "finetune": "use another structure",
+        "to_gpytorch": "kernel_ and noise_ have the learned hyperparameters",
+        "loo_score_": "compare models by log_marginal_likelihood_",
+        "loo_score_new_inputs_": "compare models by log_marginal_likelihood_",
+    },
+)
+SEVERAL_HYPOTHESES = Unsupported(
+    "for a mixture over several hypotheses", {"finetune": "fit with hypotheses=None first"}
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +163,10 @@ class FittedModel(Predictive, Protocol):
         """Number of training rows."""
 
     @property
+    def has_rows_in_files(self) -> bool:
+        """Whether the training rows are in files."""
+
+    @property
     def posterior(self) -> Posterior:
         """Posterior over the induced trees."""
 
@@ -148,6 +195,10 @@ class FittedModel(Predictive, Protocol):
         """The input along which there are change points; None if leaves have none."""
 
     @property
+    def kernel_sums(self) -> list[tuple[Sum, list[int]]]:
+        """The sum nodes over kernels, and the families of their children."""
+
+    @property
     def outlier_probability(self) -> Array | None:
         """Posterior probability of each training row to be an outlier, if the model allows for outliers."""
 
@@ -161,9 +212,14 @@ class FittedModel(Predictive, Protocol):
         """Return the lines of a summary."""
 
 
+def supports(model: Predictive, name: str) -> bool:
+    """Return whether a model supports a method or an attribute of the estimator."""
+    return name not in model.unsupported.remedies
+
+
 def check_supported(model: Predictive, name: str) -> None:
     """Refuse a method (ValueError) or an attribute (AttributeError, so that ``hasattr`` works) of the estimator."""
-    remedy = model.unsupported.remedies.get(name)
-    if remedy is not None:
+    if not supports(model, name):
         error = AttributeError if name.endswith("_") else ValueError
-        raise error(f"{name} is not available {model.unsupported.reason}; {remedy}")
+        reason, remedy = model.unsupported.reason, model.unsupported.remedies[name]
+        raise error(f"{name} is not available {reason}; {remedy}")

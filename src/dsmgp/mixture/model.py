@@ -23,10 +23,16 @@ from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.description import describe_mixture
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
-from dsmgp.mixture.fitted_model import Description, Unsupported
+from dsmgp.mixture.fitted_model import (
+    ROWS_IN_FILES,
+    ROWS_IN_MEMORY,
+    Description,
+    Unsupported,
+)
 from dsmgp.mixture.gating import Gate, log_product
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
+from dsmgp.mixture.kernel_posterior import kernel_sums
 from dsmgp.mixture.leaf_components import few_components, low_rank_components
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
@@ -45,17 +51,6 @@ NEGLIGIBLE = float(np.log(1e-12))
 AT_ONCE = 2**23
 # Up to so many rows are predicted one by one in compiled code, on the calling thread.
 FEW_ROWS = 8
-
-_ROWS_IN_FILES = Unsupported(
-    "after fit_dataset: rows are in files",
-    {
-        "partial_fit": "use partial_fit_dataset",
-        "forget": "use forget_dataset",
-        "finetune": "leaves have scales of their own already",
-        "to_gpytorch": "kernel_ and noise_ are what was learned",
-        "row_ids_": "rows are numbered in the order of the files",
-    },
-)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,8 +149,13 @@ class Model:
 
     @property
     def unsupported(self) -> Unsupported:
-        """A model whose rows are in files cannot be updated."""
-        return _ROWS_IN_FILES if self.has_rows_in_files else Unsupported()
+        """Each kind of model is updated by its own methods, from rows in memory or from files."""
+        return ROWS_IN_FILES if self.has_rows_in_files else ROWS_IN_MEMORY
+
+    @property
+    def kernel_sums(self) -> list[tuple[Sum, list[int]]]:
+        """The sum nodes over kernels, and the families of their children."""
+        return kernel_sums(self.tree, self.family)
 
     @property
     def has_rows_in_files(self) -> bool:

@@ -8,7 +8,6 @@ import numpy as np
 
 from dsmgp._util.validation import input_number
 from dsmgp.mixture.kernel_posterior import kernel_probabilities
-from dsmgp.mixture.model import Model
 from dsmgp.plots.style import SERIES, add_legend, axes_or_new, show_dates
 
 if TYPE_CHECKING:
@@ -47,12 +46,12 @@ def plot_kernels(
     state, names = model.state_, model.state_.schema.input_names
     column = input_number(dimension, len(names), names)
     ax = axes_or_new(ax)
-    if not isinstance(state.model, Model) or not state.kernel_posterior:
+    if not state.model.kernel_sums:
         raise ValueError(
             "plot_kernels needs a model that was fitted with a list of kernels, such as ['rbf', 'matern32']"
         )
     x = state.rows.X[:, column]
-    probabilities = kernel_probabilities(state.model, state.rows.X)
+    probabilities = kernel_probabilities(state.mixture, state.rows.X)
     edges = np.unique(np.quantile(x, np.linspace(0.0, 1.0, n_bins + 1)))
     inside = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, max(len(edges) - 2, 0))
     count = np.maximum(np.bincount(inside, minlength=max(len(edges) - 1, 1)), 1)

@@ -25,7 +25,7 @@ from dsmgp.fitting.datasets.fit import RouteAndWrite, log_jacobian
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_data import check_leaf_memory
-from dsmgp.mixture.model import Model
+from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.weighting import LOOSample, weigh
 
 __all__ = ["add_files", "forget_rows"]
@@ -42,6 +42,7 @@ def add_files(
     rng: np.random.Generator,
 ) -> FittedState:
     """Add the rows of Parquet files with the columns of the training files; ``missing`` as in :class:`RowStream`."""
+    check_supported(state.model, "partial_fit_dataset")
     store, pool = _store(state), _pool(state)
     model = state.mixture
     stream = RowStream(data, state.schema.columns, missing=missing, tasks=pool)
@@ -66,6 +67,7 @@ def forget_rows(
     state: FittedState, where: Any, config: FitConfig, rng: np.random.Generator
 ) -> FittedState:
     """Remove the rows for which a pyarrow expression on inputs and targets is true."""
+    check_supported(state.model, "forget_dataset")
     store, pool, outputs = _store(state), _pool(state), state.model.outputs
     names = [*state.schema.columns.input_names, *state.schema.columns.targets]
     numbers = np.unique(store.files).tolist()
@@ -150,8 +152,6 @@ def _without(
 
 
 def _store(state: FittedState) -> RowStore:
-    if not (isinstance(state.model, Model) and state.model.has_rows_in_files):
-        raise ValueError("the rows of this model are in memory; use partial_fit or forget")
     store: RowStore = state.mixture.leaf_posterior.leaf_gps.store
     return store
 
