@@ -1003,7 +1003,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         int
             Number of rows.
         """
-        from dsmgp.data.parquet.predictions import predict_files
+        from dsmgp.fitting.datasets.predict import predict_files
 
         state = self.state_
         intervals = [interval] if isinstance(interval, (int, float)) else list(interval)

@@ -261,7 +261,7 @@ def written(kind, model, path):
             write_table(pa.table({"x": [1.0]}), path)
         case "predictions":
             with ParquetSink(path) as sink:
-                sink.add([pa.table({"x": [1.0]})], ["x"], {})
+                sink.add(pa.table({"x": [1.0]}))
         case "report":
             write_report(path, model, ROWS, HEIGHT)
 

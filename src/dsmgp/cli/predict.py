@@ -66,7 +66,8 @@ def predict(
       cat new.csv | dsmgp predict price.dsmgp - --quantiles 0.05,0.5,0.95 > predictions.csv
     """
     from dsmgp.data.files.tables import check_target, is_dataset
-    from dsmgp.data.parquet.predictions import check_kept_columns, predict_files
+    from dsmgp.data.parquet.predictions import check_kept_columns
+    from dsmgp.fitting.datasets.predict import predict_files
     from dsmgp.mixture.variance_error import exact_variances
 
     levels = _levels(",".join(quantiles))

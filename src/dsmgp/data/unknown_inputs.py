@@ -13,7 +13,7 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp.data.rows import Rows
 
-__all__ = ["covariance_at", "draws_at", "mean_at", "mixture_at", "moments_at", "noise_at"]
+__all__ = ["covariance_at", "draws_at", "mean_at", "mixture_at", "moments_at", "noise_at", "tables_at"]
 
 
 def mixture_at(model: Any, rows: Rows, include_noise: bool = True, squeeze: bool = True) -> Any:
@@ -44,6 +44,14 @@ def moments_at(model: Any, rows: Rows, include_noise: bool = True) -> tuple[Arra
         away = means - mean[uncertain, None]
         std[uncertain] = np.sqrt((np.square(stds) + np.square(away)).mean(axis=1))
     return mean, std
+
+
+def tables_at(rows: Rows) -> list[Array]:
+    """Return the inputs at which :func:`moments_at` and :func:`mixture_at` ask a model, in this order."""
+    uncertain = rows.uncertain
+    if not len(uncertain):
+        return [rows.X]
+    return [rows.X, rows.possible(uncertain).reshape(-1, rows.X.shape[1])]
 
 
 def mean_at(model: Any, rows: Rows) -> Array:

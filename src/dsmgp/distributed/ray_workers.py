@@ -36,7 +36,7 @@ from dsmgp.distributed.ray_cluster import (
 )
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.shard_cache import ShardCache, ShardState, ShardStates
-from dsmgp.distributed.workers import Arguments, LoadRows, RowTables, within_window
+from dsmgp.distributed.workers import STAGES, Arguments, LoadRows, RowTables, within_window
 from dsmgp.linalg.threads import blas_thread_settings
 from dsmgp.progress import tick
 
@@ -378,7 +378,7 @@ class RayWorkers:
             is_last = k == len(shards) - 1
             while sent and (is_last or len(sent) > CALLS_AHEAD * len(self._actors)):
                 results.append(self._finished(method, *sent.popleft()))
-                if method == "condition":
+                if method in STAGES:
                     tick(len(results) / len(shards))
         return results
 

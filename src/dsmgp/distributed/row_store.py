@@ -39,6 +39,7 @@ from dsmgp.gp.scaling import InputScaling, OutputScaling
 
 __all__ = [
     "FOLDER",
+    "N_PREFIX",
     "RoutedBatch",
     "RowStore",
     "RowWriter",
@@ -52,7 +53,7 @@ __all__ = [
 FOLDER = "shards"
 # More would be read in parts too small for a disk.
 MAX_SHARDS = 400
-# Numbers before the inputs and outputs of a row in a file: its leaf, counted within the shard, and the row number.
+#: Numbers before the inputs and outputs of a row in a file: its leaf, counted within the shard, and the row number.
 N_PREFIX = 2
 
 
@@ -139,11 +140,15 @@ class RowStore:
     def read_file(self, number: int) -> Iterator[tuple[Index, Index, Array, Array]]:
         """Yield, for each run of a file, the leaf and the number of every row, and inputs and outputs."""
         for run in np.flatnonzero(self.files == number).tolist():
-            parts = [self.read_part(run, shard) for shard in range(self.n_shards)]
-            raw = np.concatenate(parts)
-            first_leaf = np.repeat(self.firsts[:-1], [len(part) for part in parts])
-            X, Y = np.split(raw[:, N_PREFIX:], [self.n_inputs], axis=1)
-            yield raw[:, 0].astype(np.int64) + first_leaf, raw[:, 1].astype(np.int64), X, Y
+            yield self.read_run(run)
+
+    def read_run(self, run: int) -> tuple[Index, Index, Array, Array]:
+        """Return the leaf and the number of every row of a run, and inputs and outputs."""
+        parts = [self.read_part(run, shard) for shard in range(self.n_shards)]
+        raw = np.concatenate(parts)
+        first_leaf = np.repeat(self.firsts[:-1], [len(part) for part in parts])
+        X, Y = np.split(raw[:, N_PREFIX:], [self.n_inputs], axis=1)
+        return raw[:, 0].astype(np.int64) + first_leaf, raw[:, 1].astype(np.int64), X, Y
 
     def read_part(self, run: int, shard: int) -> Array:
         """Read a shard's rows of a run, and compare their checksum."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -164,6 +165,10 @@ class Shard:
     def joint(self, key: int, number: int, X: Array) -> tuple[Array, Array]:
         """Return mean and covariance of the rows of ``X`` under one leaf."""
         return self.posteriors[key].joint(number, X)
+
+    def apply(self, key: int, function: Callable[[InMemoryLeafPosterior], Any]) -> Any:
+        """Return what a function makes of a posterior."""
+        return function(self.posteriors[key])
 
     def drop(self, key: int) -> None:
         """Forget a posterior, and release its memory."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -393,6 +393,11 @@ class ShardedLeafPosterior:
             if with_variance:
                 variance[where] = variances
         return mean, variance
+
+    def apply(self, functions: Mapping[int, Callable[[InMemoryLeafPosterior], Any]]) -> list[Any]:
+        """Compute functions of the posteriors of some shards, where these are; the keys say which of ``leaf_gps.parts`` they hold."""
+        shards, each = [self.leaf_gps.shards[k] for k in functions], list(functions.values())
+        return self.leaf_gps.pool.call(shards, "apply", lambda k: (self._key, each[k]))
 
     def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         arguments = (self._key, int(self._number[leaf]), X)

@@ -19,6 +19,7 @@ from dsmgp.linalg.threads import n_threads
 from dsmgp.progress import tick
 
 __all__ = [
+    "STAGES",
     "Arguments",
     "LoadRows",
     "LocalWorkers",
@@ -28,6 +29,8 @@ __all__ = [
     "within_window",
 ]
 
+#: Methods of a shard that stages of the work consist of, one call for each shard.
+STAGES = ("condition", "apply")
 #: Returns the rows of a shard, as often as it is called.
 LoadRows = Callable[[], ShardData]
 #: Returns the arguments of the k-th of some shards, when its turn comes.
@@ -155,6 +158,7 @@ class LocalWorkers:
             results[k] = self.cache.call(number, self._states[number], method, *values)
             if method == "condition":
                 self._states.condition(number, values[:3])
+            if method in STAGES:
                 tick(len(results) / len(shards))
         return [results[k] for k in range(len(shards))]
 

@@ -251,20 +251,15 @@ class RowStream:
         self._set_schema(replace(self.schema, columns=columns), effects)
         return self
 
-    def batches(self, extra: Sequence[str] = ()) -> Iterator[Batch]:
-        """Yield all rows in the order of the files; the tables hold the columns of the schema and ``extra``."""
-        self.check_files(extra)
-        self._tally = Tally()
-        for piece in self.pieces:
-            for batch in self.reader.batches(piece, extra):
-                self._tally.add(batch.tally)
-                yield batch
-
     def check_files(self, extra: Sequence[str] = ()) -> None:
         """Raise an error if a file lacks a column that is needed."""
         for fragment, file in zip(self._dataset.get_fragments(), self.files, strict=True):
             names = fragment.physical_schema.names
             check_columns(names, self.reader.column_names(extra), file.name)
+
+    def add(self, tally: Tally) -> None:
+        """Add to the counts for :attr:`remarks` those of rows that workers have read."""
+        self._tally.add(tally)
 
     @property
     def remarks(self) -> list[str]:

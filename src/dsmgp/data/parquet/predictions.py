@@ -1,32 +1,21 @@
-"""Predictions as the named columns of a table: mean, standard deviation, intervals and quantiles of every target.
-
-Of rows in memory (:func:`prediction_columns`), or of Parquet files that may hold more rows than memory, batch by batch
-(:func:`predict_files`). Needs ``dsmgp[data]``.
-"""
+"""Predictions as the named columns of a table: mean, standard deviation, intervals and quantiles of every target."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
-from dsmgp.data.input_schema import InputSchema
-from dsmgp.data.outside import OutsideRows
-from dsmgp.data.parquet.dataset import Batch, RowStream
-from dsmgp.data.parquet.sink import ParquetSink
 from dsmgp.data.rows import Rows
 from dsmgp.data.unknown_inputs import mixture_at, moments_at
 from dsmgp.progress import span, tick
 
-__all__ = ["check_kept_columns", "predict_files", "prediction_columns"]
+__all__ = ["check_kept_columns", "prediction_columns"]
 
 # Rows whose quantiles are computed at once.
 CHUNK_ROWS = 20_000
-# Rows of files that are predicted at once: shards that do not fit in memory are conditioned again for each batch.
-PREDICTED_ROWS = 2**21
 
 
 def check_kept_columns(
@@ -82,63 +71,6 @@ def prediction_columns(
         for k, target in enumerate(targets)
         for name, table in zip(names, tables, strict=True)
     }
-
-
-def predict_files(
-    model: Any,
-    schema: InputSchema,
-    data: str | Path | Sequence[str | Path],
-    out: str | Path,
-    intervals: Sequence[float],
-    quantiles: Sequence[float],
-    keep: Sequence[str],
-    include_noise: bool,
-) -> tuple[int, list[str]]:
-    """Write the predictions that :meth:`DSMGPRegressor.predict_dataset` describes.
-
-    Returns
-    -------
-    n_rows : int
-    remarks : list of str
-        On missing values, new levels, and rows outside the training data.
-    """
-    for level in [*intervals, *quantiles]:
-        if not 0 < level < 1:
-            raise ValueError(f"expected levels between 0 and 1, such as 0.9, got {level!r}")
-    if schema.feature_names is None:
-        raise ValueError(
-            "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
-        )
-    columns, keep = schema.columns, list(dict.fromkeys(keep))
-    check_kept_columns(keep, columns.targets, intervals, quantiles)
-    stream = RowStream(data, columns, with_targets=False)
-    n_rows, outside = 0, OutsideRows(0, 0, 0, {})
-    with ParquetSink(out) as sink:
-        for rows, tables in _joined(stream.batches(keep)):
-            n_done = n_rows + len(rows)
-            with span(n_rows / stream.n_rows, n_done / stream.n_rows, "predicting rows"):
-                predictions = prediction_columns(
-                    model, rows, columns.targets, intervals, quantiles, include_noise
-                )
-                sink.add(tables, keep, predictions)
-            n_rows = n_done
-            by_input = model.outside_by_input(rows.X)
-            outside = outside.joined(OutsideRows.of(by_input, schema.groups))
-    return n_rows, [*stream.remarks, *outside.remarks]
-
-
-def _joined(batches: Iterator[Batch]) -> Iterator[tuple[Rows, list[Any]]]:
-    """Join batches until there are enough rows; yield their rows and tables."""
-    parts: list[Rows] = []
-    tables: list[Any] = []
-    for batch in batches:
-        parts.append(batch.rows)
-        tables.append(batch.table)
-        if sum(map(len, parts)) >= PREDICTED_ROWS:
-            yield Rows.joined(parts), tables
-            parts, tables = [], []
-    if parts:
-        yield Rows.joined(parts), tables
 
 
 def _quantiles(distribution: Any, levels: Sequence[float]) -> list[Array]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyarrow import parquet
 
-from dsmgp._util.arrays import Array
 from dsmgp._util.atomic_write import new_beside, resolve_target
 from dsmgp.data.table_error import TableError
 
@@ -31,11 +28,8 @@ class ParquetSink:
         self._temporary = new_beside(self.path)
         return self
 
-    def add(self, tables: Sequence[Any], keep: Sequence[str], columns: dict[str, Array]) -> None:
-        """Append the columns ``keep`` of some tables, and further ``columns``."""
-        table = pa.concat_tables(tables).select(list(keep))
-        for name, values in columns.items():
-            table = table.append_column(name, pa.array(values))
+    def add(self, table: Any) -> None:
+        """Append the rows of a table."""
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._temporary, table.schema)
         self._writer.write_table(table)
