@@ -11,13 +11,13 @@ from pyarrow import parquet
 
 from dsmgp import DSMGPRegressor, ModelFileError, load
 from dsmgp.data.files.tables import TableError
-from dsmgp.data.parquet import predictions
 from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.datasets import fit as dataset
+from dsmgp.fitting.datasets import predict as predictions
 from dsmgp.linalg.threads import n_threads
 from dsmgp.tree import leaves
 from dsmgp.tree.routing import place
@@ -111,8 +111,12 @@ def test_every_row_is_seen_whatever_the_sample(folder, rows, small_sample, weigh
 
 
 def test_predictions_are_streamed_to_a_file(folder, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(predictions, "PREDICTED_ROWS", 700)
-    model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
+    monkeypatch.setattr(predictions, "ROWS_AT_ONCE", 1500)
+    monkeypatch.setattr("dsmgp.data.parquet.dataset.PIECE_ROWS", 400)
+    monkeypatch.setattr("dsmgp.data.parquet.dataset.BATCH_ROWS", 150)
+    monkeypatch.setattr("dsmgp.mixture.model.AT_ONCE", 200)  # of a batch, too
+    model = DSMGPRegressor(memory_limit="2MB", **OPTIONS).fit_dataset(folder, target="y")
+    assert len(model.state_.model.leaf_posterior.leaf_gps.shards) > 3
     out = tmp_path / "predicted.parquet"
     n = model.predict_dataset(
         folder / "*.parquet", out, interval=0.8, quantiles=[0.5], keep=["a", "y"]
@@ -389,10 +393,35 @@ def test_too_many_shards_are_refused(folder):
         )
 
 
-def test_out_must_be_a_file(folder, tmp_path):
+@pytest.mark.parametrize("in_files", [True, False])
+def test_predictions_in_a_folder_are_those_in_a_file(folder, rows, tmp_path, monkeypatch, in_files):
+    monkeypatch.setattr("dsmgp.data.parquet.dataset.PIECE_ROWS", 400)
+    model = DSMGPRegressor(memory_limit="3MB", **OPTIONS)
+    model.fit_dataset(folder, "y") if in_files else model.fit(rows[["a", "b"]], rows["y"])
+    for name in ("new/", "there/"):
+        (tmp_path / "there").mkdir(exist_ok=True)
+        assert model.predict_dataset(folder, f"{tmp_path}/{name}", keep=["a"], interval=0.9) == N
+    model.predict_dataset(folder, tmp_path / "all.parquet", keep=["a"], interval=0.9)
+    whole = pd.read_parquet(tmp_path / "all.parquet")
+    for name in ("new", "there"):
+        files = sorted(path.name for path in (tmp_path / name).iterdir())
+        assert files == [f"part-{k:05d}.parquet" for k in range(len(files))]
+        assert len(files) > 6
+        parts = pd.concat([pd.read_parquet(tmp_path / name / file) for file in files])
+        pd.testing.assert_frame_equal(parts.reset_index(drop=True), whole)
+
+
+def test_a_folder_of_predictions_is_written_completely_or_not_at_all(folder, rows, tmp_path):
     model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
-    with pytest.raises(TableError, match="is a folder"):
+    (tmp_path / "bad").mkdir()
+    rows.assign(a=np.where(rows.index == 2900, np.inf, rows["a"])).to_parquet(tmp_path / "bad/0.parquet")
+    with pytest.raises(TableError, match="row 2901"):
+        model.predict_dataset(tmp_path / "bad", f"{tmp_path}/out/")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+    with pytest.raises(TableError, match="folder with files in it"):
         model.predict_dataset(folder, tmp_path)
+    with pytest.raises(TableError, match="does not exist; create it first"):
+        model.predict_dataset(folder, f"{tmp_path}/no/out/")
 
 
 @pytest.fixture(scope="module")

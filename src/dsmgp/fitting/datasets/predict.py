@@ -127,7 +127,7 @@ def _piece_by_piece(
 def _shard_by_shard(stream: RowStream, work: PredictPiece) -> Iterator[tuple[Tally, OutsideRows]]:
     """Predict by a model whose training rows are in files: its shards predict the rows of many pieces at once."""
     posterior = work.model.leaf_posterior
-    store, n_inputs, n_outputs = posterior.leaf_gps.store, len(work.model.inputs.scale), work.model.outputs.n_outputs
+    firsts, n_outputs = posterior.leaf_gps.store.firsts, work.model.outputs.n_outputs
     light = _with_posterior(work.model, StoredLeafPosterior(posterior))
     # Pieces of the data that fit in files, whatever the disk holds.
     for pieces, low, high in _together([piece for piece in stream.pieces if piece.n_rows]):
@@ -135,7 +135,7 @@ def _shard_by_shard(stream: RowStream, work: PredictPiece) -> Iterator[tuple[Tal
             span(low / stream.n_rows, high / stream.n_rows, "predicting rows"),
             TemporaryDirectory(dir=work.parts.folder) as folder,
         ):
-            writer = RowWriter.into(Path(folder), store.firsts, n_inputs, 0)
+            writer = RowWriter.into(Path(folder), firsts, work.model.inputs.n_coordinates, 0)
             with span(0.0, 0.1, "routing rows"):
                 routed = stream.tasks.map(RouteTestRows(stream.reader, light, writer), pieces)
                 predictions = LeafPredictions(writer.store(routed), n_outputs)
