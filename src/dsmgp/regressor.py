@@ -981,14 +981,15 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         keep: Sequence[str] = (),
         include_noise: bool = True,
     ) -> int:
-        """Predict the rows of Parquet files, in batches, and write a Parquet file.
+        """Predict the rows of Parquet files and write Parquet files; workers read, predict and write them, those of the model where it has any.
 
         Parameters
         ----------
         data : path, glob, or sequence of them
             With the columns that the model was fitted to.
         out : path
-            The Parquet file to write, complete or not at all. For each target it has mean and standard deviation.
+            The Parquet file to write; or a folder without files (one that exists, or a name that ends with a slash), for files ``part-00000.parquet``
+            and so on, whose rows are in the order of the data. Written completely or not at all. There are mean and standard deviation of each target.
         interval : float or sequence of float
             Probabilities of central intervals, whose ends are written too. They take longer than the rest.
         quantiles : sequence of float

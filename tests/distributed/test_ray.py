@@ -34,7 +34,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 def executor():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
-        ray.init(num_cpus=3, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=3, num_gpus=1, include_dashboard=False, log_to_driver=False)
         with RayExecutor(n_workers=2) as executor:
             _ = executor.workers
             yield executor
@@ -259,6 +259,30 @@ def test_rows_on_disk(executor, rows, tmp_path, monkeypatch):
     test = pd.DataFrame(X_test, columns=["a", "b"])
     np.testing.assert_allclose(
         far.predict(test, return_std=True), local.predict(test, return_std=True), **EXACT
+    )
+    for name in ("near", "far"):
+        model = {"near": local, "far": far}[name]
+        model.predict_dataset(tmp_path / "rows.parquet", tmp_path / name, interval=0.9)
+    assert_equal_tables(tmp_path / "near", tmp_path / "far")
+
+
+def assert_equal_tables(one, other):
+    """The same numbers, to the last bit."""
+    pd.testing.assert_frame_equal(pd.read_parquet(one), pd.read_parquet(other), check_exact=True)
+
+
+def test_workers_predict_datasets_by_a_model_in_memory(executor, rows, tmp_path, monkeypatch):
+    X, y, X_test = rows
+    monkeypatch.setattr("dsmgp.data.parquet.dataset.PIECE_ROWS", 10)
+    frame, test = pd.DataFrame(X, columns=["a", "b"]), pd.DataFrame(X_test, columns=["a", "b"])
+    test.to_parquet(tmp_path / "rows.parquet", row_group_size=10)
+    options = {"kernel": "rbf", "leaf_size": 100, "random_state": 0, "hypotheses": None}
+    far = DSMGPRegressor(executor=executor, **options).fit(frame, y)
+    assert far.predict_dataset(tmp_path / "rows.parquet", f"{tmp_path}/out/") == len(test)
+    assert len(list((tmp_path / "out").iterdir())) == 6
+    found = pd.read_parquet(tmp_path / "out")
+    np.testing.assert_allclose(
+        found.to_numpy().T, far.predict(test, return_std=True), rtol=1e-12, atol=1e-12
     )
 
 

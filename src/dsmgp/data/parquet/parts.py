@@ -13,7 +13,12 @@ from pyarrow import parquet
 from dsmgp.data.parquet.sink import ParquetSink
 from dsmgp.data.table_error import TableError
 
-__all__ = ["PartFiles"]
+__all__ = ["PartFiles", "is_folder"]
+
+
+def is_folder(out: str | Path) -> bool:
+    """Return whether what is to be written is a folder: one that exists, or a name that ends with a slash."""
+    return Path(out).is_dir() or str(out).endswith(("/", os.sep))
 
 
 class PartFiles:
@@ -22,8 +27,7 @@ class PartFiles:
     Parameters
     ----------
     out : path
-        A file, for all parts one after the other; or a folder without files, for a file of each part: one that exists, or a name that ends with
-        a slash.
+        A file, for all parts one after the other; or a folder without files (see :func:`is_folder`), for a file of each part.
 
     Attributes
     ----------
@@ -33,7 +37,7 @@ class PartFiles:
 
     def __init__(self, out: str | Path) -> None:
         path = Path(out)
-        self._folder = path if path.is_dir() or str(out).endswith(("/", os.sep)) else None
+        self._folder = path if is_folder(out) else None
         self._sink = None if self._folder else ParquetSink(out)
         if path.is_dir() and any(path.iterdir()):
             raise TableError(
