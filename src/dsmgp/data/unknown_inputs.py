@@ -13,7 +13,15 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp.data.rows import Rows
 
-__all__ = ["covariance_at", "draws_at", "mean_at", "mixture_at", "moments_at", "noise_at", "tables_at"]
+__all__ = [
+    "covariance_at",
+    "draws_at",
+    "mean_at",
+    "mixture_at",
+    "moments_at",
+    "noise_at",
+    "tables_at",
+]
 
 
 def mixture_at(model: Any, rows: Rows, include_noise: bool = True, squeeze: bool = True) -> Any:

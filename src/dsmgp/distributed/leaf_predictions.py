@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class StoredLeafPosterior:
 
     def __init__(
         self,
-        posterior: ShardedLeafPosterior | StoredLeafPosterior,
+        posterior: Any,
         predictions: LeafPredictions | None = None,
         piece: int = -1,
     ) -> None:

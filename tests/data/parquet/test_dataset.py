@@ -414,7 +414,9 @@ def test_predictions_in_a_folder_are_those_in_a_file(folder, rows, tmp_path, mon
 def test_a_folder_of_predictions_is_written_completely_or_not_at_all(folder, rows, tmp_path):
     model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
     (tmp_path / "bad").mkdir()
-    rows.assign(a=np.where(rows.index == 2900, np.inf, rows["a"])).to_parquet(tmp_path / "bad/0.parquet")
+    rows.assign(a=np.where(rows.index == 2900, np.inf, rows["a"])).to_parquet(
+        tmp_path / "bad/0.parquet"
+    )
     with pytest.raises(TableError, match="row 2901"):
         model.predict_dataset(tmp_path / "bad", f"{tmp_path}/out/")
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]

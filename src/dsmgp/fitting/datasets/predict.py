@@ -117,9 +117,7 @@ class PredictPiece:
         return tally, outside
 
 
-def _piece_by_piece(
-    stream: RowStream, work: PredictPiece
-) -> Iterator[tuple[Tally, OutsideRows]]:
+def _piece_by_piece(stream: RowStream, work: PredictPiece) -> Iterator[tuple[Tally, OutsideRows]]:
     """Predict pieces by a model that every worker holds; yield what is to be remarked on their rows."""
     return iter(stream.tasks.map(work, [piece for piece in stream.pieces if piece.n_rows]))
 
@@ -196,8 +194,13 @@ def _with_posterior(model: Model, posterior: Any) -> Model:
     """Return a model without a tree, which routes and combines leaf predictions; what it needs of the tree is computed before."""
     router, log_path_weights = model.router, model.log_path_weights
     _ = router.max_reached
+    no_tree: Any = None
     light = replace(
-        model, tree=None, router=router.without_tree(), leaf_posterior=posterior, thetas=None
-    )  # type: ignore[arg-type]
+        model,
+        tree=no_tree,
+        router=router.without_tree(),
+        leaf_posterior=posterior,
+        thetas=None,
+    )
     vars(light)["log_path_weights"] = log_path_weights
     return light
