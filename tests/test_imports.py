@@ -32,6 +32,7 @@ ORDER = [
     "ray",
     "fitting",
     "changepoints",
+    "fit_model",
     "persistence",
     "training_mode",
     "summary",

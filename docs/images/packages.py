@@ -23,6 +23,7 @@ LEFT_OUT = {"_util", "_moved", "__init__", "progress"}
 # Top-level modules that are drawn as part of another box.
 PART_OF = {
     "demo": "cli",
+    "fit_model": "regressor",
     "gpytorch_export": "regressor",
     "ray": "distributed",
     "summary": "regressor",

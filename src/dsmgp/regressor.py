@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,18 +24,15 @@ from dsmgp._util.machine import require_torch
 from dsmgp._util.validation import (
     check_choice,
     check_count,
-    check_noise,
+    check_levels,
     check_row_ids,
-    check_weights,
     input_number,
     random_generator,
 )
-from dsmgp._util.warnings import ExtrapolationWarning, warn_user
-from dsmgp.changepoints.config import changepoint_config
-from dsmgp.changepoints.fit import fit_changepoints
+from dsmgp._util.warnings import warn_user
 from dsmgp.data.columns.learning import EncodedTable
-from dsmgp.data.frames import OUTPUTS, framed, kind_of
-from dsmgp.data.input_schema import InputSchema, TableRows
+from dsmgp.data.frames import OUTPUTS
+from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.unknown_inputs import (
     covariance_at,
     draws_at,
@@ -48,17 +45,12 @@ from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
 from dsmgp.explain.shapley import shapley_values
-from dsmgp.fitting.checkpoint import checkpointed
-from dsmgp.fitting.config import FitConfig, check_parameters
-from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fit_model import fit_model, update_model
+from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
-from dsmgp.fitting.fit import fit_rows
-from dsmgp.fitting.forecasting.time_model import choose_time_model
-from dsmgp.fitting.hypotheses.fit import fit_hypotheses, hypotheses_pay
-from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.fitting.updates import add_rows, recondition, remove_rows, update
+from dsmgp.fitting.updates import add_rows, recondition, remove_rows
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
@@ -66,12 +58,10 @@ from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
-from dsmgp.mixture.weighting import LOOSample
 from dsmgp.persistence.estimator import read_model, write_model
-from dsmgp.progress import StageTimes, listening
 from dsmgp.summary import summarise
 from dsmgp.training_mode import progress_shown, training_mode
-from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
+from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Node, Sum
 
 if TYPE_CHECKING:
@@ -85,63 +75,63 @@ logger = logging.getLogger("dsmgp")
 class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression for large data: a deep structured mixture of GPs.
 
-    The input space is partitioned in several random ways, and every part (leaf) has a GP of its own (Trapp et al.,
-    AISTATS 2020). The partitions are averaged: by default with weights that depend on the predictive variance of each
-    leaf at a row, or exactly, by their posterior probabilities.
+    The input space is partitioned in several random ways, and every part (leaf) has a GP of its own (Trapp et
+    al., AISTATS 2020). The partitions are averaged: by default with weights that depend on the predictive
+    variance of each leaf at a row, or exactly, by their posterior probabilities.
 
     Parameters
     ----------
     kernel : str, list of str, Kernel or gpytorch.kernels.Kernel, default="auto"
-        ``"rbf"``, ``"matern12"``, ``"matern32"``, ``"matern52"``, ``"rq"``, ``"periodic"``, ``"linear"``, each with a
-        length scale per input and an output scale, with log-normal priors on both; a sum of them or of products such as
-        ``"linear+rbf*periodic"``, also of some inputs by number, as in ``"rbf[0]+matern32[1,2]"``; the ``kernel_`` of another model, from whose values learning starts; or any GPyTorch
-        kernel (``dsmgp[torch]``; a bare one gets an output scale), whose constraints and priors are kept. ``"auto"``
-        tries the first four and keeps the one with the best leave-one-out score. Where one input is a date or numbers in
-        equal steps it also tries trends and seasons, and keeps what forecasts the end of the training rows from their beginning
-        clearly better; that needs defaults for ``mean``, structure, weights and warps, one output, and no more rows than one
-        leaf may hold (4,000 on a CPU). A list of names such as
-        ``["rbf", "matern32"]`` puts a sum node over them above every leaf: inference over kernels, region by region
-        (``kernel_posterior_``).
+        ``"auto"`` tries ``"rbf"``, ``"matern12"``, ``"matern32"`` and ``"matern52"`` and keeps the one with the
+        best leave-one-out score. Where one input is a date, or numbers in equal steps, it also tries trends and
+        seasons, and keeps them if they forecast the end of the training rows clearly better.
+
+        Give a name if you know the kernel: one of these, ``"rq"``, ``"periodic"`` or ``"linear"``, each with a
+        length scale per input; a sum of products such as ``"linear+rbf*periodic"``, also of some inputs, as in
+        ``"rbf[0]+matern32[1,2]"``. Or give the ``kernel_`` of another model, from whose values learning starts,
+        or a GPyTorch kernel with its constraints and priors (``dsmgp[torch]``). A list of names is a sum node
+        over kernels above every leaf: inference over kernels, region by region (``kernel_posterior_``).
     mean : str or gpytorch.means.Mean, default="auto"
-        ``"zero"``, ``"constant"``, ``"linear"``, or any GPyTorch mean (``dsmgp[torch]``). ``"auto"``: see ``hypotheses``; where
-        these are not used, the one with the best leave-one-out score with ``kernel="auto"``, the simpler ones unless the gain is
-        clear, else zero.
+        ``"zero"``, ``"constant"``, ``"linear"``, or a GPyTorch mean (``dsmgp[torch]``). ``"auto"`` tries these
+        three by leave-one-out with ``kernel="auto"``, and prefers the simpler ones; else it is zero. See also
+        ``hypotheses``.
     noise_variance : float, optional
-        Initial noise variance of the search, or its value with ``optimizer=None``. Like the
-        kernel's parameters it is in the experts' units: those of the standardised outputs,
-        or of the outputs themselves with ``standardize=False``.
+        Where the search for the noise variance starts, or its value with ``optimizer=None``. In the units of
+        the leaf GPs: those of standardised outputs, or of y with ``standardize=False``.
     structure : {"balanced", "paper", "learned", "changepoint"}, ChangePoints or a tree, default="balanced"
-        Compact leaves of similar size, the paper's Algorithm 1, trees learned by posterior inference, or a tree of
-        :class:`~dsmgp.tree.nodes.Sum`, :class:`~dsmgp.tree.nodes.Product` and :class:`~dsmgp.tree.nodes.Leaf` built by hand,
-        in the units of X. ``"learned"``: a search for the trees with the largest posterior probability, for functions that break
-        along unknown boundaries in several inputs; :meth:`split_posterior` shows where. ``"changepoint"``: rows in order along one input, with any number of change points; all
-        segmentations are averaged exactly. :class:`~dsmgp.tree.changepoint_leaf.ChangePoints` sets the input, how often
-        the function changes, and whether there are outliers. Weights are then always those of the posterior.
+        How the inputs are partitioned. ``"balanced"``: compact leaves of similar size. ``"paper"``: Algorithm 1
+        of the paper. ``"learned"``: trees found by posterior inference, for functions that break along unknown
+        boundaries (:meth:`split_posterior` shows where). ``"changepoint"``: rows in order along one input with
+        any number of change points, all segmentations averaged exactly;
+        :class:`~dsmgp.tree.changepoint_leaf.ChangePoints` sets the input, how often the function changes, and
+        whether there are outliers. Or a tree of :class:`~dsmgp.tree.nodes.Sum`,
+        :class:`~dsmgp.tree.nodes.Product` and :class:`~dsmgp.tree.nodes.Leaf`, in the units of X.
     leaf_size : int, sequence of int or "auto", default="auto"
-        M, the largest number of rows in a leaf. A list gives one size per partition (balanced only).
-        ``"auto"``: several sizes by ``effort`` (balanced), 100 (paper), or 2,000, 4,000 or 10,000 by ``effort`` (learned).
+        The largest number of rows in a leaf (M). A list gives one size per partition (balanced only).
+        ``"auto"``: several sizes by ``effort`` (balanced), 100 (paper), or 2,000, 4,000 or 10,000 by ``effort``
+        (learned).
     sum_children : int or "auto", default="auto"
-        K_S, the number of partitions that a sum node averages. ``"auto"``: one for each size, or 8 if there is
+        The number of partitions that a sum node averages (K_S). ``"auto"``: one for each size, or 8 if there is
         only one size (balanced); 4 (paper); at most 64, two for each tree (learned).
     product_children : int, optional
-        K_P, the number of parts of a product: 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
+        The number of parts of a product (K_P): 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
-        R, the number of layers of sum nodes: 1 (balanced) or 2 (paper).
+        The number of layers of sum nodes (R): 1 (balanced) or 2 (paper).
     weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
         leave-one-out (:mod:`dsmgp.mixture.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
-        paper. ``"uniform"``: the prior's equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list of
-        kernels, else ``"gated"``.
+        paper. ``"uniform"``: equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list
+        of kernels, else ``"gated"``.
     local_scale : bool, optional
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
     effort : {"low", "medium", "high"}, default="medium"
         How much "auto" may cost: sizes and number of the leaves, and rows used for learning.
     optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
-        How hyperparameters are learned. None keeps kernel and noise as given and only conditions.
+        How hyperparameters are learned. None keeps kernel and noise as given.
     objective : {"surrogate", "full"}, default="surrogate"
-        Learn on one partition, as the paper does, or go on from there on the evidence of the whole
-        mixture.
+        ``"surrogate"``: learn on one partition, as the paper does. ``"full"``: go on from there on the evidence
+        of the whole mixture.
     max_iter : int, optional
         Maximum number of iterations of the optimiser: 60 (lbfgs), 300 (adam), 1000 (rmsprop).
     n_restarts : int, default=0
@@ -151,121 +141,119 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     device : str, default="auto"
         ``"cpu"``, or a GPU by torch's name for it (``dsmgp[torch]``); ``"auto"`` is the GPU if there is one.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the experts; ``"float32"`` needs ``dsmgp[torch]``.
+        Precision of the leaf GPs; ``"float32"`` needs ``dsmgp[torch]``.
     memory_limit : int or str, optional
         Memory for matrices, in bytes or as text such as ``"4GB"``.
     executor : {"local", "ray"} or RayExecutor, default="local"
-        Where leaves are computed: on threads or the GPU of this process, or by actors of a Ray cluster
-        (``dsmgp[ray]``), which is joined or started. :class:`dsmgp.ray.RayExecutor` sets the cluster, the
-        number of workers and their resources. Results are the same.
+        Where leaves are computed: in this process, or by actors of a Ray cluster (``dsmgp[ray]``), which is
+        joined or started; :class:`dsmgp.ray.RayExecutor` sets cluster, workers and resources. Results are the
+        same.
     checkpoint : path, optional
-        A file in which a fit records its progress. If it is interrupted, the same fit resumes from there with the
-        same result; at its end the file is removed.
+        A file in which a fit records its progress. The same fit resumes from there after an interruption, with
+        the same result; at its end the file is removed.
     random_state : int, RandomState, Generator or None
         Seeds everything random.
     verbose : bool, default=False
-        Show progress on standard error: a bar with the estimated time left in terminals and notebooks (with
-        ``dsmgp[cli]``, which installs rich), else lines of the log ``"dsmgp"``.
+        Show progress on standard error: a bar in terminals and notebooks (with ``dsmgp[cli]``), else lines of
+        the log ``"dsmgp"``.
     input_warp : {"auto", "rank", "both"} or None, default="auto"
-        Increasing transformations of the inputs, column by column, in which trees cut and kernels measure distances. ``"rank"``: normal
-        scores of the ranks, by a smooth spline that is linear beyond the training data. ``"both"``: every column as it is and
-        warped, side by side. ``"auto"`` tries both, drops what does not matter, and keeps a warp if its leave-one-out gain is
-        clear; with fewer than 500 rows, weights that are not gated, a kernel or mean of your own, or a structure other than
-        ``"balanced"`` it is None.
+        Increasing transformations of the inputs, column by column. ``"rank"``: normal
+        scores of the ranks. ``"both"``: every column as it is and warped, side by side. ``"auto"`` tries both
+        and keeps one if its leave-one-out gain is clear; it is None with fewer than 500 rows, weights that are
+        not gated, a kernel or mean of your own, or a structure other than ``"balanced"``.
     output_warp : {"auto", "rank", "log", "positive"} or None, default="auto"
-        A warped GP models ``y = h(t)``, with h increasing and t what the GPs see, for outputs that are skewed, heavy-tailed
-        or bounded. ``"rank"``: t is about the normal score of y among the training outputs. ``"log"``: t is the logarithm of y,
-        which must be above 0. ``"positive"``: as ``"rank"``, with outputs and predictions above 0. None: no warp. ``"auto"``
-        tries normal scores at two strengths and keeps one if its leave-one-out gain is clear, under the same conditions as
-        ``input_warp``. Predictions are in the units of y in any case; known noise of the observations (see :meth:`fit`)
-        cannot be combined with a warp.
+        For outputs that are skewed, heavy-tailed or bounded: GPs see t with ``y = h(t)``, h increasing.
+        ``"rank"``: t is about the normal score of y. ``"log"``: its logarithm; y must be above 0.
+        ``"positive"``: as ``"rank"``, with predictions above 0. ``"auto"`` tries normal scores and keeps them
+        if their leave-one-out gain is clear, under the conditions of ``input_warp``. Predictions are in the
+        units of y. Cannot be combined with known noise.
     metric : {"auto", "diagonal", "full"}, default="auto"
-        ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the evidence; trees then
-        cut along its directions. ``"auto"`` learns one and keeps it if its leave-one-out gain is clear, under the same
-        conditions as ``input_warp``.
+        ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the
+        evidence; trees then cut along its directions. ``"auto"`` keeps one if its leave-one-out gain is clear,
+        under the conditions of ``input_warp``.
     missing : {"model", "drop", "error"}, default="model"
-        What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing level of a category is a level of its own; a
-        missing number is replaced by the median, and where training rows have some, a further input says so. ``"drop"``:
-        training rows with missing values are left out. ``"error"``: they are refused. Rows without a target are left out in
-        any case.
+        What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing category is a level of its
+        own, a missing number is replaced by the median and marked by a further input. ``"drop"``: such training
+        rows are left out. ``"error"``: they are refused. Rows without a target are always left out.
     categorical_features : "from_dtype", array-like of bool, int or str, or None, default="from_dtype"
-        Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and of
-        categories in frames, are categories in any case.
+        Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and
+        of categories in frames, are categories in any case.
     hypotheses : "auto" or None, default="auto"
-        ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output, on which leave-one-out cannot choose, is fitted under up to eight
-        hypotheses: inputs as they are, warped, or both, each with a zero and a linear mean, and the best two of these with the output
-        warped. The model is their mixture, with weights by stacking: those that maximise the log density of rows under
-        hyperparameters that have not seen them. That takes seconds instead of tenths, in this process and on the CPU whatever
-        ``executor`` and ``device`` are, and without a ``checkpoint``. It is not done if one of ``kernel``, ``mean``, ``input_warp``, ``metric``,
-        ``output_warp``, ``structure``, ``weights`` or ``objective`` is not the default (with ``output_warp=None`` no hypothesis warps the
-        output), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False``, or files on disk. None: never.
+        ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output is fitted under up to eight
+        hypotheses (inputs as they are, warped, or both; zero or linear mean; output warped), which are weighed
+        by stacking. That takes seconds instead of tenths, in this process, on the CPU and without a
+        ``checkpoint``. It is not done if ``kernel``, ``mean``, ``input_warp``, ``metric``, ``structure``,
+        ``weights`` or ``objective`` is not the default or ``output_warp`` is a warp of your choice (with None
+        no hypothesis warps the output), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False`` or
+        files on disk. None: never.
     variances : {"auto", "exact"}, default="auto"
-        How predictions get the variances of large leaves. ``"auto"``: by low-rank factors, where enough rows are predicted to pay for
-        making them and the standard deviation of y moves by at most a thousandth; leaves that matter more at a row are computed exactly there.
-        ``"exact"``: always exactly. May be set after :meth:`fit`, too. Fits, draws, covariances and spreads of the function
-        (``include_noise=False``) are always exact.
+        How predictions get the variances of large leaves. ``"auto"``: by low-rank factors where enough rows are
+        predicted to pay for them; the standard deviation of y moves by at most a thousandth. ``"exact"``:
+        exactly, as fits, draws and covariances always do. May be set after :meth:`fit`, too.
     priors : "lognormal" or None, default="lognormal"
-        Priors on the hyperparameters of named kernels while they are learned. ``"lognormal"``: wide log-normal priors on length scales, output
-        scales and periods. None: no priors, maximum likelihood, as in the paper. GPyTorch kernels keep their own in any
-        case.
+        Priors on the hyperparameters of named kernels: wide log-normal ones on length scales, output scales and
+        periods, or None for maximum likelihood, as in the paper. GPyTorch kernels keep their own.
 
     Attributes
     ----------
     tree_ : Sum, Product or Leaf
-        The structure, in the units of X; with a full metric in those of ``coordinates_(X)``, along whose directions trees
-        cut. Leaves list the positions of their training rows.
+        The structure, in the units of X; with a full metric in those of ``coordinates_(X)``, along whose
+        directions trees cut. Leaves list the positions of their training rows.
     coordinates_ : Coordinates or None
-        The map from inputs to the coordinates that trees cut and kernels compare, if inputs were warped or a metric was
-        learned.
+        The map from inputs to the coordinates that trees cut and kernels compare, if inputs were warped or a
+        metric was learned.
     posterior_weights_ : dict of Sum to ndarray
         Posterior probability of each sum node's children.
     kernel_posterior_ : list of RegionKernels
         If ``kernel`` is a list: the posterior over these kernels in every region of every partition.
     kernel_, noise_ : Kernel and float
-        As learned, in the experts' units. ``kernel_`` is a :class:`~dsmgp.gp.kernels.Kernel` with length scales and output
-        scale, or GPyTorch's where one was given. Several outputs: a list of each; if outputs were rotated they belong to
-        the components, of which ``output_loading_`` composes the outputs.
+        As learned, in the experts' units. ``kernel_`` is a :class:`~dsmgp.gp.kernels.Kernel` with length scales
+        and output scale, or GPyTorch's where one was given. Several outputs: a list of each; if outputs were
+        rotated they belong to the components, of which ``output_loading_`` composes the outputs.
     leaf_noise_ : ndarray of shape (n_leaves,) or (n_leaves, n_outputs)
-        Noise variance of each leaf, in the order of ``dsmgp.tree.nodes.leaves(tree_)`` and in the experts' units,
-        without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
+        Noise variance of each leaf, in the order of ``dsmgp.tree.nodes.leaves(tree_)`` and in the experts'
+        units, without the leaf's scale. See :meth:`finetune` and :meth:`noise_at`.
     output_loading_ : ndarray of shape (n_outputs, n_outputs)
-        ``y = centre + output_loading_ @ z``, with z the outputs in the experts' units. Where outputs are warped it is
-        the latent outputs that are composed like that.
+        ``y = centre + output_loading_ @ z``, with z the outputs in the experts' units. Where outputs are warped
+        it is the latent outputs that are composed like that.
     log_marginal_likelihood_ : float
         Log evidence of y, in the units of y, under the mixture.
     loo_score_, loo_score_new_inputs_ : float
         Mean negative log predictive density of training rows, each given all others, and each given all rows
-        with other inputs. They estimate the score on new rows like these, and at new inputs. Where several hypotheses are
-        mixed (see ``hypotheses``), hyperparameters, gate and weights of hypotheses were learned without the fold of the row, one of
-        five, and the scores are those of the last fit.
+        with other inputs. They estimate the score on new rows like these, and at new inputs. Where several
+        hypotheses are mixed (see ``hypotheses``), hyperparameters, gate and weights of hypotheses were learned
+        without the fold of the row, one of five, and the scores are those of the last fit.
     kernel_scores_ : dict of str to float, or None
-        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is better. Where trends
-        and seasons were chosen, losses of forecasts relative to a stationary kernel.
+        Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is
+        better. Where trends and seasons were chosen, losses of forecasts relative to a stationary kernel.
     n_induced_trees_ : int
         Number of partitions that the mixture averages.
     n_iter_ : int
         Iterations of the optimiser, for the output that took most.
     n_evaluations_ : int
-        Evaluations of the evidence and its gradient, each on some of the leaves, trials of kernels and scalings included.
+        Evaluations of the evidence and its gradient, each on some of the leaves, trials of kernels and scalings
+        included.
     fit_times_ : dict of str to float
-        Seconds that each stage of the last fit took, by its name; empty for a model from a file. ``verbose`` shows them.
+        Seconds that each stage of the last fit took, by its name; empty for a model from a file. ``verbose``
+        shows them.
     row_ids_ : ndarray of int
         Numbers of the training rows, in order of arrival; ``Leaf.rows`` are positions in this array.
     adapted_ : list of str
         Maintenance steps performed by the last :meth:`partial_fit` or :meth:`forget`.
     remarks_ : list of str
-        What became of columns that are not numbers, of missing values, and of rows and columns that were left out; what looks
-        like an identifier, a copy of the target or the like; and whether predictive intervals reach below 0 (above 1) where
-        targets never do. The last is computed when it is first asked for, at 500 training rows.
+        What became of columns that are not numbers, of missing values, and of rows and columns that were left
+        out; what looks like an identifier, a copy of the target or the like; and whether predictive intervals
+        reach below 0 (above 1) where targets never do. The last is computed when it is first asked for, at 500
+        training rows.
     feature_importances_ : ndarray of shape (n_columns,)
-        Importance of each column of the training table, of sum one: its share in the variation of the predictive mean, by half
-        the mean square change when only that column is exchanged with another training row's. Computed when it is first asked
-        for, on a sample of 500 training rows.
+        Importance of each column of the training table, of sum one: its share in the variation of the
+        predictive mean, by half the mean square change when only that column is exchanged with another training
+        row's. Computed when it is first asked for, on a sample of 500 training rows.
     n_features_in_, feature_names_in_
         As in scikit-learn. A column may become several inputs: ``state_.schema.groups`` lists them.
     state_ : FittedState
-        All of this as one immutable object, for code that builds on the estimator: the fitted model, the training rows,
-        the input schema and the record of the search.
+        All of this as one immutable object, for code that builds on the estimator: the fitted model, the
+        training rows, the input schema and the record of the search.
 
     Examples
     --------
@@ -378,16 +366,17 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            As it is: numbers, flags, texts, categories, dates, missing values. ``remarks_`` says what became of them.
+            As it is: numbers, flags, texts, categories, dates, missing values. ``remarks_`` says what became of
+            them.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
             Rows whose target is missing are left out.
         noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
             Known noise variances of the observations, in the units of y squared. They add to the noise that is
             learned; predictions are of observations without them.
         sample_weight : array-like of shape (n_rows,), optional
-            Weights of the rows. A row of weight w counts as w copies of itself, whole or not: its noise variance is divided by w,
-            and averages over rows are weighted. Rows of weight zero are left out, and keep their numbers. Trees are grown by the
-            number of rows, whatever their weights.
+            Weights of the rows. A row of weight w counts as w copies of itself, whole or not: its noise
+            variance is divided by w, and averages over rows are weighted. Rows of weight zero are left out, and
+            keep their numbers. Trees are grown by the number of rows, whatever their weights.
 
         Returns
         -------
@@ -395,9 +384,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         with training_mode(self.verbose):
             config = check_parameters(self)
-            schema, given = InputSchema.learn(X, y, self.missing, self.categorical_features)
-            rows = _training_rows(given, noise, sample_weight, least=2)
-            self._state = self._fitted_state(rows, schema, config)
+            schema, table = InputSchema.learn(X, y, self.missing, self.categorical_features)
+            rows = TrainingRows.of_table(table, noise, sample_weight, least=2)
+            self._state = fit_model(rows, schema, config)
         _warn_of(schema.remarks)
         return self
 
@@ -420,10 +409,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X, y, noise
             As in :meth:`fit`; there may be a single row.
         adapt : bool, default=True
-            Perform maintenance when it is due, and list it in ``adapted_``: after every fifth of the rows of the
-            last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many rows
-            have been added and removed as there were, fit everything again. When this happens depends on the
-            rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as they are.
+            Perform maintenance when it is due, and list it in ``adapted_``: after every fifth of the rows of
+            the last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many
+            rows have been added and removed as there were, fit everything again. When this happens depends on
+            the rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as
+            they are.
         sample_weight : array-like of shape (n_rows,), optional
             As in :meth:`fit`.
 
@@ -444,21 +434,22 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         before = self.state_
         check_supported(before.model, "partial_fit")
         with training_mode(self.verbose):
-            given = before.schema.training_rows(X, y, self.missing)
-            rows = _training_rows(given, noise, sample_weight, before.rows.next_id)
+            config = check_parameters(self)
+            table = before.schema.training_rows(X, y, self.missing)
+            rows = TrainingRows.of_table(table, noise, sample_weight, before.rows.next_id)
 
             def add(state: FittedState, part: slice) -> FittedState:
                 return add_rows(state, rows.take(part))
 
-            self._state = self._updated(before, len(rows), add, adapt)
+            self._state = update_model(before, len(rows), add, config, adapt)
         return self
 
     def forget(self, row_ids: ArrayLike, adapt: bool = True) -> Self:
         """Remove training rows by their numbers, as if they had never been there.
 
         Rows are numbered in order of arrival: those of ``fit`` from 0 on, those of later ``partial_fit`` calls
-        after them. ``row_ids_`` lists the present rows, so ``model.forget(model.row_ids_[:-1000])`` keeps a window
-        of the last 1,000 rows.
+        after them. ``row_ids_`` lists the present rows, so ``model.forget(model.row_ids_[:-1000])`` keeps a
+        window of the last 1,000 rows.
 
         Parameters
         ----------
@@ -481,13 +472,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         before = self.state_
         check_supported(before.model, "forget")
         with training_mode(self.verbose):
+            config = check_parameters(self)
             ids = check_row_ids(row_ids)
             before.rows.positions(ids)  # check all of them before any is removed
 
             def remove(state: FittedState, part: slice) -> FittedState:
                 return remove_rows(state, ids[part])
 
-            self._state = self._updated(before, len(ids), remove, adapt)
+            self._state = update_model(before, len(ids), remove, config, adapt)
         return self
 
     def finetune(
@@ -509,16 +501,18 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         max_iter : int, default=40
             Most iterations of each leaf's search in a round.
         similarity : {"overlap", "jaccard"}, matrix or callable, default="overlap"
-            S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper.
-            ``"jaccard"``: rows that both hold of those that either holds, so that large leaves count less for the small
-            ones inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a column
-            for each leaf in the order of ``dsmgp.tree.nodes.leaves(tree_)``, entries in [0, 1] and ones on its
-            diagonal; a callable makes one from the list of leaves.
+            S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper. ``"jaccard"``:
+            rows that both hold of those that either holds, so that large leaves count less for the small ones
+            inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a
+            column for each leaf in the order of ``dsmgp.tree.nodes.leaves(tree_)``, entries in [0, 1] and ones
+            on its diagonal; a callable makes one from the list of leaves.
         parameters : "noise", "all" or sequence of str, default="noise"
             Which to tune, such as ``["lengthscale", "outputscale", "noise", "mean"]``. Noise alone takes one
-            eigendecomposition per leaf; others take the evidence of every pair of similar leaves again and again.
+            eigendecomposition per leaf; others take the evidence of every pair of similar leaves again and
+            again.
         rounds : int, default=2
-            How often the responsibilities r are computed. With prior weights they stay the same, and one round is made.
+            How often the responsibilities r are computed. With prior weights they stay the same, and one round
+            is made.
         weights : {"prior", "posterior"}, optional
             r: prior path weights of the leaves (the default), or their posterior responsibilities, which
             often give all weight to the leaves of one partition.
@@ -541,29 +535,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         before = self.state_
         check_supported(before.predictive, "finetune")
         with training_mode(self.verbose):
-            state = recondition(before)
-            n_gate_rows = EFFORTS[check_parameters(self).effort].n_gate_rows
-            tuned = finetune(
-                state.mixture,
+            self._state = finetune(
+                recondition(before),
+                check_parameters(self),
                 similarity=similarity,
                 parameters=parameters,
                 weights="prior" if weights is None else weights,
                 rounds=check_count("rounds", rounds),
                 max_iter=check_count("max_iter", max_iter),
-                local_scale=state.local_scale,
-                loo_sample=LOOSample.draw(
-                    len(state.rows),
-                    n_gate_rows if state.model.weights == "gated" else 0,
-                    random_generator(self.random_state),
-                    state.metric_rows,
-                    state.missing,
-                ),
-            )
-            n_evaluations = state.search.n_evaluations + tuned.n_evaluations
-            search = replace(state.search, n_evaluations=n_evaluations)
-            # The scores of cross-validation are those of other hyperparameters.
-            self._state = replace(
-                state, model=tuned.model, scores=tuned.scores, search=search, stacking=None
             )
         return self
 
@@ -580,9 +559,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Fit to Parquet files, which may hold far more rows than memory does.
 
-        Scaling, hyperparameters and tree come from a sample of rows; then one pass writes every row to files of its
-        leaves, and leaves are conditioned shard by shard within ``memory_limit``. If the sample holds all rows, the
-        model is that of :meth:`fit`.
+        Scaling, hyperparameters and tree come from a sample of rows; then one pass writes every row to files of
+        its leaves, and leaves are conditioned shard by shard within ``memory_limit``. If the sample holds all
+        rows, the model is that of :meth:`fit`.
 
         Parameters
         ----------
@@ -593,8 +572,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         features, drop : sequence of str
             Columns to predict from (all others if left out), and columns to leave out.
         categories : {"auto", "onehot", "refuse"}
-            What to do with columns of text: an input for each level of those with few levels and the effect of its level for
-            others, an input for each level of all, or an error.
+            What to do with columns of text: an input for each level of those with few levels and the effect of
+            its level for others, an input for each level of all, or an error.
         missing : {"model", "drop", "error"}, optional
             What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
@@ -622,25 +601,19 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
         if not by_type:
             raise ValueError(
-                "fit_dataset takes categories from the types of the columns, got categorical_features; store such columns as text"
+                "fit_dataset takes categories from the types of the columns, got categorical_features; "
+                "store such columns as text"
             )
         folder = None if store is None else Path(store)
         with training_mode(self.verbose):
-            state = fit_files(
-                data,
-                [target] if isinstance(target, str) else list(target),
-                {
-                    "features": features,
-                    "drop": drop,
-                    "categories": categories,
-                    "missing": self.missing if missing is None else missing,
-                },
-                check_parameters(self),
-                random_generator(self.random_state),
-                folder=folder,
-                checkpoint=self.checkpoint,
-                seeded=self.random_state is not None,
-            )
+            columns = {
+                "features": features,
+                "drop": drop,
+                "categories": categories,
+                "missing": self.missing if missing is None else missing,
+            }
+            targets = [target] if isinstance(target, str) else list(target)
+            state = fit_files(data, targets, columns, check_parameters(self), folder)
             if folder is not None:
                 self._write(state, folder)
             self._state = state
@@ -649,8 +622,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit_dataset(self, data: str | Path | Sequence[str | Path]) -> Self:
         """Add the rows of further Parquet files to a model that was fitted by :meth:`fit_dataset`.
 
-        Rows are written to files beside the others. Tree, scaling and hyperparameters stay; leaves are conditioned again on all rows, and
-        scales and gate are fitted again. A model that was saved has to be saved again.
+        Rows are written to files beside the others. Tree, scaling and hyperparameters stay; leaves are
+        conditioned again on all rows, and scales and gate are fitted again. A model that was saved has to be
+        saved again.
 
         Parameters
         ----------
@@ -686,13 +660,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def forget_dataset(self, where: Any) -> Self:
         """Remove the rows that fulfil a condition from a model that was fitted by :meth:`fit_dataset`.
 
-        All files of rows are written again without them. Tree, scaling and hyperparameters stay, as in :meth:`partial_fit_dataset`.
+        All files of rows are written again without them. Tree, scaling and hyperparameters stay, as in
+        :meth:`partial_fit_dataset`.
 
         Parameters
         ----------
         where : pyarrow.compute.Expression
-            On the inputs, by the names in ``summary()``, and the targets, such as ``pc.field("year") < 2015``. Dates are numbers, and
-            categories have a column for each level or for its effect.
+            On the inputs, by the names in ``summary()``, and the targets, such as ``pc.field("year") < 2015``.
+            Dates are numbers, and categories have a column for each level or for its effect.
 
         Returns
         -------
@@ -734,8 +709,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         include_noise : bool
             Whether the spread is that of a new observation y, or of the function f.
         quantiles : sequence of float, optional
-            Levels in (0, 1), such as ``[0.05, 0.5, 0.95]``. Quantiles are then returned instead of the mean. A number is a
-            list of one level.
+            Levels in (0, 1), such as ``[0.05, 0.5, 0.95]``. Quantiles are then returned instead of the mean. A
+            number is a list of one level.
 
         Returns
         -------
@@ -743,7 +718,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         std : of the same kind and shape, with ``return_std``
         cov : ndarray of shape (n, n) or (n, n, n_outputs), with ``return_cov``
         quantiles : ndarray of shape (n, n_quantiles) or (n, n_outputs, n_quantiles), with ``quantiles``
-            After :meth:`set_output` a frame, with columns such as ``price_q5`` and ``price_q95`` for each output.
+            After :meth:`set_output` a frame, with columns such as ``price_q5`` and ``price_q95`` for each
+            output.
 
         Examples
         --------
@@ -764,11 +740,13 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     "quantiles cannot be combined with return_std or return_cov; call predict twice, "
                     "or take both from predict_dist"
                 )
-            return self._predict_quantiles(X, quantiles, include_noise)
+            levels = check_levels(quantiles)
+            values = self.predict_dist(X, include_noise).quantile(levels)
+            return self.state_.schema.framed_quantiles(values, levels, X, self._output)
         state, output = self.state_, self._output
         model, schema = state.predictive, state.schema
         rows = schema.to_rows(X)
-        _warn_of_outside(state, rows.X)
+        state.warn_of_outside(rows.X)
         if return_cov:
             mean, covariance = covariance_at(model, rows, include_noise)
             return schema.framed(mean, X, output), schema.shaped(np.moveaxis(covariance, 0, -1))
@@ -790,8 +768,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         Mixture
-            Its ``outside`` says how far each row lies outside the training data, in length scales of the kernel; 0 inside. If many
-            rows lie outside, or some far outside, there is an :class:`~dsmgp.ExtrapolationWarning` that names the columns.
+            Its ``outside`` says how far each row lies outside the training data, in length scales of the
+            kernel; 0 inside. If many rows lie outside, or some far outside, there is an
+            :class:`~dsmgp.ExtrapolationWarning` that names the columns.
 
         Examples
         --------
@@ -805,7 +784,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         state = self.state_
         rows = state.schema.to_rows(X)
-        _warn_of_outside(state, rows.X)
+        state.warn_of_outside(rows.X)
         with exact_variances(self.variances == "exact"):
             return mixture_at(state.predictive, rows, include_noise, state.schema.single_output)
 
@@ -839,15 +818,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
         include_noise: bool = True,
     ) -> Explanation:
-        """Explain predictions by Shapley values: what each column of the table adds to mean and standard deviation.
+        """Explain predictions by Shapley values: what each column adds to mean and standard deviation.
 
-        A prediction is compared with the average prediction of background rows. Columns that are not yet added come from these
-        rows, whatever the others are (marginal, or interventional, expectations). Values sum to the prediction less that
-        average. The inputs that one column became, such as those of a category's levels, are added together.
+        A prediction is compared with the average prediction of background rows. Columns that are not yet added
+        come from these rows, whatever the others are (marginal, or interventional, expectations). Values sum to
+        the prediction less that average. The inputs that one column became, such as those of a category's
+        levels, are added together.
 
-        Up to 8 columns, values are exact; that takes ``2 ** n_columns * background`` predictions for each row. With more, they are
-        averages over random orders of the columns, which take about ``n_samples * n_columns * background`` predictions,
-        and standard errors are returned, too.
+        Up to 8 columns, values are exact; that takes ``2 ** n_columns * background`` predictions for each row.
+        With more, they are averages over random orders of the columns, which take about ``n_samples * n_columns
+        * background`` predictions, and standard errors are returned, too.
 
         Parameters
         ----------
@@ -907,8 +887,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> PermutationImportance:
         """Measure by how much predictions of given rows become worse when a column is shuffled among them.
 
-        Rows that the model was not fitted to say what a column is worth for new rows. All scores come from the same
-        predictions. The inputs that one column of the table became are shuffled together.
+        Rows that the model was not fitted to say what a column is worth for new rows. All scores come from the
+        same predictions. The inputs that one column of the table became are shuffled together.
 
         Parameters
         ----------
@@ -917,14 +897,16 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_repeats : int
             How often each column is shuffled.
         scores : str or sequence of str
-            ``"nlpd"`` (negative log predictive density, which takes uncertainty into account), ``"rmse"``, ``"mae"``, ``"crps"``.
+            ``"nlpd"`` (negative log predictive density, which takes uncertainty into account), ``"rmse"``,
+            ``"mae"``, ``"crps"``.
         random_state : int, RandomState, Generator or None
             Seeds the shuffling.
 
         Returns
         -------
         PermutationImportance
-            ``columns``, ``baseline``, ``importances``, ``importances_mean``, ``importances_std``, ``to_frame()``; by score.
+            ``columns``, ``baseline``, ``importances``, ``importances_mean``, ``importances_std``,
+            ``to_frame()``; by score.
 
         Examples
         --------
@@ -955,7 +937,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Predict the noise variance at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
 
         It is the noise of the leaves that a row reaches, with their scales, weighed as in predictions: what the
-        variance of y has beyond that of f. It varies if leaves have been fine-tuned, or have scales of their own.
+        variance of y has beyond that of f. It varies if leaves have been fine-tuned, or have scales of their
+        own.
 
         Examples
         --------
@@ -988,8 +971,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         data : path, glob, or sequence of them
             With the columns that the model was fitted to.
         out : path
-            The Parquet file to write; or a folder without files (one that exists, or a name that ends with a slash), for files ``part-00000.parquet``
-            and so on, whose rows are in the order of the data. Written completely or not at all. There are mean and standard deviation of each target.
+            The Parquet file to write; or a folder without files (one that exists, or a name that ends with a
+            slash), for files ``part-00000.parquet`` and so on, whose rows are in the order of the data. Written
+            completely or not at all. There are mean and standard deviation of each target.
         interval : float or sequence of float
             Probabilities of central intervals, whose ends are written too. They take longer than the rest.
         quantiles : sequence of float
@@ -1051,9 +1035,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def split_posterior(self, dimension: int | str = 0) -> Splits:
         """Posterior over the positions of change points, or of the tree's splits, along an input.
 
-        With ``structure="changepoint"`` it is the exact posterior probability of a change in every gap between two
-        rows. With other structures it is that of the splits in the partitions that were drawn: if the data favour
-        some partitions, their splits mark changes of the function; otherwise they mark nothing.
+        With ``structure="changepoint"`` it is the exact posterior probability of a change in every gap between
+        two rows. With other structures it is that of the splits in the partitions that were drawn: if the data
+        favour some partitions, their splits mark changes of the function; otherwise they mark nothing.
 
         Parameters
         ----------
@@ -1124,7 +1108,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         gpytorch.models.ExactGP
-            In the experts' units (standardised ones, unless ``standardize=False``); ``likelihood`` has the noise.
+            In the experts' units (standardised ones, unless ``standardize=False``); ``likelihood`` has the
+            noise.
 
         Examples
         --------
@@ -1155,8 +1140,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Its usual ending is ``.dsmgp``. A file of that name is replaced. After :meth:`fit_dataset` it is a
             folder, which holds the rows too.
         include_factors : bool
-            Ignored, with a warning: leaves are conditioned when they are first asked, which takes less time than reading
-            their Cholesky factors did.
+            Ignored, with a warning: leaves are conditioned when they are first asked, which takes less time
+            than reading their Cholesky factors did.
         own_modules : bool
             Whether a kernel or mean of your own class, which is code, may be left out. Give it again when
             loading.
@@ -1358,27 +1343,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """What :meth:`set_output` was given."""
         return str(getattr(self, "_sklearn_output_config", {}).get("predict", "default"))
 
-    def _predict_quantiles(
-        self, X: ArrayLike, quantiles: Sequence[float], include_noise: bool
-    ) -> Array:
-        """Return quantiles as :meth:`predict` does: those of each output side by side."""
-        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        if levels.ndim > 1:
-            raise ValueError(f"expected quantiles to be a list of levels, got {quantiles!r}")
-        distribution = self.predict_dist(X, include_noise)
-        values = np.moveaxis(distribution.quantile(levels), 0, -1)
-        kind = kind_of(X) if self._output == "input" else self._output
-        if kind == "default":
-            return values
-        names = [
-            f"{name}_q{100 * level:g}"
-            for name in self.state_.schema.output_names
-            for level in levels.tolist()
-        ]
-        if len(set(names)) < len(names):
-            raise ValueError(f"expected distinct levels of quantiles, got {quantiles!r}")
-        return framed(values.reshape(len(values), -1), kind, X, names)
-
     def _loo_scores(self, name: str) -> tuple[float, float]:
         check_supported(self.state_.model, name)
         scores = self._conditioned().reported_scores
@@ -1389,58 +1353,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the state with all leaves conditioned together; it is kept, so that this is done once."""
         self._state = state = recondition(self.state_)
         return state
-
-    def _fitted_state(
-        self, rows: TrainingRows, schema: InputSchema, config: FitConfig
-    ) -> FittedState:
-        """Fit a model, and record how long its stages took."""
-        times = StageTimes()
-        with listening(times):
-            state = self._fit(rows, schema, config)
-        told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in times.seconds.items())
-        logger.info("seconds: %s", told)
-        return replace(state, fit_times=times.seconds)
-
-    def _fit(self, rows: TrainingRows, schema: InputSchema, config: FitConfig) -> FittedState:
-        """Fit a model of the kind that ``structure`` demands."""
-        rng, seeded = random_generator(self.random_state), self.random_state is not None
-        if has_changepoints(config.structure):
-            config = changepoint_config(config, rows, schema, self.checkpoint)
-            return fit_changepoints(rows, schema, config, rng)
-        timed = choose_time_model(rows, schema, config)
-        if timed is not None:
-            config = timed.config
-        elif hypotheses_pay(rows, config):
-            return fit_hypotheses(rows, schema, config, rng)
-        with checkpointed(self.checkpoint, rows.arrays, config, rng, seeded) as recorded:
-            state = fit_rows(rows, schema, FitContext(config, rng, recorded))
-        return state if timed is None else timed.recorded_in(state)
-
-    def _updated(
-        self,
-        state: FittedState,
-        n_rows: int,
-        change: Callable[[FittedState, slice], FittedState],
-        adapt: bool,
-    ) -> FittedState:
-        """Add or remove rows, with maintenance if ``adapt``."""
-        config = check_parameters(self)
-        if adapt and has_changepoints(config.structure):
-            raise ValueError(
-                "structure has been set to one with change points since the fit; call fit on all rows"
-            )
-
-        def refit(state: FittedState) -> FittedState:
-            return self._fitted_state(state.rows, state.schema, config)
-
-        return update(
-            state,
-            n_rows,
-            change,
-            config,
-            lambda: random_generator(self.random_state),
-            refit if adapt else None,
-        )
 
     def _write(
         self,
@@ -1484,38 +1396,8 @@ def fit_table(
     )
     with training_mode(model.verbose):
         rows = TrainingRows.first(table.X, table.Y)
-        model._state = model._fitted_state(rows, schema, check_parameters(model))
+        model._state = fit_model(rows, schema, check_parameters(model))
     return model
-
-
-def _training_rows(
-    given: TableRows,
-    noise: ArrayLike | None,
-    sample_weight: ArrayLike | None,
-    first_id: int = 0,
-    least: int = 1,
-) -> TrainingRows:
-    """Check known noise and weights of training rows, and number the rows."""
-    kept = slice(None) if given.rows is None else given.rows
-    known_noise = check_noise(noise, (given.n_given, given.Y.shape[1]))
-    weights = check_weights(sample_weight, given.n_given, least)
-    # Copies: online updates need these rows again, whatever the caller does to theirs.
-    return TrainingRows.first(
-        given.X.copy(),
-        given.Y.copy(),
-        None if known_noise is None else known_noise[kept],
-        None if weights is None else weights[kept],
-        first_id,
-        given.rows,
-        given.n_given,
-    )
-
-
-def _warn_of_outside(state: FittedState, X: Array) -> None:
-    """Warn if many rows lie outside the training data, or some far outside."""
-    found = state.outside_rows(X)
-    if found.is_notable:
-        warn_user(found.remark, ExtrapolationWarning, topic="outside")
 
 
 def _warn_of(remarks: Sequence[str]) -> None:

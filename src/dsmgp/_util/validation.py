@@ -28,6 +28,7 @@ __all__ = [
     "check_count",
     "check_finite",
     "check_in_range",
+    "check_levels",
     "check_new_rows",
     "check_noise",
     "check_numeric",
@@ -357,6 +358,14 @@ def check_weights(sample_weight: Any, n_rows: int, least: int = 1) -> Array | No
             f"{np.count_nonzero(weights)}; give weights, or leave sample_weight out"
         )
     return weights
+
+
+def check_levels(quantiles: Any) -> Array:
+    """Return the levels of quantiles, a number or a list of numbers, as an array of shape (n_levels,)."""
+    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    if levels.ndim > 1:
+        raise ValueError(f"expected quantiles to be a list of levels, got {quantiles!r}")
+    return levels
 
 
 def check_row_ids(row_ids: Any) -> Index:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from dsmgp._util.validation import input_number
 from dsmgp.data.input_schema import InputSchema
@@ -15,9 +14,7 @@ from dsmgp.tree.changepoint_leaf import ChangePoints, map_changes
 __all__ = ["changepoint_config"]
 
 
-def changepoint_config(
-    config: FitConfig, rows: TrainingRows, schema: InputSchema, checkpoint: str | Path | None
-) -> FitConfig:
+def changepoint_config(config: FitConfig, rows: TrainingRows, schema: InputSchema) -> FitConfig:
     """Replace the name of the input that orders the rows by its number; refuse what such a fit does not support."""
 
     def numbered(changes: ChangePoints) -> ChangePoints:
@@ -36,7 +33,7 @@ def changepoint_config(
         numbered(ChangePoints())
     else:
         structure = map_changes(structure, numbered)
-    if checkpoint is not None or not isinstance(config.executor, LocalExecutor):
+    if config.checkpoint is not None or not isinstance(config.executor, LocalExecutor):
         raise ValueError(
             "executor and checkpoint cannot be given with structure='changepoint', whose fits run in this process; "
             "leave them out"

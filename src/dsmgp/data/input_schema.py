@@ -261,6 +261,24 @@ class InputSchema:
         shaped = self.shaped(values)
         return shaped if kind == "default" else framed(shaped, kind, X, self.output_names)
 
+    def framed_quantiles(self, values: Array, levels: Array, X: Any, output: str) -> Any:
+        """Shape quantiles as :meth:`framed` does: in a frame those of each output are side by side.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_levels, n) or (n_levels, n, n_outputs)
+        levels : ndarray of shape (n_levels,)
+        X, output : see :meth:`framed`
+        """
+        last = np.moveaxis(values, 0, -1)
+        kind = kind_of(X) if output == "input" else output
+        if kind == "default":
+            return last
+        names = [f"{name}_q{100 * q:g}" for name in self.output_names for q in levels.tolist()]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected distinct levels of quantiles, got {levels.tolist()}")
+        return framed(last.reshape(len(last), -1), kind, X, names)
+
     @cached_property
     def _is_plain(self) -> bool:
         """Whether inputs are the columns themselves, all of them."""

@@ -132,27 +132,25 @@ class Checkpoint:
 
 @contextmanager
 def checkpointed(
-    path: str | os.PathLike[str] | None,
-    arrays: Sequence[NDArray[Any]],
-    config: FitConfig,
-    rng: np.random.Generator,
-    seeded: bool,
+    arrays: Sequence[NDArray[Any]], config: FitConfig, rng: np.random.Generator
 ) -> Iterator[Callable[[Objective], Objective]]:
     """Yield what wraps the objectives of a fit so that their evaluations are recorded; delete the file when the fit is done.
 
     Parameters
     ----------
-    path : path or None
-        Where evaluations are recorded; None records nothing.
     arrays : sequence of ndarray
         The training data, or what distinguishes it from other data.
-    config, rng, seeded : see :class:`Checkpoint`
+    config : FitConfig
+        Its ``checkpoint`` is the file; None records nothing.
+    rng : numpy.random.Generator
+        That of the fit, before anything is drawn.
     """
-    if path is None:
+    if config.checkpoint is None:
         yield lambda objective: objective
         return
     # Links are resolved: the file itself is deleted in the end.
-    checkpoint = Checkpoint(Path(os.path.realpath(path)), fingerprint(arrays, config), rng, seeded)
+    path, seeded = Path(os.path.realpath(config.checkpoint)), config.random_state is not None
+    checkpoint = Checkpoint(path, fingerprint(arrays, config), rng, seeded)
     yield checkpoint.recorded
     checkpoint.path.unlink(missing_ok=True)
 

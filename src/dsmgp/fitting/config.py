@@ -11,12 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dsmgp._util.machine import has_cuda, has_torch, memory, require_torch
-from dsmgp._util.validation import check_choice, check_count
+from dsmgp._util.validation import check_choice, check_count, random_generator
 from dsmgp.data.columns.learning import MISSING
 from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
@@ -78,6 +79,16 @@ class FitConfig:
     hypotheses: bool = False
     mean_is_open: bool = False
     priors: str | None = "lognormal"
+    checkpoint: str | Path | None = None
+    random_state: Any = None
+
+    def generator(self) -> np.random.Generator:
+        """Return a generator of random numbers for one fit or update."""
+        return random_generator(self.random_state)
+
+    def n_gate_rows(self, weights: str) -> int:
+        """Return the number of rows on which the gate of a model with such weights is fitted."""
+        return EFFORTS[self.effort].n_gate_rows if weights == "gated" else 0
 
     @property
     def device_type(self) -> str:
@@ -150,6 +161,8 @@ def check_parameters(estimator: Any) -> FitConfig:
         hypotheses=_hypotheses_are_open(estimator),
         mean_is_open=_is_auto(estimator.mean),
         priors=estimator.priors,
+        checkpoint=estimator.checkpoint,
+        random_state=estimator.random_state,
     )
 
 

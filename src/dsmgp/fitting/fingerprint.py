@@ -19,8 +19,8 @@ from dsmgp.tree.nodes import Leaf, Product, Sum, nodes
 
 __all__ = ["fingerprint"]
 
-# Settings on which the result of a fit does not depend.
-IRRELEVANT = ("executor", "memory_limit")
+# Settings on which the result of a fit does not depend, and the seed, which a checkpoint compares by itself.
+IRRELEVANT = ("executor", "memory_limit", "checkpoint", "random_state")
 
 
 def fingerprint(arrays: Sequence[NDArray[Any]], config: FitConfig) -> str:

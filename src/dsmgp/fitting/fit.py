@@ -13,7 +13,6 @@ import numpy as np
 from dsmgp._util.arrays import Index
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.edges import calibrate_edges, with_edges
-from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
@@ -152,7 +151,7 @@ def _grown_in(choice: CoordinateChoice, source: RowSource, context: FitContext) 
 def _loo_sample(source: RowSource, learned_on: Index, context: FitContext) -> LOOSample:
     """Draw the rows whose leave-one-out results fit the gate and score the model."""
     config = context.config
-    n_gate_rows = EFFORTS[config.effort].n_gate_rows if config.weights == "gated" else 0
+    n_gate_rows = config.n_gate_rows(config.weights)
     if not source.holds_all:
         # The rows of a sample have other numbers, and are few of all.
         return LOOSample.draw(source.n_rows, n_gate_rows, context.rng)

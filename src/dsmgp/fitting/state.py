@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.warnings import ExtrapolationWarning, warn_user
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
 from dsmgp.data.remarks import evaluation_remarks, prediction_remarks, spread_rows
@@ -27,6 +28,7 @@ from dsmgp.mixture.model import Model
 from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.stacking import Stacking
 from dsmgp.mixture.variance_error import exact_variances
+from dsmgp.mixture.weighting import LOOSample
 from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 
@@ -157,6 +159,10 @@ class FittedState:
         """Which training rows lack which values."""
         return MissingIndicators.of(self.rows.X, self.schema.columns.indicator_inputs)
 
+    def loo_sample(self, n_gate_rows: int, rng: np.random.Generator) -> LOOSample:
+        """Draw present rows that fit the gate again and score the model."""
+        return LOOSample.draw(len(self.rows), n_gate_rows, rng, self.metric_rows, self.missing)
+
     @property
     def mixture(self) -> Model:
         """The model of a kind that supports updates and fine-tuning (see :func:`check_supported`)."""
@@ -193,6 +199,12 @@ class FittedState:
     def outside_rows(self, X: Array) -> OutsideRows:
         """Return how many rows lie outside the training data, and by which columns."""
         return OutsideRows.of(self.predictive.outside_by_input(X), self.schema.groups)
+
+    def warn_of_outside(self, X: Array) -> None:
+        """Warn if many rows lie outside the training data, or some far outside."""
+        outside = self.outside_rows(X)
+        if outside.is_notable:
+            warn_user(outside.remark, ExtrapolationWarning, topic="outside")
 
     @cached_property
     def prediction_remarks(self) -> tuple[str, ...]:

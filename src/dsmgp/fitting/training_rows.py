@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.validation import check_noise, check_weights
+from dsmgp.data.input_schema import TableRows
 from dsmgp.experts.points import joined_weights
 
 __all__ = ["TrainingRows"]
@@ -63,6 +66,33 @@ class TrainingRows:
             return rows
         rows = rows.removed(np.flatnonzero(weights == 0))
         return replace(rows, weights=None) if np.all(rows.weights == 1.0) else rows
+
+    @classmethod
+    def of_table(
+        cls,
+        table: TableRows,
+        noise: ArrayLike | None,
+        sample_weight: ArrayLike | None,
+        first_id: int = 0,
+        least: int = 1,
+    ) -> TrainingRows:
+        """Check known noise and weights of the rows of a table, and number the rows from ``first_id`` on.
+
+        ``least`` is how many rows must have a positive weight.
+        """
+        kept = slice(None) if table.rows is None else table.rows
+        known_noise = check_noise(noise, (table.n_given, table.Y.shape[1]))
+        weights = check_weights(sample_weight, table.n_given, least)
+        # Copies: online updates need these rows again, whatever the caller does to theirs.
+        return cls.first(
+            table.X.copy(),
+            table.Y.copy(),
+            None if known_noise is None else known_noise[kept],
+            None if weights is None else weights[kept],
+            first_id,
+            table.rows,
+            table.n_given,
+        )
 
     def __len__(self) -> int:
         return len(self.ids)

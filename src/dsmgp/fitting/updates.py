@@ -18,13 +18,12 @@ from dsmgp._util.validation import check_in_range
 from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning.family import length_scales
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.mixture.edges import Edges, range_of
 from dsmgp.mixture.model import Model
-from dsmgp.mixture.weighting import LOOSample, weigh
+from dsmgp.mixture.weighting import weigh
 from dsmgp.tree.nodes import Leaf, Node, Product, leaves, map_leaves
 from dsmgp.tree.routing import Routes
 
@@ -43,7 +42,6 @@ def update(
     n_rows: int,
     change: Callable[[FittedState, slice], FittedState],
     config: FitConfig,
-    rng: Callable[[], np.random.Generator],
     refit: Callable[[FittedState], FittedState] | None,
 ) -> FittedState:
     """Apply a change to all rows, and perform maintenance whenever it is due.
@@ -56,8 +54,6 @@ def update(
     change : callable
         Adds or removes a slice of these rows.
     config : FitConfig
-    rng : callable
-        Returns a new generator for each maintenance step.
     refit : callable or None
         Fits a model to the rows of a state; None if no maintenance is wanted.
     """
@@ -70,7 +66,7 @@ def update(
             state = refit(state)
             steps.append(f"fitted again on {len(state.rows)} rows{lost}")
         else:
-            state, n_cut = review(state, config, rng())
+            state, n_cut = review(state, config, config.generator())
             steps.append(f"scales and gate fitted again, {n_cut} leaves cut")
         logger.info("%s", steps[-1])
         return state
@@ -217,9 +213,8 @@ def _conditioned(
         rows.weights,
     )
     kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
-    fits_gate = config is not None and model.weights == "gated"
-    n_gate_rows = EFFORTS[config.effort].n_gate_rows if config and fits_gate else 0
-    sample = LOOSample.draw(len(rows), n_gate_rows, rng, state.metric_rows, state.missing)
+    n_gate_rows = 0 if config is None else config.n_gate_rows(model.weights)
+    sample = state.loo_sample(n_gate_rows, rng)
     conditioned = replace(
         model,
         tree=tree,

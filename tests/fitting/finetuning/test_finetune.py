@@ -12,7 +12,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.finetuning import finetune as module
 from dsmgp.fitting.finetuning.batched_lbfgs import maximise
-from dsmgp.fitting.finetuning.finetune import TiedObjective, finetune
+from dsmgp.fitting.finetuning.finetune import TiedObjective, finetune_model
 from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence, PairEvidence
 from dsmgp.fitting.finetuning.similarity import jaccard, overlap, similarity_matrix
 from dsmgp.fitting.learning.optimize import evidence_objective
@@ -639,7 +639,7 @@ def test_the_other_model_is_not_changed(rows):
     X, _ = rows
     model = fitted(rows).state_.model
     noise = model.leaf_posterior.noise.copy()
-    tuned = finetune(
+    tuned = finetune_model(
         model, similarity="jaccard", parameters="noise", weights="prior", rounds=1, max_iter=20, local_scale=False,
         loo_sample=LOOSample.draw(len(X), 100, np.random.default_rng(0)),
     )  # fmt: skip

@@ -62,11 +62,7 @@ def fit_files(
     targets: Sequence[str],
     columns: dict[str, Any],
     config: FitConfig,
-    rng: np.random.Generator,
-    *,
     folder: Path | None,
-    checkpoint: str | Path | None,
-    seeded: bool,
 ) -> FittedState:
     """Fit to the rows of Parquet files.
 
@@ -77,12 +73,8 @@ def fit_files(
     columns : dict
         Its arguments ``features``, ``drop``, ``categories`` and ``missing``.
     config : FitConfig
-    rng : Generator
     folder : Path or None
         Where the rows of the leaves are written; None for a temporary folder.
-    checkpoint : path or None
-    seeded : bool
-        Whether ``random_state`` was given, so that a checkpoint can be resumed.
 
     Returns
     -------
@@ -102,7 +94,8 @@ def fit_files(
     names = stream.schema.input_names
     n_sample = _sample_rows(stream.n_rows, len(names) + len(targets), config.memory)
     identity = _identity(stream, n_sample)
-    with checkpointed(checkpoint, identity, config, rng, seeded) as recorded:
+    rng = config.generator()
+    with checkpointed(identity, config, rng) as record:
         sample = stream.sample(n_sample, rng)
         remarks = (*stream.schema.encoding_remarks(), *stream.remarks)
         for remark in remarks:
@@ -122,7 +115,7 @@ def fit_files(
             remarks=remarks,
         )
         source = ParquetRows(stream, sampled, config, folder)
-        context = FitContext(config, rng, recorded)
+        context = FitContext(config, rng, record)
         return fit(source, TrainingRows.first(*sample), schema, context)
 
 

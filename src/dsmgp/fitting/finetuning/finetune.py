@@ -18,18 +18,20 @@ from scipy import sparse
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_choice
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import GRADIENT, seconds
 from dsmgp.fitting.finetuning.batched_lbfgs import BatchResult, maximise
 from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence, PairEvidence
 from dsmgp.fitting.finetuning.similarity import similarity_matrix
 from dsmgp.fitting.learning.optimize import TOLERANCE
+from dsmgp.fitting.state import FittedState
 from dsmgp.gp.leaf_parameters import Thetas
 from dsmgp.mixture.inference import infer, prior_log_path_weights
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.tree.nodes import leaves
 
-__all__ = ["RESPONSIBILITIES", "FinetuneResult", "TiedObjective", "finetune"]
+__all__ = ["RESPONSIBILITIES", "FinetuneResult", "TiedObjective", "finetune", "finetune_model"]
 
 logger = logging.getLogger("dsmgp")
 
@@ -95,6 +97,43 @@ class TiedObjective:
 
 
 def finetune(
+    state: FittedState,
+    config: FitConfig,
+    *,
+    similarity: Any,
+    parameters: str | Sequence[str],
+    weights: str,
+    rounds: int,
+    max_iter: int,
+) -> FittedState:
+    """Return the state with hyperparameters of its own for each leaf, and the gate and the scores fitted again.
+
+    Parameters
+    ----------
+    state : FittedState
+        All leaves conditioned on the present rows.
+    config : FitConfig
+    similarity, parameters, weights, rounds, max_iter
+        See :meth:`DSMGPRegressor.finetune`.
+    """
+    n_gate_rows = config.n_gate_rows(state.model.weights)
+    tuned = finetune_model(
+        state.mixture,
+        similarity=similarity,
+        parameters=parameters,
+        weights=weights,
+        rounds=rounds,
+        max_iter=max_iter,
+        local_scale=state.local_scale,
+        loo_sample=state.loo_sample(n_gate_rows, config.generator()),
+    )
+    n_evaluations = state.search.n_evaluations + tuned.n_evaluations
+    search = replace(state.search, n_evaluations=n_evaluations)
+    # The scores of cross-validation are those of other hyperparameters.
+    return replace(state, model=tuned.model, scores=tuned.scores, search=search, stacking=None)
+
+
+def finetune_model(
     model: Model,
     *,
     similarity: Any,
