@@ -9,6 +9,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+
+from dsmgp._util.arrays import Index
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.input_schema import InputSchema
@@ -20,11 +23,11 @@ from dsmgp.fitting.hypotheses.fit import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.fitting.updates import update
+from dsmgp.fitting.updates import add_rows, remove_rows, update
 from dsmgp.progress import StageTimes, listening
 from dsmgp.tree.changepoint_leaf import has_changepoints
 
-__all__ = ["fit_model", "update_model"]
+__all__ = ["add_to_model", "fit_model", "remove_from_model"]
 
 logger = logging.getLogger("dsmgp")
 
@@ -54,14 +57,59 @@ def _fit(rows: TrainingRows, schema: InputSchema, config: FitConfig) -> FittedSt
     return state if time_model is None else time_model.recorded_in(state)
 
 
-def update_model(
+def add_to_model(
+    state: FittedState, rows: TrainingRows, config: FitConfig, adapt: bool
+) -> FittedState:
+    """Add training rows, with maintenance when it is due if ``adapt``.
+
+    A fit that has chosen the logarithm of the output by itself is made again without it at the first output that has none.
+    """
+    first = _first_without_logarithm(state, rows, config)
+    if first is None:
+        return _updated(
+            state, len(rows), lambda each, part: add_rows(each, rows.take(part)), config, adapt
+        )
+    if not adapt:
+        raise ValueError(
+            f"expected outputs above 0, got {rows.Y[first, 0]:g} in row {first}: the fit chose to model their logarithm, which forecasts the "
+            "training rows best; leave out adapt=False to fit all rows again, or call fit with output_warp=None"
+        )
+    before = add_to_model(state, rows.take(slice(first)), config, adapt)
+    joined = before.rows.added(rows.take(slice(first, first + 1)))
+    refitted = fit_model(joined, state.schema, config)
+    after = add_to_model(refitted, rows.take(slice(first + 1, None)), config, adapt)
+    step = f"fitted again on {len(joined)} rows, as the logarithm of the output was modelled and an output is not above 0"
+    logger.info("%s", step)
+    return replace(after, maintenance=(*before.maintenance, step, *after.maintenance))
+
+
+def _first_without_logarithm(
+    state: FittedState, rows: TrainingRows, config: FitConfig
+) -> int | None:
+    """Return the position of the first row that a warp chosen by the fit has no value for; None if there is none."""
+    if config.output_warp != "auto":
+        return None  # the user has chosen the warp, and hears of it
+    warps = state.model.outputs.warps
+    low = [-np.inf if warp is None or warp.lower is None else warp.lower for warp in warps]
+    outside = np.flatnonzero((rows.Y[:, : len(low)] <= low).any(axis=1))
+    return int(outside[0]) if len(outside) else None
+
+
+def remove_from_model(
+    state: FittedState, ids: Index, config: FitConfig, adapt: bool
+) -> FittedState:
+    """Remove training rows by their numbers, with maintenance when it is due if ``adapt``."""
+    state.rows.positions(ids)  # check all of them before any is removed
+    return _updated(state, len(ids), lambda each, part: remove_rows(each, ids[part]), config, adapt)
+
+
+def _updated(
     state: FittedState,
     n_rows: int,
     change: Callable[[FittedState, slice], FittedState],
     config: FitConfig,
     adapt: bool,
 ) -> FittedState:
-    """Add or remove rows, with maintenance when it is due if ``adapt``; see :func:`dsmgp.fitting.updates.update`."""
     if adapt and has_changepoints(config.structure):
         raise ValueError(
             "structure has been set to one with change points since the fit; call fit on all rows"

@@ -45,12 +45,12 @@ from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
 from dsmgp.explain.shapley import shapley_values
-from dsmgp.fit_model import fit_model, update_model
+from dsmgp.fit_model import add_to_model, fit_model, remove_from_model
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.fitting.updates import add_rows, recondition, remove_rows
+from dsmgp.fitting.updates import recondition
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import Mixture
@@ -437,11 +437,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             config = check_parameters(self)
             table = before.schema.training_rows(X, y, self.missing)
             rows = TrainingRows.of_table(table, noise, sample_weight, before.rows.next_id)
-
-            def add(state: FittedState, part: slice) -> FittedState:
-                return add_rows(state, rows.take(part))
-
-            self._state = update_model(before, len(rows), add, config, adapt)
+            self._state = add_to_model(before, rows, config, adapt)
         return self
 
     def forget(self, row_ids: ArrayLike, adapt: bool = True) -> Self:
@@ -473,13 +469,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         check_supported(before.model, "forget")
         with training_mode(self.verbose):
             config = check_parameters(self)
-            ids = check_row_ids(row_ids)
-            before.rows.positions(ids)  # check all of them before any is removed
-
-            def remove(state: FittedState, part: slice) -> FittedState:
-                return remove_rows(state, ids[part])
-
-            self._state = update_model(before, len(ids), remove, config, adapt)
+            self._state = remove_from_model(before, check_row_ids(row_ids), config, adapt)
         return self
 
     def finetune(

@@ -1,10 +1,13 @@
 """Tables with a time: structure is taken where it forecasts better, and nowhere else."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor, load
+from dsmgp.tree.nodes import leaves
 
 
 def series(n, rng):
@@ -107,3 +110,46 @@ def test_positive_growth_is_that_of_the_logarithm(rng):
     assert np.abs(np.log(model.predict(t[75:, None]) / y[75:])).mean() < 0.3
     kept = DSMGPRegressor(output_warp=None, random_state=0).fit(t[:75, None], y[:75])
     assert "logarithm" not in "".join(kept.state_.search.notes)
+
+
+# Rows that come later
+
+
+@pytest.fixture(scope="module")
+def growing():
+    """A model of the logarithm of an output that grows by a constant factor, which the fit has chosen by itself."""
+    t = np.arange(60.0)
+    y = np.exp(0.06 * t + 0.05 * np.random.default_rng(0).normal(size=60))
+    model = DSMGPRegressor(random_state=0).fit(t[:, None], y)
+    assert "of the logarithm of the output" in model.summary()
+    return model
+
+
+def test_an_output_without_logarithm_takes_a_fit_without_it(growing):
+    model = copy.deepcopy(growing)
+    model.partial_fit([[60.0], [61.0], [62.0]], [37.0, -5.0, 41.0])
+    (step,) = model.adapted_
+    assert step.startswith("fitted again on 62 rows, as the logarithm of the output was modelled")
+    assert "of the logarithm of the output" not in model.summary()
+    np.testing.assert_array_equal(model.row_ids_, np.arange(63))
+    one_by_one = copy.deepcopy(growing)
+    for t, y in ((60.0, 37.0), (61.0, -5.0), (62.0, 41.0)):
+        one_by_one.partial_fit([[t]], [y])
+    np.testing.assert_allclose(one_by_one.predict([[63.0]]), model.predict([[63.0]]), rtol=1e-9)
+
+
+def test_without_maintenance_an_output_without_logarithm_is_refused_with_the_reason(growing):
+    with pytest.raises(ValueError, match="got -5 in row 1: the fit chose to model their logarithm"):
+        growing.partial_fit([[60.0], [61.0]], [37.0, -5.0], adapt=False)
+    assert len(growing.row_ids_) == 60
+
+
+def test_reviews_do_not_cut_the_leaf_of_a_series(fitted):
+    model, _, _ = fitted
+    # Half as many rows again and more, from where on other leaves are cut.
+    extended = copy.deepcopy(model).partial_fit(
+        np.arange(80.0, 130.0)[:, None], np.sin(np.arange(80.0, 130.0))
+    )
+    assert len(extended.adapted_) == 3
+    assert all(step.endswith(" 0 leaves cut") for step in extended.adapted_)
+    assert len(list(leaves(extended.tree_))) == 1

@@ -63,14 +63,18 @@ class TimeChoice:
     n_evaluations: int
 
     def recorded_in(self, state: FittedState) -> FittedState:
-        """Return the state of the fit with the record of the choice."""
+        """Return the state of the fit with the record of the choice.
+
+        Trends and seasons need all rows in one leaf: online updates do not cut it before it holds more than a fit would allow.
+        """
         search = replace(
             state.search,
             kernel_scores=self.scores,
             n_evaluations=state.search.n_evaluations + self.n_evaluations,
             notes=self.notes,
         )
-        return replace(state, search=search)
+        sizes = np.full_like(state.partition_sizes, _most_rows(self.config))
+        return replace(state, search=search, partition_sizes=sizes)
 
 
 def choose_time_model(
@@ -95,8 +99,6 @@ def choose_time_model(
 
 def _is_open(rows: TrainingRows, config: FitConfig) -> bool:
     """Whether the configuration leaves the kernel open, and one leaf can hold all rows."""
-    limit = EFFORTS[config.effort].most_rows
-    most = limit.get(config.device_type, limit["cuda"])
     return bool(
         isinstance(config.kernel, str)
         and config.kernel == "auto"
@@ -114,9 +116,15 @@ def _is_open(rows: TrainingRows, config: FitConfig) -> bool:
         and config.output_warp in ("auto", None)
         and isinstance(config.executor, LocalExecutor)
         and rows.Y.shape[1] == 1
-        and len(rows) <= min(most, config.max_leaf_rows)
+        and len(rows) <= _most_rows(config)
         and np.ptp(rows.Y) > 0
     )
+
+
+def _most_rows(config: FitConfig) -> int:
+    """Return how many rows the one leaf may hold."""
+    limit = EFFORTS[config.effort].most_rows
+    return min(limit.get(config.device_type, limit["cuda"]), config.max_leaf_rows)
 
 
 class _Trial:
