@@ -20,7 +20,7 @@ from dsmgp._util.atomic_write import CompleteFile
 from dsmgp._util.warnings import FactorisationWarning
 from dsmgp.data.files.tables import write_table
 from dsmgp.data.parquet.sink import ParquetSink
-from dsmgp.persistence import estimator, mixture, processes
+from dsmgp.persistence import estimator, hypotheses, mixture
 from dsmgp.report import write_report
 from dsmgp.tree.changepoint_leaf import has_changepoints
 from tests.support.damage import made_up, packed, unpacked, worn
@@ -362,7 +362,7 @@ def test_faults_of_the_program_are_not_blamed_on_the_file(
     def fail(*_, **__):
         raise error("a fault")
 
-    for module in (estimator, mixture, processes):
+    for module in (estimator, hypotheses, mixture):
         if hasattr(module, place):
             monkeypatch.setattr(module, place, fail)
     path = tmp_path / "model.dsmgp"

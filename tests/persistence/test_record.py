@@ -33,17 +33,17 @@ class Polygon:
 @dataclass
 class Drawing:
     title: str
-    shapes: list
+    shapes: tuple
     size: int = 2
     frame: Circle | None = None
     colours: dict = field(default_factory=dict)
 
 
-CIRCLE = Record("circles", Circle, {"radius": Entry("radius", checks.number(0, 10))})
+CIRCLE = Record("circles", Circle, {"radius": Entry(checks.number(0, 10))})
 POLYGON = Record(
     "polygons",
     Polygon,
-    {"corners": ArrayField("corners", (None, "dims"))},
+    {"corners": ArrayField((None, "dims"))},
     check=lambda polygon: len(polygon.corners) > 2,
 )
 SHAPE = Union("kind", {"Circle": CIRCLE, "Polygon": POLYGON}, lambda shape: type(shape).__name__)
@@ -51,18 +51,18 @@ DRAWING = Record(
     "drawings",
     Drawing,
     {
-        "title": Entry("about.title", checks.TEXT),
-        "shapes": Items("shapes", SHAPE, prefix="shape.", optional=True),
+        "title": Entry(checks.TEXT, "about.title"),
+        "shapes": Items(SHAPE, prefix="shape.", nullable=True),
         "size": Length("dims"),
-        "frame": Part("frame", CIRCLE, optional=True),
-        "colours": Part("colours", Named({"line": Entry("line", checks.TEXT)})),
+        "frame": Part(CIRCLE, optional=True),
+        "colours": Part(Named({"line": Entry(checks.TEXT)})),
     },
 )
 
 
 def stored(**changes):
     corners = np.arange(6.0).reshape(3, 2)
-    drawing = Drawing("a", [Circle(1.0), None, Polygon(corners)], colours={"line": "red"})
+    drawing = Drawing("a", (Circle(1.0), None, Polygon(corners)), colours={"line": "red"})
     section = Section()
     DRAWING.write(Drawing(**{**vars(drawing), **changes}), section)
     return section
@@ -74,7 +74,7 @@ def test_what_is_written_comes_back(frame):
     assert section.header["about"] == {"title": "a"}
     assert list(section.arrays) == ["shape.2.corners"]
     drawing = DRAWING.read(section)
-    assert drawing.shapes[:2] == [Circle(1.0), None]
+    assert drawing.shapes[:2] == (Circle(1.0), None)
     np.testing.assert_array_equal(drawing.shapes[2].corners, np.arange(6.0).reshape(3, 2))
     assert (drawing.frame, drawing.colours, drawing.size) == (frame, {"line": "red"}, 2)
 

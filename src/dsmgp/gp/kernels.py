@@ -73,6 +73,9 @@ class KernelTerm:
                 array = np.atleast_1d(np.array(value, dtype=np.float64))
                 array.flags.writeable = False
                 object.__setattr__(self, field, array)
+        for field in ("outputscale", "alpha"):
+            if getattr(self, field) is not None:
+                object.__setattr__(self, field, float(getattr(self, field)))
         if self.name not in NAMED_KERNELS:
             raise ValueError(
                 f"unknown kernel {self.name!r}: expected one of {', '.join(map(repr, NAMED_KERNELS))}"

@@ -41,9 +41,9 @@ OUTLIERS = Record(
     "outliers",
     lambda probability, share, ratio: Outliers(probability, Contamination(share, ratio)),
     {
-        "probability": ArrayField("breaks.outlier_probability", ("rows",), PROBABILITIES),
-        "share": Entry("share", checks.number(LEAST_SHARE, MOST_SHARE)),
-        "ratio": Entry("ratio", checks.number(LEAST_RATIO, MOST_RATIO)),
+        "probability": ArrayField(("rows",), PROBABILITIES),
+        "share": Entry(checks.number(LEAST_SHARE, MOST_SHARE)),
+        "ratio": Entry(checks.number(LEAST_RATIO, MOST_RATIO)),
     },
     values={
         "share": lambda outliers: outliers.contamination.share,
@@ -54,15 +54,13 @@ SEGMENTATION = Record(
     "change points",
     SimpleNamespace,
     {
-        "hazards": Entry("hazards", checks.list_of(HAZARD), size="leaves"),
-        "longest": Entry("longest", checks.list_of(checks.count()), size="leaves"),
-        "outliers": Part("outliers", OUTLIERS, optional=True),
+        "hazards": Entry(checks.list_of(HAZARD), size="leaves"),
+        "longest": Entry(checks.list_of(checks.count()), size="leaves"),
+        "outliers": Part(OUTLIERS, prefix="breaks.outlier_", optional=True),
     },
     values={
-        "hazards": lambda model: [
-            None if gp.hazard is None else float(gp.hazard) for gp in model.segmented_gps
-        ],
-        "longest": lambda model: [int(leaf.longest) for leaf in model.leaves],
+        "hazards": lambda model: [gp.hazard for gp in model.segmented_gps],
+        "longest": lambda model: [leaf.longest for leaf in model.leaves],
     },
 )
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import float_info
 from typing import Any
+
+import numpy as np
 
 from dsmgp.gp.kernels import NAMED_KERNELS
 
 __all__ = [
-    "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "POSITIVE_NUMBER", "TEXT", "Check", "count", "list_of",
-    "number", "one_of", "values_of",
+    "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "POSITIVE_NUMBER", "TEXT", "Check", "array_of", "count",
+    "list_of", "number", "one_of", "values_of",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Check:
-    """What values must be: in words, for the error message, and as a function."""
+    """What values must be, in words for the error message and as a function, and what JSON's value becomes once it has been checked."""
 
     expected: str
     holds: Callable[[Any], bool]
+    as_read: Callable[[Any], Any] = lambda value: value
 
 
 ANYTHING = Check("anything", lambda value: True)
@@ -43,9 +46,10 @@ OBJECT = Check("an object", lambda value: isinstance(value, dict))
 NUMBER = Check(
     "a number",
     lambda value: type(value) is float or (type(value) is int and abs(value) <= float_info.max),
+    float,
 )
 POSITIVE_NUMBER = Check(
-    "a positive number", lambda value: NUMBER.holds(value) and 0 < value < math.inf
+    "a positive number", lambda value: NUMBER.holds(value) and 0 < value < math.inf, float
 )
 # Of arrays.
 POSITIVE = Check("positive", lambda array: bool((array > 0).all()))
@@ -58,9 +62,8 @@ def number(low: float = -math.inf, high: float = math.inf) -> Check:
     def holds(value: Any) -> bool:
         return NUMBER.holds(value) and abs(value) < math.inf and low <= value <= high
 
-    return Check(
-        "a finite number" if high == math.inf else f"a number in [{low:g}, {high:g}]", holds
-    )
+    words = "a finite number" if high == math.inf else f"a number in [{low:g}, {high:g}]"
+    return Check(words, holds, float)
 
 
 def count(low: int = 0, high: int = 2**53) -> Check:
@@ -76,12 +79,19 @@ def one_of(*choices: Any) -> Check:
 
 
 def list_of(check: Check, longest: float = math.inf) -> Check:
-    """A list of values that pass a check."""
+    """A list of values that pass a check; it becomes a tuple."""
 
     def holds(value: Any) -> bool:
         return isinstance(value, list) and len(value) <= longest and all(map(check.holds, value))
 
-    return Check(f"a list, each entry {check.expected}", holds)
+    return Check(
+        f"a list, each entry {check.expected}", holds, lambda v: tuple(map(check.as_read, v))
+    )
+
+
+def array_of(check: Check) -> Check:
+    """A list of numbers that pass a check; it becomes an array."""
+    return replace(list_of(check), as_read=lambda v: np.array(list(map(check.as_read, v))))
 
 
 def values_of(check: Check) -> Check:

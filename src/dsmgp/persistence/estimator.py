@@ -7,11 +7,9 @@ readable; only where the meaning of a field changes does :data:`dsmgp._util.arch
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,23 +20,24 @@ from dsmgp._util.archive import ModelFileError, read_archive, write_archive
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_finite
 from dsmgp._util.warnings import warn_user
-from dsmgp.changepoints.model import ChangePointModel
 from dsmgp.data.columns.schema import Column, ColumnSchema, input_names, output_names
 from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import check_parameters
-from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
-from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
-from dsmgp.persistence.hypotheses import read_hypotheses, write_hypotheses
-from dsmgp.persistence.mixture import read_mixture, write_mixture
+from dsmgp.persistence.hypotheses import (
+    read_alternatives,
+    read_hypothesis,
+    write_alternatives,
+    write_hypothesis,
+)
 from dsmgp.persistence.model_path import model_file
 from dsmgp.persistence.parameters import read_parameters, write_parameters
-from dsmgp.persistence.processes import FAMILIES, OwnModules, read_families
+from dsmgp.persistence.processes import OwnModules
 from dsmgp.persistence.record import (
     ArrayField,
     Entry,
@@ -47,8 +46,6 @@ from dsmgp.persistence.record import (
     Section,
     refused,
 )
-from dsmgp.persistence.scaling import INPUT_SCALING, OUTPUT_SCALING, read_scaling
-from dsmgp.persistence.search import SCORES, SEARCH
 
 __all__ = ["read_model", "write_model"]
 
@@ -77,12 +74,12 @@ ROWS = Record(
     "training rows",
     _make_rows,
     {
-        "X": ArrayField("X", ("rows", "inputs")),
-        "Y": ArrayField("Y", ("rows", "outputs")),
-        "noise": ArrayField("noise", ("rows", "outputs"), checks.NOT_NEGATIVE, optional=True),
-        "weights": ArrayField("row_weights", ("rows",), checks.POSITIVE, optional=True),
-        "ids": ArrayField("ids", ("rows",), optional=True, dtype=np.int64),
-        "next_id": Entry("changes.following", checks.count()),
+        "X": ArrayField(("rows", "inputs")),
+        "Y": ArrayField(("rows", "outputs")),
+        "noise": ArrayField(("rows", "outputs"), checks.NOT_NEGATIVE, optional=True),
+        "weights": ArrayField(("rows",), checks.POSITIVE, array_name="row_weights", optional=True),
+        "ids": ArrayField(("rows",), optional=True, dtype=np.int64),
+        "next_id": Entry(checks.count(), "changes.following"),
     },
     # They are 0, 1, 2, ... as long as no row was forgotten, or had no weight.
     values={"ids": lambda rows: None if rows.next_id == len(rows) else rows.ids},
@@ -94,11 +91,11 @@ ROWS = Record(
 
 def _make_schema(
     n_inputs: int,
-    feature_names: list[str] | None,
-    target_names: list[str] | None,
+    feature_names: tuple[str, ...] | None,
+    target_names: tuple[str, ...] | None,
     table: Any,
     dates: dict[str, str] | None,
-    remarks: list[str] | None,
+    remarks: tuple[str, ...] | None,
     **fields: Any,
 ) -> InputSchema:
     targets = output_names(target_names, fields["n_outputs"], fields["single_output"])
@@ -111,14 +108,14 @@ def _make_schema(
         if (
             dates is not None
         ):  # of an earlier version, fitted to a file: the names were those of the inputs
-            feature_names = [column.name for column in columns.columns]
+            feature_names = tuple(column.name for column in columns.columns)
     if len(columns.input_names) != n_inputs:
         raise ValueError("the columns of its table do not make its inputs")
     schema = InputSchema(
         columns=columns,
-        feature_names=None if feature_names is None else tuple(feature_names),
-        target_names=None if target_names is None else tuple(target_names),
-        remarks=tuple(remarks or ()),
+        feature_names=feature_names,
+        target_names=target_names,
+        remarks=remarks or (),
         **fields,
     )
     if not {column.name for column in columns.columns} <= set(schema.column_names):
@@ -127,7 +124,7 @@ def _make_schema(
 
 
 def _former_columns(
-    names: list[str], dates: dict[str, str], targets: Sequence[str]
+    names: Sequence[str], dates: dict[str, str], targets: Sequence[str]
 ) -> ColumnSchema:
     """Return numbers and dates as earlier versions stored them: by number the first moment of each column of dates."""
     columns = [Column(name, "number") for name in names]
@@ -149,41 +146,38 @@ SCHEMA = Record(
     {
         "n_inputs": Length("inputs"),
         "n_outputs": Length("outputs"),
-        "single_output": Entry("squeeze", checks.BOOLEAN),
-        "feature_names": Entry("feature_names", NAMES, optional=True, encode=list),
-        "target_names": Entry("target_names", NAMES, optional=True, size="outputs", encode=list),
-        "table": Entry("table", checks.OBJECT, optional=True, encode=ColumnSchema.to_dict),
-        "dates": Entry("dates", checks.values_of(checks.TEXT), optional=True),
-        "remarks": Entry("remarks", NAMES, optional=True, encode=list),
-        "n_array_columns": Entry("n_array_columns", checks.count(), optional=True),
+        "single_output": Entry(checks.BOOLEAN, "squeeze"),
+        "feature_names": Entry(NAMES, optional=True),
+        "target_names": Entry(NAMES, optional=True, size="outputs"),
+        "table": Entry(checks.OBJECT, optional=True),
+        "dates": Entry(checks.values_of(checks.TEXT), optional=True),
+        "remarks": Entry(NAMES, optional=True),
+        "n_array_columns": Entry(checks.count(), optional=True),
     },
     check=lambda schema: schema.n_outputs == 1 or not schema.single_output,
     values={
         "n_inputs": lambda schema: schema.n_features,
-        "table": lambda schema: schema.columns,
+        "table": lambda schema: schema.columns.to_dict(),
         "dates": lambda schema: None,
     },
 )
-#: All of a :class:`FittedState` but the model and its rows.
+# All of a fitted state but its rows and what a hypothesis has of its own.
 STATE = Record(
     "state",
     dict,
     {
         "schema": SCHEMA,
-        "search": SEARCH,
-        "scores": SCORES,
-        "local_scale": Entry("changes.local_scale", checks.BOOLEAN, encode=bool),
-        "n_fitted": Entry("changes.n_fitted", checks.count(1), encode=int),
-        "n_changed": Entry("changes.n_changed", checks.count(), encode=int),
-        "n_reviewed": Entry("changes.n_reviewed", checks.count(), encode=int),
-        "metric_ids": ArrayField("metric_ids", (None,), optional=True, dtype=np.int64),
-        "partition_sizes": ArrayField("leaf.most_rows", ("leaves",), dtype=np.int64),
+        "local_scale": Entry(checks.BOOLEAN, "changes.local_scale"),
+        "n_fitted": Entry(checks.count(1), "changes.n_fitted"),
+        "n_changed": Entry(checks.count(), "changes.n_changed"),
+        "n_reviewed": Entry(checks.count(), "changes.n_reviewed"),
+        "metric_ids": ArrayField((None,), optional=True, dtype=np.int64),
     },
 )
 
 
 # In files of early versions it is missing.
-OUTPUT = Entry("output", checks.one_of(*OUTPUTS), optional=True)
+OUTPUT = Entry(checks.one_of(*OUTPUTS), "output", optional=True)
 
 
 # Parameters that older files lack, where what they did then is not what their default does.
@@ -221,24 +215,18 @@ def write_model(
     own_modules : bool
         See :meth:`DSMGPRegressor.save`.
     """
-    section, model, target = Section(context=OwnModules(own_modules)), state.model, Path(path)
-    is_named = all(isinstance(p, NamedProcess) for f in model.families for p in f.processes)
+    section = Section(context=OwnModules(own_modules))
+    is_named = all(isinstance(p, NamedProcess) for f in state.model.families for p in f.processes)
     # The version of torch matters only where GPyTorch's modules are stored.
     torch = None if is_named else version("torch")
     section.header |= {"dsmgp": version("dsmgp"), "torch": torch}
     write_parameters(parameters, section)
     OUTPUT.write(output, section)
-    section.put("units", _units(model.inputs, model.outputs))
+    section.header["units"] = _units(state.model.inputs, state.model.outputs)
     ROWS.write(state.rows, section)
-    INPUT_SCALING.write(model.inputs, section)
-    OUTPUT_SCALING.write(model.outputs, section)
-    FAMILIES.write(model.families, section)
     STATE.write(state, section)
-    if isinstance(model, ChangePointModel):
-        write_changepoints(model, state.rows, section)
-    else:
-        target = write_mixture(state.mixture, state.rows, target, section)
-        write_hypotheses(state, section)
+    target = write_hypothesis(state, Path(path), section)
+    write_alternatives(state, section)
     write_archive(target, section.header, section.arrays)
 
 
@@ -257,27 +245,11 @@ def read_model(
         _use_available_device(made)
         with refused("parameters"):
             config = check_parameters(made)
-        scaling = read_scaling(section, rows)
-        families = read_families(section)
-        model: Any
-        if "breaks" in section.header:
-            model = read_changepoints(section, config, rows, families, scaling)
-        else:
-            model = read_mixture(section, config, rows, families, scaling, path.parent)
+        stored = STATE.read(section)
+        found = read_hypothesis(section, config, rows, stored["schema"], path.parent)
         modules.refuse_unused()
-        state = FittedState(model=model, rows=rows, **STATE.read(section))
-        if any(map(math.isnan, state.scores or ())) and not isinstance(model, ChangePointModel):
-            raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
-        state = read_hypotheses(_with_ranges(state), config, section)
+        state = read_alternatives(FittedState(rows=rows, **stored, **found), config, section)
         return made, state, OUTPUT.read(section) or "default"
-
-
-def _with_ranges(state: FittedState) -> FittedState:
-    """Return a state whose model knows the ranges of its inputs, which files of earlier versions and of change points do not hold."""
-    if state.model.edges is not None:
-        return state
-    model = with_edges(state.model, state.rows.X, state.schema.columns.measured_inputs)
-    return replace(state, model=model)
 
 
 def _units(inputs: InputScaling, outputs: OutputScaling) -> dict[str, dict[str, list[float]]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsmgp.gp.named_process import LogNormal, NamedProcess
 from dsmgp.gp.process import build_process
-from dsmgp.persistence.module_description import MODULES, Constraint, Module, Prior, ProcessModules
+from dsmgp.persistence.module_description import MODULES, Constraint, Module, ProcessModules
 from dsmgp.persistence.record import Section
 
 __all__ = ["named_process"]
@@ -65,7 +65,7 @@ def _named_process(described: ProcessModules, section: Section) -> NamedProcess:
     mean_name, names = _mean(mean, n_dims)
     # The order of GPyTorch's parameters is that of theta.
     arrays = [f"mean.{name}" for name in names]
-    priors: list[Prior | None] = [None for _ in names]
+    priors: list[dict[str, Any] | None] = [None for _ in names]
     for path, scale in scaled.items():
         for module, inner in ((scale, ""), (scale.parts[0], "base_kernel.")):
             arrays += [f"kernel.{path}{inner}raw_{name}" for name in MODULES[module.name][1]]
@@ -100,20 +100,20 @@ def _kernel_name(scale: Module, n_dims: int) -> str:
     return name
 
 
-def _prior(module: Module, name: str) -> Prior | None:
+def _prior(module: Module, name: str) -> dict[str, Any] | None:
     """Return the prior of a hyperparameter that is positive, and learned on the scale of named kernels."""
     transform, prior = "softplus" if name == "alpha" else "exp", module.priors.get(name)
     if name not in module.constraints or module.fixed or module.dtype != "float64":
         raise _NotNamed
     if _lower(module.constraints[name], "Positive", transform) != 0.0:
         raise _NotNamed
-    if prior is not None and (prior.name != "LogNormalPrior" or transform != "exp"):
+    if prior is not None and (prior["class"] != "LogNormalPrior" or transform != "exp"):
         raise _NotNamed
     return prior
 
 
-def _log_normal(prior: Prior, size: int) -> LogNormal:
-    loc, scale = (prior.numbers[key].values.ravel() for key in ("loc", "scale"))
+def _log_normal(prior: dict[str, Any], size: int) -> LogNormal:
+    loc, scale = (prior[key].values.ravel() for key in ("loc", "scale"))
     if loc.size not in (1, size) or not (np.abs(loc) <= 1e3).all():
         raise _NotNamed
     if scale.size not in (1, size) or (scale != scale[0]).any() or not 1e-9 <= scale[0] <= 1e9:

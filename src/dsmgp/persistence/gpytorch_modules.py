@@ -30,7 +30,6 @@ from dsmgp.persistence.module_description import (
     Module,
     Numbers,
     OwnModule,
-    Prior,
     ProcessModules,
 )
 from dsmgp.persistence.record import Section, refused
@@ -64,7 +63,7 @@ class CannotStore(ValueError):
 def write_parameters(module: torch.nn.Module, section: Section) -> None:
     """Write the raw parameters as arrays, in double precision."""
     for name, parameter in module.named_parameters():
-        section.arrays[section.prefix + name] = parameter.detach().cpu().double().numpy()
+        section.put_array(name, parameter.detach().cpu().double().numpy())
 
 
 def read_parameters(module: torch.nn.Module, section: Section) -> None:
@@ -107,12 +106,12 @@ def _describe_constraint(constraint: Any) -> Constraint:
     raise CannotStore(f"a {name} constraint has a transform of your own")
 
 
-def _describe_prior(prior: Any) -> Prior:
+def _describe_prior(prior: Any) -> dict[str, Any]:
     name = _class_name(gpytorch.priors, PRIORS, prior)
     if getattr(prior, "_transform", None) is not None:
         raise CannotStore(f"a {name} has a transform of your own")
     home = prior.base_dist if name == "LogNormalPrior" else prior
-    return Prior(name, {key: _numbers(getattr(home, key)) for key in PRIORS[name]})
+    return {"class": name, **{key: _numbers(getattr(home, key)) for key in PRIORS[name]}}
 
 
 def _option(module: Any, name: str) -> Any:
@@ -150,9 +149,9 @@ def describe_module(module: Any) -> Module:
         {key: value for key, value in options.items() if value is not None},
         {h: _describe_constraint(c) for h, c in constraints.items() if c is not None},
         {prior_names[key]: _describe_prior(prior) for key, (prior, *_) in module._priors.items()},
-        [describe_module(part) for part in _parts(module)],
+        tuple(map(describe_module, _parts(module))),
         _numbers(any_parameter).dtype,
-        [key for key, parameter in parameters.items() if not parameter.requires_grad],
+        tuple(key for key, parameter in parameters.items() if not parameter.requires_grad),
     )
 
 
@@ -215,9 +214,10 @@ def _build_constraint(described: Constraint) -> Any:
     return made
 
 
-def _build_prior(described: Prior) -> Any:
+def _build_prior(described: dict[str, Any]) -> Any:
+    name = described["class"]
     try:
-        return getattr(gpytorch.priors, described.name)(*map(_tensor, described.numbers.values()))
+        return getattr(gpytorch.priors, name)(*(_tensor(described[key]) for key in PRIORS[name]))
     except RuntimeError as error:  # shapes that do not go together
         raise ValueError(str(error)) from error
 
@@ -227,10 +227,9 @@ def build_module(described: Module) -> Any:
     name = described.name
     home = gpytorch.kernels if name in KERNELS else gpytorch.means
     make: Any = linear_mean if name == "LinearMean" else getattr(home, name)
-    options = described.options.items()
     module = make(
         *map(build_module, described.parts),
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in options},
+        **described.options,
         **{f"{h}_constraint": _build_constraint(c) for h, c in described.constraints.items()},
         **{f"{h}_prior": _build_prior(prior) for h, prior in described.priors.items()},
     ).to(DTYPES[described.dtype])

@@ -1,46 +1,47 @@
-"""How the hypotheses of a stacked fit are stored: their weights and scores, and a section for the model of each alternative.
+"""How what a fit found is stored: scaling, families, model and search of a hypothesis, and of the alternatives of a stacked fit.
 
-Files of other fits have none of it, nor have those of earlier versions.
+The heaviest hypothesis, in most fits the only one, lies at the top of the file. Each alternative has a section of its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from dsmgp._util.archive import ModelFileError
+from dsmgp.changepoints.model import ChangePointModel
+from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.edges import with_edges
 from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.mixture.stacking import Stacking
 from dsmgp.persistence import checks
+from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
 from dsmgp.persistence.mixture import read_mixture, write_mixture
 from dsmgp.persistence.processes import FAMILIES, read_families
 from dsmgp.persistence.record import ArrayField, Entry, Part, Record, Section
 from dsmgp.persistence.scaling import INPUT_SCALING, OUTPUT_SCALING, read_scaling
 from dsmgp.persistence.search import SCORES, SEARCH
 
-__all__ = ["read_hypotheses", "write_hypotheses"]
+__all__ = ["read_alternatives", "read_hypothesis", "write_alternatives", "write_hypothesis"]
 
 # Where the alternatives are: a list in the header, and arrays by number.
 ALTERNATIVES, PREFIX = "alternatives", "alternative."
 
 STACKING = Record(
     "weights of hypotheses",
-    lambda names, weights, score, at_new_inputs: Stacking(
-        tuple(names), np.array(weights, dtype=np.float64), (float(score), float(at_new_inputs))
-    ),
+    lambda names, weights, score, at_new_inputs: Stacking(names, weights, (score, at_new_inputs)),
     {
-        "names": Entry("names", checks.list_of(checks.TEXT), encode=list),
-        "weights": Entry(
-            "weights", checks.list_of(checks.POSITIVE_NUMBER), encode=np.ndarray.tolist
-        ),
-        "score": Entry("score", checks.number()),
-        "at_new_inputs": Entry("score_new_inputs", checks.number()),
+        "names": Entry(checks.list_of(checks.TEXT)),
+        "weights": Entry(checks.array_of(checks.POSITIVE_NUMBER)),
+        "score": Entry(checks.number()),
+        "at_new_inputs": Entry(checks.number(), "score_new_inputs"),
     },
     check=lambda stacking: (
         len(stacking.names) == len(stacking.weights) > 0
@@ -51,38 +52,62 @@ STACKING = Record(
         "at_new_inputs": lambda stacking: stacking.scores[1],
     },
 )
-STACKED = Part("stacking", STACKING, optional=True)
-# What an alternative does not share with the heaviest hypothesis, apart from its model.
-ALTERNATIVE = Record(
-    "alternatives",
-    SimpleNamespace,
+STACKED = Part(STACKING, "stacking", optional=True)
+# Fields of a fitted state that belong to a hypothesis, besides its model.
+SEARCHED = Record(
+    "search results",
+    dict,
     {
         "search": SEARCH,
         "scores": SCORES,
-        "partition_sizes": ArrayField("leaf.most_rows", ("leaves",), dtype=np.int64),
+        "partition_sizes": ArrayField(("leaves",), dtype=np.int64, array_name="leaf.most_rows"),
     },
 )
 
 
-def write_hypotheses(state: FittedState, section: Section) -> None:
+def write_hypothesis(state: FittedState, path: Path, section: Section) -> Path:
+    """Write the model of a state and how it was found; return where the file goes, see :func:`write_mixture`."""
+    INPUT_SCALING.write(state.model.inputs, section)
+    OUTPUT_SCALING.write(state.model.outputs, section)
+    FAMILIES.write(state.model.families, section)
+    SEARCHED.write(state, section)
+    if isinstance(state.model, ChangePointModel):
+        write_changepoints(state.model, state.rows, section)
+        return path
+    return write_mixture(state.mixture, state.rows, path, section)
+
+
+def read_hypothesis(
+    section: Section, config: FitConfig, rows: TrainingRows, schema: InputSchema, folder: Path
+) -> dict[str, Any]:
+    """Return the fields of a :class:`FittedState` that belong to a hypothesis."""
+    scaling = read_scaling(section, rows)
+    families = read_families(section)
+    model: Any
+    if "breaks" in section.header:
+        model = read_changepoints(section, config, rows, families, scaling)
+    else:
+        model = read_mixture(section, config, rows, families, scaling, folder)
+    if model.edges is None:  # in files of earlier versions, and of change points
+        model = with_edges(model, rows.X, schema.columns.measured_inputs)
+    searched = SEARCHED.read(section)
+    if any(map(math.isnan, searched["scores"])) and not isinstance(model, ChangePointModel):
+        raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
+    return {"model": model, **searched}
+
+
+def write_alternatives(state: FittedState, section: Section) -> None:
     """Write weights and alternatives, if hypotheses were stacked."""
     if state.stacking is None:
         return
     STACKED.write(state.stacking, section)
-    headers = []
-    for k, alternative in enumerate(state.alternatives):
-        own, model = Section(context=section.context), alternative.mixture
-        INPUT_SCALING.write(model.inputs, own)
-        OUTPUT_SCALING.write(model.outputs, own)
-        FAMILIES.write(model.families, own)
-        ALTERNATIVE.write(alternative, own)
-        write_mixture(model, state.rows, Path(), own)
-        headers.append(own.header)
-        section.arrays |= {f"{PREFIX}{k}.{name}": array for name, array in own.arrays.items()}
-    section.put(ALTERNATIVES, headers)
+    headers: list[dict[str, Any]] = [{} for _ in state.alternatives]
+    for own, alternative in zip(_sections(section, headers), state.alternatives, strict=True):
+        write_hypothesis(alternative, Path(), own)
+    section.header[ALTERNATIVES] = headers
 
 
-def read_hypotheses(state: FittedState, config: FitConfig, section: Section) -> FittedState:
+def read_alternatives(state: FittedState, config: FitConfig, section: Section) -> FittedState:
     """Return the state with the weights and alternatives of a file; the same state if it has none."""
     stacking = STACKED.read(section)
     if stacking is None:
@@ -92,40 +117,33 @@ def read_hypotheses(state: FittedState, config: FitConfig, section: Section) -> 
         raise ModelFileError(
             f"its {ALTERNATIVES!r} has {len(headers)} entries, expected {len(stacking.weights) - 1}"
         )
-    alternatives = []
-    for k, header in enumerate(headers):
-        prefix = f"{PREFIX}{k}."
-        own = Section(
-            header,
-            {n.removeprefix(prefix): a for n, a in section.arrays.items() if n.startswith(prefix)},
-            path=f"{ALTERNATIVES}.{k}.",
-            sizes={name: section.sizes[name] for name in ("rows", "inputs", "outputs")},
-            context=section.context,
+    alternatives = [
+        replace(
+            state,
+            metric_ids=None,
+            **read_hypothesis(own, config, state.rows, state.schema, Path()),
         )
-        alternatives.append(_read_alternative(state, config, own))
+        for own in _sections(section, headers)
+    ]
+    outputs = state.model.outputs
+    for alternative in alternatives:
+        own = alternative.model.outputs
+        if isinstance(alternative.model, ChangePointModel):
+            raise ModelFileError("its hypotheses have change points")
+        # Only a warp makes the latent outputs, and their scaling, differ.
+        if not (own.warps or outputs.warps) and not (
+            np.array_equal(own.centre, outputs.centre)
+            and np.array_equal(own.loading, outputs.loading)
+        ):
+            raise ModelFileError("its hypotheses differ in the scaling of y")
     return replace(state, alternatives=tuple(alternatives), stacking=stacking)
 
 
-def _read_alternative(state: FittedState, config: FitConfig, section: Section) -> FittedState:
-    scaling = read_scaling(section, state.rows)
-    outputs, own = state.model.outputs, scaling[1]
-    # Only a warp makes the latent outputs, and their scaling, differ.
-    if not (own.warps or outputs.warps) and not (
-        np.array_equal(own.centre, outputs.centre) and np.array_equal(own.loading, outputs.loading)
-    ):
-        raise ModelFileError("its hypotheses differ in the scaling of y")
-    families = read_families(section)
-    model = read_mixture(section, config, state.rows, families, scaling, Path())
-    if model.edges is None:  # in a file of an earlier version
-        model = with_edges(model, state.rows.X, state.schema.columns.measured_inputs)
-    stored = ALTERNATIVE.read(section)
-    if any(map(math.isnan, stored.scores)):
-        raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
-    return replace(
-        state,
-        model=model,
-        search=stored.search,
-        scores=stored.scores,
-        partition_sizes=stored.partition_sizes,
-        metric_ids=None,
-    )
+def _sections(section: Section, headers: Sequence[dict[str, Any]]) -> list[Section]:
+    """Return the section of each alternative; they share the rows and nothing else."""
+    shared: tuple[str, ...] = ("rows", "inputs", "outputs")
+    sizes = {name: section.sizes[name] for name in shared if name in section.sizes}
+    return [
+        section.inner(header, f"{ALTERNATIVES}.{k}", f"{PREFIX}{k}.", dict(sizes))
+        for k, header in enumerate(headers)
+    ]

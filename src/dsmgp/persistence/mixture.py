@@ -53,10 +53,10 @@ GATE = Record(
     "gate parameters",
     Gate,
     {
-        "variance_exponent": Entry("variance_exponent", checks.number(*BOUNDS["exponent"])),
-        "scale_exponent": Entry("scale_exponent", checks.number(*BOUNDS["scale"])),
-        "shape_weights": ArrayField("shape_weights", ("gate",), checks.NOT_NEGATIVE),
-        "shape_variances": ArrayField("shape_variances", ("gate",)),
+        "variance_exponent": Entry(checks.number(*BOUNDS["exponent"])),
+        "scale_exponent": Entry(checks.number(*BOUNDS["scale"])),
+        "shape_weights": ArrayField(("gate",), checks.NOT_NEGATIVE),
+        "shape_variances": ArrayField(("gate",)),
     },
     check=lambda gate: (
         abs(gate.shape_weights.sum() - 1) <= 1e-9
@@ -67,8 +67,8 @@ ROW_SCALE = Record(
     "scales of rows",
     RowScale,
     {
-        "inputs": ArrayField("inputs", (None,), checks.NOT_NEGATIVE, dtype=np.int64),
-        "log_factors": ArrayField("log_factors", (None,)),
+        "inputs": ArrayField((None,), checks.NOT_NEGATIVE, dtype=np.int64),
+        "log_factors": ArrayField((None,)),
     },
     check=lambda scale: (
         len(scale.log_factors) == len(scale.inputs) + 1
@@ -80,11 +80,11 @@ EDGES = Record(
     Edges,
     {
         # Infinite where an input has no range.
-        "low": ArrayField("low", (None,), finite=False),
-        "high": ArrayField("high", (None,), finite=False),
-        "unit": ArrayField("unit", (None,), checks.POSITIVE),
-        "jump": Entry("jump", checks.number(0.0)),
-        "growth": ArrayField("growth", (None,), checks.NOT_NEGATIVE, optional=True),
+        "low": ArrayField((None,), finite=False),
+        "high": ArrayField((None,), finite=False),
+        "unit": ArrayField((None,), checks.POSITIVE),
+        "jump": Entry(checks.number(0.0)),
+        "growth": ArrayField((None,), checks.NOT_NEGATIVE, optional=True),
     },
     check=lambda edges: (
         len(edges.low) == len(edges.high)
@@ -96,12 +96,12 @@ MIXTURE = Record(
     "weights, which do not go with its gate",
     SimpleNamespace,
     {
-        "family": ArrayField("leaf.family", ("leaves",), checks.NOT_NEGATIVE, dtype=np.int32),
-        "scales": ArrayField("leaf.scale", ("leaves", "outputs"), checks.POSITIVE),
-        "weights": Entry("weights", checks.one_of(*WEIGHTS)),
-        "gate": Part("gate", GATE, prefix="gate.", optional=True),
-        "row_scale": Part("row_scale", ROW_SCALE, prefix="row_scale.", optional=True),
-        "edges": Part("edges", EDGES, prefix="edges.", optional=True),
+        "family": ArrayField(("leaves",), checks.NOT_NEGATIVE, np.int32, "leaf.family"),
+        "scales": ArrayField(("leaves", "outputs"), checks.POSITIVE, array_name="leaf.scale"),
+        "weights": Entry(checks.one_of(*WEIGHTS)),
+        "gate": Part(GATE, optional=True),
+        "row_scale": Part(ROW_SCALE, optional=True),
+        "edges": Part(EDGES, optional=True),
     },
     check=lambda stored: (stored.gate is not None) == (stored.weights == "gated"),
 )
@@ -121,15 +121,15 @@ ROW_STORE = Record(
     "row files",
     _row_store,
     {
-        "n_rows": Entry("store.n_rows", checks.count(1), encode=int),
+        "n_rows": Entry(checks.count(1)),
         "n_inputs": Length("inputs"),
         "n_outputs": Length("outputs"),
-        "firsts": ArrayField("store.firsts", (None,), dtype=np.int64),
-        "sizes": ArrayField("store.sizes", ("leaves",), checks.NOT_NEGATIVE, dtype=np.int64),
-        "checksums": ArrayField("store.checksums", (None,), dtype=np.int64),
+        "firsts": ArrayField((None,), dtype=np.int64),
+        "sizes": ArrayField(("leaves",), checks.NOT_NEGATIVE, np.int64),
+        "checksums": ArrayField((None,), dtype=np.int64),
         # Files of version 0.1 do not have these: there was a file for each shard.
-        "files": ArrayField("store.files", (None,), checks.NOT_NEGATIVE, np.int64, optional=True),
-        "ends": ArrayField("store.ends", (None,), checks.NOT_NEGATIVE, np.int64, optional=True),
+        "files": ArrayField((None,), checks.NOT_NEGATIVE, np.int64, optional=True),
+        "ends": ArrayField((None,), checks.NOT_NEGATIVE, np.int64, optional=True),
     },
     check=lambda store: (
         store.firsts[0] == 0
@@ -143,11 +143,12 @@ ROW_STORE = Record(
         "ends": lambda store: store.ends.reshape(-1),
     },
 )
+STORE = Part(ROW_STORE, "store")
 # Of leaves in memory, so that those that are not asked need not be conditioned.
-LEAF_EVIDENCE = ArrayField("leaf.log_evidence", ("leaves", "outputs"))
+LEAF_EVIDENCE = ArrayField(("leaves", "outputs"), array_name="leaf.log_evidence")
 # Computing these would read all rows.
-LOG_EVIDENCE = ArrayField("store.log_evidence", ("leaves", "outputs"))
-LOG_JACOBIAN = Entry("store.log_jacobian", checks.number(), optional=True, encode=float)
+LOG_EVIDENCE = ArrayField(("leaves", "outputs"), array_name="store.log_evidence")
+LOG_JACOBIAN = Entry(checks.number(), "store.log_jacobian", optional=True)
 
 
 # Relative error of a log evidence that was computed elsewhere, with other rounding.
@@ -159,15 +160,13 @@ ACCURATE_NOISE = 1e-6
 def write_mixture(model: Model, rows: TrainingRows, path: Path, section: Section) -> Path:
     """Write a mixture, and return where its file goes: into a folder if its rows are in files."""
     MIXTURE.write(model, section)
-    write_tree(
-        "tree", model.tree, model.inputs.to_coordinates(rows.X), Section(arrays=section.arrays)
-    )
+    write_tree("tree", model.tree, model.inputs.to_coordinates(rows.X), replace(section, header={}))
     write_leaf_parameters(model, section)
     posterior = model.leaf_posterior.settled()
     store = posterior.leaf_gps.store
     if store is not None:
         _copy_rows(store, path)
-        ROW_STORE.write(store, section)
+        STORE.write(store, section)
         LOG_EVIDENCE.write(posterior.log_evidence, section)
         if model.outputs.warps:
             LOG_JACOBIAN.write(model.log_jacobian, section)
@@ -198,7 +197,7 @@ def read_mixture(
     kernels = kernels_by_leaf(families, family)
     posterior: LeafPosterior
     if "store" in section.header:
-        store, memory = ROW_STORE.read(section).moved(folder), 0.5 * config.memory
+        store, memory = STORE.read(section).moved(folder), 0.5 * config.memory
         pool = LocalWorkers(memory, config.device)
         sharded = store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
         posterior = sharded.condition_later(parameters, memory, LOG_EVIDENCE.read(section))
@@ -206,7 +205,7 @@ def read_mixture(
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
         # Hyperparameters of a leaf's own are checked by conditioning it.
-        lazily = thetas is None and "leaf.log_evidence" in section.arrays
+        lazily = thetas is None and section.has_array("leaf.log_evidence")
         posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory, lazily)
         log_jacobian = scaling[1].log_jacobian(rows.Y, rows.weights)
     model = Model(

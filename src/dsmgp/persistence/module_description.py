@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dsmgp.persistence.record import Entry, Items, Named, Part, Record, Section,
 
 __all__ = [
     "CONSTRAINTS", "KERNELS", "MODULE", "MODULES", "MODULE_OR_OWN", "PRIORS", "PROCESS", "Constraint", "Likelihood", "Module", "Numbers",
-    "OwnModule", "Prior", "ProcessModules",
+    "OwnModule", "ProcessModules",
 ]  # fmt: skip
 
 # Inputs or mixtures of a kernel: far more than anyone uses.
@@ -73,7 +74,7 @@ PRIORS = {
 }
 CONSTRAINTS = ("Positive", "GreaterThan", "LessThan", "Interval")
 TRANSFORMS = ("softplus", "exp", "sigmoid", "none")
-DTYPE = Entry("dtype", checks.one_of("float32", "float64"))
+DTYPE = Entry(checks.one_of("float32", "float64"))
 
 
 def _are_numbers(value: Any, n_axes: int = 4) -> bool:
@@ -94,10 +95,7 @@ class Numbers:
 NUMBERS = Record(
     "bounds or priors",
     lambda dtype, values: Numbers(dtype, np.array(values, dtype=np.float64)),
-    {
-        "dtype": DTYPE,
-        "values": Entry("values", checks.Check("numbers", _are_numbers), encode=np.ndarray.tolist),
-    },
+    {"dtype": DTYPE, "values": Entry(checks.Check("numbers", _are_numbers))},
 )
 
 
@@ -120,34 +118,22 @@ CONSTRAINT = Record(
     "constraints",
     Constraint,
     {
-        "name": Entry("class", checks.one_of(*CONSTRAINTS)),
-        "transform": Entry("transform", checks.one_of(*TRANSFORMS)),
-        "lower": Part("lower", NUMBERS),
-        "upper": Part("upper", NUMBERS),
+        "name": Entry(checks.one_of(*CONSTRAINTS), "class"),
+        "transform": Entry(checks.one_of(*TRANSFORMS)),
+        "lower": Part(NUMBERS),
+        "upper": Part(NUMBERS),
     },
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Prior:
-    """The prior of a hyperparameter: class, and arguments of its constructor."""
-
-    name: str
-    numbers: dict[str, Numbers]
-
-
+# The prior of a hyperparameter is a dictionary: its class, and the arguments of the constructor.
 PRIOR = Union(
     "class",
     {
         name: Record(
-            "priors",
-            lambda name=name, **numbers: Prior(name, numbers),
-            {key: Part(key, NUMBERS) for key in keys},
-            values={key: partial(lambda key, prior: prior.numbers[key], key) for key in keys},
+            "priors", partial(dict, **{"class": name}), {key: Part(NUMBERS) for key in keys}
         )
         for name, keys in PRIORS.items()
     },
-    lambda prior: prior.name,
+    itemgetter("class"),
 )
 
 
@@ -163,20 +149,20 @@ class Module:
         Arguments of the constructor.
     constraints, priors : dict
         By hyperparameter.
-    parts : list of Module
+    parts : tuple of Module
         The kernels that it is composed of.
     dtype : str
-    fixed : list of str
+    fixed : tuple of str
         Raw parameters that are not learned.
     """
 
     name: str
     options: dict[str, Any]
     constraints: dict[str, Constraint]
-    priors: dict[str, Prior]
-    parts: list[Module]
+    priors: dict[str, dict[str, Any]]
+    parts: tuple[Module, ...]
     dtype: str
-    fixed: list[str]
+    fixed: tuple[str, ...]
 
     def __post_init__(self) -> None:
         options, hyperparameters = map(set, MODULES[self.name])
@@ -195,18 +181,16 @@ class Module:
 
 
 MODULE_FIELDS: dict[str, Any] = {
-    "name": Entry("class", checks.one_of(*MODULES)),
-    "options": Part(
-        "options", Named({name: Entry(name, check) for name, check in OPTIONS.items()})
-    ),
-    "constraints": Part("constraints", Named({h: Part(h, CONSTRAINT) for h in HYPERPARAMETERS})),
-    "priors": Part("priors", Named({h: Part(h, PRIOR) for h in HYPERPARAMETERS})),
+    "name": Entry(checks.one_of(*MODULES), "class"),
+    "options": Part(Named({name: Entry(check) for name, check in OPTIONS.items()})),
+    "constraints": Part(Named({name: Part(CONSTRAINT) for name in HYPERPARAMETERS})),
+    "priors": Part(Named({name: Part(PRIOR) for name in HYPERPARAMETERS})),
     "parts": None,  # modules themselves, see below
     "dtype": DTYPE,
-    "fixed": Entry("fixed", checks.list_of(checks.TEXT)),
+    "fixed": Entry(checks.list_of(checks.TEXT)),
 }
 MODULE = Record("kernels or means", Module, MODULE_FIELDS)
-MODULE_FIELDS["parts"] = Items("parts", MODULE)
+MODULE_FIELDS["parts"] = Items(MODULE)
 
 
 @dataclass(frozen=True)
@@ -216,16 +200,16 @@ class OwnModule:
     class_names: str
 
 
-OWN_MODULE = Record("kernels or means", OwnModule, {"class_names": Entry("own", checks.TEXT)})
+OWN_MODULE = Record("kernels or means", OwnModule, {"class_names": Entry(checks.TEXT, "own")})
 
 
 class _ModuleOrOwn:
     """A module, or the name of one that the file was saved without."""
 
-    def write(self, value: Module | OwnModule, section: Section) -> None:
+    def write(self, value: Module | OwnModule, section: Section, name: str = "") -> None:
         (OWN_MODULE if isinstance(value, OwnModule) else MODULE).write(value, section)
 
-    def read(self, section: Section) -> Any:
+    def read(self, section: Section, name: str = "") -> Any:
         return (OWN_MODULE if "own" in section.header else MODULE).read(section)
 
 
@@ -243,7 +227,7 @@ class Likelihood:
 LIKELIHOOD = Record(
     "observation noise",
     Likelihood,
-    {"constraint": Part("constraint", CONSTRAINT), "fixed": Entry("fixed", checks.BOOLEAN)},
+    {"constraint": Part(CONSTRAINT), "fixed": Entry(checks.BOOLEAN)},
 )
 
 
@@ -260,8 +244,8 @@ PROCESS = Record(
     "kernels or means",
     ProcessModules,
     {
-        "mean": Part("mean", MODULE_OR_OWN),
-        "kernel": Part("kernel", MODULE_OR_OWN),
-        "likelihood": Part("likelihood", LIKELIHOOD),
+        "mean": Part(MODULE_OR_OWN),
+        "kernel": Part(MODULE_OR_OWN),
+        "likelihood": Part(LIKELIHOOD),
     },
 )

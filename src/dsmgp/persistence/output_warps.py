@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dsmgp._util.constants import LARGEST
@@ -16,11 +14,6 @@ __all__ = ["OUTPUT_WARPS", "latents_in_range"]
 
 # Far more than a fit allows for; within these bounds predictions stay finite.
 MOST_LATENT, MOST_SLOPE_RATIO = 1e6, 1e9
-
-
-def _make_spline(start: float, lower: float | None, **fields: Any) -> SplineWarp:
-    # JSON may have numbers as integers.
-    return SplineWarp(start=float(start), lower=None if lower is None else float(lower), **fields)
 
 
 def _in_range(warp: SplineWarp) -> bool:
@@ -43,22 +36,21 @@ def latents_in_range(outputs: OutputScaling) -> bool:
 
 SPLINE = Record(
     "output warps",
-    _make_spline,
+    SplineWarp,
     {
-        "values": ArrayField("values", (None,)),
-        "slopes": ArrayField("slopes", (None,)),
-        "start": Entry("start", checks.number(), encode=float),
-        "lower": Entry("lower", checks.number(), optional=True, encode=float),
-        "strength": Entry("strength", checks.number(-1e3, 1e3), encode=float),
+        "values": ArrayField((None,)),
+        "slopes": ArrayField((None,)),
+        "start": Entry(checks.number()),
+        "lower": Entry(checks.number(), optional=True),
+        "strength": Entry(checks.number(-1e3, 1e3)),
     },
     check=_in_range,
 )
 KINDS = {"spline": SPLINE, "log": Record("output warps", LogWarp, {})}
 OUTPUT_WARPS = Items(
-    "output_warps",
     Union("kind", KINDS, lambda warp: "log" if isinstance(warp, LogWarp) else "spline"),
-    prefix="output_warps.",
-    optional=True,
+    "output_warps",
+    nullable=True,
     size="outputs",
-    may_lack=True,
+    optional=True,
 )

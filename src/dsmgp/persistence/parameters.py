@@ -23,39 +23,25 @@ __all__ = ["read_parameters", "write_parameters"]
 NOT_STORED = ("checkpoint", "executor")
 
 
-def _make_term(
-    outputscale: float, alpha: float | None, times: Any = (), **fields: Any
-) -> KernelTerm:
-    # JSON may have numbers as integers.
-    alpha = None if alpha is None else float(alpha)
-    return KernelTerm(
-        outputscale=float(outputscale), alpha=alpha, times=tuple(times or ()), **fields
-    )
-
-
-LENGTHS = checks.list_of(checks.POSITIVE_NUMBER)
+LENGTHS = checks.array_of(checks.POSITIVE_NUMBER)
 FACTOR_FIELDS = {
-    "name": Entry("kernel", checks.KERNEL_NAME),
-    "lengthscale": Entry("lengthscale", LENGTHS, encode=np.ndarray.tolist),
-    "outputscale": Entry("outputscale", checks.POSITIVE_NUMBER, encode=float),
-    "alpha": Entry("alpha", checks.POSITIVE_NUMBER, optional=True, encode=float),
-    "period": Entry("period", LENGTHS, optional=True, encode=np.ndarray.tolist),
+    "name": Entry(checks.KERNEL_NAME, "kernel"),
+    "lengthscale": Entry(LENGTHS),
+    "outputscale": Entry(checks.POSITIVE_NUMBER),
+    "alpha": Entry(checks.POSITIVE_NUMBER, optional=True),
+    "period": Entry(LENGTHS, optional=True),
 }
 KERNEL_TERM = Record(
     "kernels",
-    _make_term,
+    KernelTerm,
     {
         **FACTOR_FIELDS,
-        "times": Items("times", Record("kernels", _make_term, FACTOR_FIELDS), may_lack=True),
-        "columns": Entry("columns", checks.list_of(checks.count()), optional=True, encode=list),
+        "times": Items(Record("kernels", KernelTerm, FACTOR_FIELDS), optional=True),
+        "columns": Entry(checks.list_of(checks.count()), optional=True),
     },
 )
-KERNEL = Record(
-    "kernels",
-    lambda terms: Kernel(tuple(terms)),
-    {"terms": Items("terms", KERNEL_TERM)},
-)
-GIVEN, CHANGES = Part("module", MODULE_OR_OWN), Part("changes", CHANGE_POINTS)
+KERNEL = Record("kernels", Kernel, {"terms": Items(KERNEL_TERM)})
+GIVEN, CHANGES = Part(MODULE_OR_OWN, "module"), Part(CHANGE_POINTS, "changes")
 
 
 def write_parameters(parameters: Mapping[str, Any], section: Section) -> None:

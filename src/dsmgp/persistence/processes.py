@@ -60,25 +60,22 @@ class OwnModules:
 
 
 # Of the logarithm of a hyperparameter: logarithms of all numbers are between -1000 and 1000.
-LOCS = checks.list_of(checks.number(-1e3, 1e3))
+LOCS = checks.array_of(checks.number(-1e3, 1e3))
 PRIOR = Record(
     "priors",
-    lambda loc, scale: LogNormal(np.array(loc, dtype=np.float64), float(scale)),
-    {
-        "loc": Entry("loc", LOCS, encode=lambda loc: loc.ravel().tolist()),
-        "scale": Entry("scale", checks.number(1e-9, 1e9), encode=float),
-    },
+    LogNormal,
+    {"loc": Entry(LOCS), "scale": Entry(checks.number(1e-9, 1e9))},
+    values={"loc": lambda prior: prior.loc.ravel()},
 )
 BLOCK = Record(
     "priors",
-    # JSON may have integers, of any size.
-    lambda lower, **fields: ParameterBlock(lower=float(lower), **fields),
+    ParameterBlock,
     {
-        "name": Entry("name", checks.TEXT),
-        "size": Entry("size", checks.count(1), encode=int),
-        "transform": Entry("transform", checks.TEXT),
-        "lower": Entry("lower", checks.number(), encode=float),
-        "prior": Part("log_normal_prior", PRIOR, optional=True),
+        "name": Entry(checks.TEXT),
+        "size": Entry(checks.count(1)),
+        "transform": Entry(checks.TEXT),
+        "lower": Entry(checks.number()),
+        "prior": Part(PRIOR, "log_normal_prior", optional=True),
     },
     check=lambda block: (
         block.prior is None
@@ -87,10 +84,10 @@ BLOCK = Record(
 )
 TERM = Record(
     "columns of kernels",
-    lambda kind, columns: Term(kind, tuple(columns)),
+    Term,
     {
-        "kind": Entry("kernel", checks.KERNEL_NAME),
-        "columns": Entry("columns", checks.list_of(checks.count()), encode=list),
+        "kind": Entry(checks.KERNEL_NAME, "kernel"),
+        "columns": Entry(checks.list_of(checks.count())),
     },
     check=lambda term: 0 < len(set(term.columns)) == len(term.columns),
 )
@@ -98,10 +95,10 @@ TERM = Record(
 
 def _make_named_process(
     mean: str,
-    terms: list[Term],
-    blocks: list[ParameterBlock],
+    terms: tuple[Term, ...],
+    blocks: tuple[ParameterBlock, ...],
     theta: Array,
-    ties: list[int] | None,
+    ties: tuple[int, ...] | None,
     n_dims: int,
 ) -> NamedProcess:
     if not terms:
@@ -111,8 +108,7 @@ def _make_named_process(
         len(ties) != n_dims or set(ties) != set(range(len(set(ties)))) or len(set(ties)) == n_dims
     ):
         raise ValueError("invalid ties of length scales")
-    tied = None if ties is None else tuple(ties)
-    named: Any = build_process(kernel, mean, None, n_dims, ties=tied)
+    named: Any = build_process(kernel, mean, None, n_dims, ties=ties)
     expected = [(block.name, block.size, block.transform) for block in named.blocks]
     if [(block.name, block.size, block.transform) for block in blocks] != expected:
         raise ValueError(f"expected the parameters {expected}")
@@ -120,18 +116,18 @@ def _make_named_process(
         raise ValueError("a parameter has another lower bound than zero")
     if theta.shape != named.theta.shape:
         raise ValueError(f"theta has {len(theta)} entries, expected {len(named.theta)}")
-    return NamedProcess(named.leaf_kernel, tuple(blocks), theta, tied)
+    return NamedProcess(named.leaf_kernel, blocks, theta, ties)
 
 
 NAMED = Record(
     "kernels or means",
     _make_named_process,
     {
-        "mean": Entry("mean", checks.one_of(*MEANS)),
-        "terms": Items("terms", TERM),
-        "blocks": Items("parameters", BLOCK),
-        "theta": ArrayField("theta", (None,)),
-        "ties": Entry("ties", checks.list_of(checks.count()), optional=True, encode=list),
+        "mean": Entry(checks.one_of(*MEANS)),
+        "terms": Items(TERM),
+        "blocks": Items(BLOCK, "parameters"),
+        "theta": ArrayField((None,)),
+        "ties": Entry(checks.list_of(checks.count()), optional=True),
         "n_dims": Length("coordinates"),
     },
     values={
@@ -153,15 +149,15 @@ def gpytorch_modules() -> ModuleType:
     return gpytorch_modules
 
 
-class _ProcessField:
+class _ProcessRecord:
     """A process: of a named kernel and mean, or modules of GPyTorch."""
 
-    def write(self, process: Any, section: Section) -> None:
+    def write(self, process: Any, section: Section, name: str = "") -> None:
         is_named = isinstance(process, NamedProcess)
         section.put("kind", "named" if is_named else "gpytorch")
         (NAMED.write if is_named else gpytorch_modules().write_process)(process, section)
 
-    def read(self, section: Section) -> Process:
+    def read(self, section: Section, name: str = "") -> Process:
         # Format 1 has no kinds: all processes are modules, those of named kernels and means too.
         kind = section.entry("kind", checks.one_of("named", "gpytorch"), optional=True)
         if kind == "named":
@@ -176,19 +172,19 @@ class _ProcessField:
 
 FAMILY = Record(
     "kernels",
-    Family,
+    lambda kernel, processes: Family(kernel, list(processes)),
     {
-        "kernel": Entry("kernel", checks.TEXT),
-        "processes": Items("processes", _ProcessField(), size="outputs"),
+        "kernel": Entry(checks.TEXT),
+        "processes": Items(_ProcessRecord(), prefix="", size="outputs"),
     },
     values={"kernel": lambda family: family.kernel if len(family.kernel) < 100 else "given"},
 )
-FAMILIES = Items("families", FAMILY, prefix="family.")
+FAMILIES = Items(FAMILY, "families", prefix="family.")
 
 
 def read_families(section: Section) -> list[Family]:
     """Read all families, whose kernels and means can be evaluated on the inputs."""
-    families: list[Family] = FAMILIES.read(section)
+    families: list[Family] = list(FAMILIES.read(section) or ())
     if not families:
         raise ModelFileError("its 'families' are empty")
     for family in families:
@@ -216,9 +212,9 @@ def write_leaf_parameters(model: Model, section: Section) -> None:
     pairs = zip(model.leaf_posterior.kernel_parameters, shared, strict=True)
     for output, (parameters, of_family) in enumerate(pairs):
         if not np.array_equal(parameters, of_family):
-            section.arrays[f"leaf.natural.{output}"] = parameters
+            section.put_array(f"leaf.natural.{output}", parameters)
     for output, theta in enumerate(model.thetas or []):
-        section.arrays[f"leaf.theta.{output}"] = theta
+        section.put_array(f"leaf.theta.{output}", theta)
 
 
 def read_leaf_parameters(
@@ -231,14 +227,14 @@ def read_leaf_parameters(
     by_output = parameters_by_leaf(families, family)
     for output, shared in enumerate(by_output):
         name = f"leaf.natural.{output}"
-        if name in section.arrays:
+        if section.has_array(name):
             by_output[output] = section.array(name, np.float64, "leaves", shared.shape[-1])
             if section.header.get("format") == 1:
                 by_output[output] = _from_format_1(by_output[output], output, families, family)
     for number, each in enumerate(families):
         of_family = [table if table.ndim == 1 else table[family == number] for table in by_output]
         _check_parameters(each.leaf_kernels, of_family)
-    if "leaf.theta.0" not in section.arrays:
+    if not section.has_array("leaf.theta.0"):
         return by_output, None
     thetas = [
         section.array(f"leaf.theta.{output}", np.float64, "leaves", len(process.theta))

@@ -1,16 +1,17 @@
 """Declarative storage: a stored class is a table of fields, and one engine writes and reads any such class.
 
-A :class:`Record` lists for each field where it is stored (a path in the JSON header, or the name of an array) and what its
-values must be. Reading checks every field, and an error names the one that is wrong. Fields may be records themselves,
-lists of records, and unions.
+A :class:`Record` lists for each field of a class what its values must be, and whether it is an entry of the JSON header or an array.
+Writing, reading and checking follow from it, and an error names the field that is wrong. Fields may be records themselves, lists of
+records, and unions. A field is stored by its own name unless another one is given, and one that a file lacks has the default of the class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from fractions import Fraction
+from operator import attrgetter, itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,10 +75,23 @@ class Section:
     sizes: dict[str, int] = field(default_factory=dict)
     context: Any = None
 
-    def inner(self, header: dict[str, Any], path: str, prefix: str = "") -> Section:
-        """Return the place of an object that lies at a path in this one."""
+    def inner(
+        self,
+        header: dict[str, Any],
+        path: str,
+        prefix: str = "",
+        sizes: dict[str, int] | None = None,
+    ) -> Section:
+        """Return the place of an object that lies at a path in this one; with ``sizes`` it has axes of its own."""
+        sizes = self.sizes if sizes is None else sizes
         prefix, path = self.prefix + prefix, f"{self.path}{path}."
-        return Section(header, self.arrays, path, prefix, self.sizes, self.context)
+        return Section(header, self.arrays, path, prefix, sizes, self.context)
+
+    def has_array(self, name: str) -> bool:
+        return self.prefix + name in self.arrays
+
+    def put_array(self, name: str, array: NDArray[Any]) -> None:
+        self.arrays[self.prefix + name] = array
 
     def created(self, path: str) -> dict[str, Any]:
         """Return the object at a path of the header, created where it is missing."""
@@ -87,9 +101,9 @@ class Section:
         return header
 
     def put(self, path: str, value: Any) -> None:
-        """Write an entry of the header."""
+        """Write an entry of the header, of any type that JSON has a counterpart of."""
         home, _, key = path.rpartition(".")
-        self.created(home)[key] = value
+        self.created(home)[key] = _plain(value)
 
     def entry(self, path: str, check: Check = ANYTHING, optional: bool = False) -> Any:
         """Read an entry of the header; one that is optional may be null or missing."""
@@ -104,7 +118,7 @@ class Section:
             raise ModelFileError(
                 f"its {self.path + path!r} is {repr(value)[:80]}, expected {check.expected}"
             )
-        return value
+        return None if value is None else check.as_read(value)
 
     def array(
         self, name: str, dtype: DTypeLike, *shape: str | int | None, finite: bool = True
@@ -117,7 +131,7 @@ class Section:
         self.sizes.update({n: length for n, length in named if isinstance(n, str)})
         return array
 
-    def check_length(self, path: str, values: list[Any], size: str) -> None:
+    def check_length(self, path: str, values: Sequence[Any], size: str) -> None:
         """Refuse a list whose length is not that of an axis."""
         if len(values) != self.sizes[size]:
             raise ModelFileError(
@@ -125,38 +139,48 @@ class Section:
             )
 
 
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return float(value) if isinstance(value, Fraction) else value
+
+
 # Fields
 
 
 class Field(Protocol):
-    """Writes values to a place in a section, and reads them back."""
+    """Writes values to a place in a section, and reads them back; ``name`` is that of the field in its record.
 
-    def write(self, value: Any, section: Section) -> None: ...
+    Records are fields too: one inside another shares its section.
+    """
 
-    def read(self, section: Section) -> Any: ...
+    def write(self, value: Any, section: Section, name: str = "") -> None: ...
+
+    def read(self, section: Section, name: str = "") -> Any: ...
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A JSON value in the header.
+    """A JSON value in the header, at a path that is the field's name by default; lists are read as tuples.
 
-    ``optional`` ones may be null or missing; ``size`` names the length of a list, if it is that of an axis of arrays;
-    ``encode`` makes a value one that JSON has.
+    ``optional`` ones may be null or missing; ``size`` names the length of a list, if it is that of an axis of arrays.
     """
 
-    path: str
     check: Check = ANYTHING
+    path: str = ""
     optional: bool = False
     size: str = ""
-    encode: Callable[[Any], Any] = lambda value: value
 
-    def write(self, value: Any, section: Section) -> None:
-        section.put(self.path, None if value is None else self.encode(value))
+    def write(self, value: Any, section: Section, name: str = "") -> None:
+        section.put(self.path or name, value)
 
-    def read(self, section: Section) -> Any:
-        value = section.entry(self.path, self.check, self.optional)
+    def read(self, section: Section, name: str = "") -> Any:
+        value = section.entry(self.path or name, self.check, self.optional)
         if self.size and value is not None:
-            section.check_length(self.path, value, self.size)
+            section.check_length(self.path or name, value, self.size)
         return value
 
 
@@ -166,10 +190,10 @@ class Length:
 
     size: str
 
-    def write(self, value: Any, section: Section) -> None:
+    def write(self, value: Any, section: Section, name: str = "") -> None:
         pass
 
-    def read(self, section: Section) -> int:
+    def read(self, section: Section, name: str = "") -> int:
         return section.sizes[self.size]
 
 
@@ -177,107 +201,117 @@ class Length:
 class ArrayField:
     """An array, whose axes are as in :meth:`Section.array`; one that is optional is left out where it is None."""
 
-    name: str
     shape: tuple[str | int | None, ...]
     check: Check = ANYTHING
     dtype: DTypeLike = np.float64
+    array_name: str = ""
     optional: bool = False
     finite: bool = True
 
-    def write(self, value: Any, section: Section) -> None:
+    def write(self, value: Any, section: Section, name: str = "") -> None:
         if value is not None:
-            section.arrays[section.prefix + self.name] = np.asarray(value, dtype=self.dtype)
+            section.put_array(self.array_name or name, np.asarray(value, dtype=self.dtype))
 
-    def read(self, section: Section) -> Any:
-        name = section.prefix + self.name
-        if self.optional and name not in section.arrays:
+    def read(self, section: Section, name: str = "") -> Any:
+        name = self.array_name or name
+        if self.optional and not section.has_array(name):
             return None
-        array = section.array(self.name, self.dtype, *self.shape, finite=self.finite)
+        array = section.array(name, self.dtype, *self.shape, finite=self.finite)
         if not self.check.holds(array):
-            raise ModelFileError(f"its array {name!r} is not {self.check.expected}")
+            raise ModelFileError(
+                f"its array {section.prefix + name!r} is not {self.check.expected}"
+            )
         return array
 
 
 @dataclass(frozen=True)
 class Part:
-    """A record inside another: an object in the header, and arrays whose names have a prefix."""
+    """A record inside another: an object in the header, and arrays whose names begin with its path, or another prefix."""
 
-    path: str
     record: Any
-    prefix: str = ""
+    path: str = ""
+    prefix: str | None = None
     optional: bool = False
 
-    def write(self, value: Any, section: Section) -> None:
+    def write(self, value: Any, section: Section, name: str = "") -> None:
+        path = self.path or name
         if value is None:
-            section.put(self.path, None)
+            section.put(path, None)
         else:
-            header = section.created(self.path)
-            self.record.write(value, section.inner(header, self.path, self.prefix))
+            self.record.write(value, self._inner(section, path, section.created(path)))
 
-    def read(self, section: Section) -> Any:
-        header = section.entry(self.path, OBJECT, self.optional)
-        if header is None:
-            return None
-        return self.record.read(section.inner(header, self.path, self.prefix))
+    def read(self, section: Section, name: str = "") -> Any:
+        path = self.path or name
+        header = section.entry(path, OBJECT, self.optional)
+        return None if header is None else self.record.read(self._inner(section, path, header))
+
+    def _inner(self, section: Section, path: str, header: dict[str, Any]) -> Section:
+        return section.inner(header, path, f"{path}." if self.prefix is None else self.prefix)
 
 
 @dataclass(frozen=True)
 class Items:
-    """A list of records; the names of an item's arrays contain its number.
+    """A tuple of records; the names of an item's arrays begin with the path of the list, or another prefix, and its number.
 
-    ``optional`` items may be None; ``size`` names the length of the list, if it is that of an axis of arrays;
-    ``may_lack`` leaves an empty list out of the file, where older files have none either.
+    An item may be None if ``nullable``; ``size`` names the length of the list, if it is that of an axis of arrays. An
+    ``optional`` list is left out of the file where it is empty.
     """
 
-    path: str
     record: Any
-    prefix: str = ""
-    optional: bool = False
+    path: str = ""
+    prefix: str | None = None
+    nullable: bool = False
     size: str = ""
-    may_lack: bool = False
+    optional: bool = False
 
-    def write(self, value: Sequence[Any], section: Section) -> None:
-        if self.may_lack and not value:
+    def write(self, value: Sequence[Any], section: Section, name: str = "") -> None:
+        if self.optional and not value:
             return
         headers: list[Any] = [None if item is None else {} for item in value]
-        section.put(self.path, headers)
+        section.created("")[self.path or name] = headers
         for k, (item, header) in enumerate(zip(value, headers, strict=True)):
             if header is not None:
-                self.record.write(item, self._item(section, k, header))
+                self.record.write(item, self._item(section, name, k, header))
 
-    def read(self, section: Section) -> list[Any]:
-        item = Check("an object", lambda v: OBJECT.holds(v) or (self.optional and v is None))
-        headers = section.entry(self.path, list_of(item), optional=self.may_lack)
+    def read(self, section: Section, name: str = "") -> tuple[Any, ...] | None:
+        path = self.path or name
+        item = Check("an object", lambda v: OBJECT.holds(v) or (self.nullable and v is None))
+        headers = section.entry(path, list_of(item), self.optional)
         if headers is None:
-            return []
-        if section.path.count(f".{self.path}.") > MAX_DEPTH:
-            raise ModelFileError(f"its {self.path!r} are nested more than {MAX_DEPTH} deep")
+            return None
+        if section.path.count(f".{path}.") > MAX_DEPTH:
+            raise ModelFileError(f"its {path!r} are nested more than {MAX_DEPTH} deep")
         if self.size:
-            section.check_length(self.path, headers, self.size)
-        return [
-            None if header is None else self.record.read(self._item(section, k, header))
+            section.check_length(path, headers, self.size)
+        return tuple(
+            None if header is None else self.record.read(self._item(section, name, k, header))
             for k, header in enumerate(headers)
-        ]
+        )
 
-    def _item(self, section: Section, k: int, header: dict[str, Any]) -> Section:
-        return section.inner(header, f"{self.path}.{k}", f"{self.prefix}{k}.")
+    def _item(self, section: Section, name: str, k: int, header: dict[str, Any]) -> Section:
+        path = self.path or name
+        prefix = f"{path}." if self.prefix is None else self.prefix
+        return section.inner(header, f"{path}.{k}", f"{prefix}{k}.")
+
+
+# Records
 
 
 @dataclass(frozen=True)
 class Named:
-    """An object whose entries are some of the fields, by name; any other entry is refused."""
+    """A dictionary some of whose entries are given as fields, by name; any other entry is refused."""
 
     fields: Mapping[str, Field]
 
-    def write(self, value: Mapping[str, Any], section: Section) -> None:
-        for name, item in value.items():
-            self.fields[name].write(item, section)
+    def write(self, value: Mapping[str, Any], section: Section, name: str = "") -> None:
+        for key, item in value.items():
+            self.fields[key].write(item, section, key)
 
-    def read(self, section: Section) -> dict[str, Any]:
+    def read(self, section: Section, name: str = "") -> dict[str, Any]:
         unknown = section.header.keys() - self.fields.keys()
         if unknown:
             raise ModelFileError(f"it has the unknown entry {section.path + min(unknown)!r}")
-        return {name: self.fields[name].read(section) for name in section.header}
+        return {key: self.fields[key].read(section, key) for key in section.header}
 
 
 @dataclass(frozen=True)
@@ -289,13 +323,13 @@ class Record:
     what : str
         What is stored, in words for error messages.
     make : callable
-        Builds an object from the fields; its ValueErrors refuse the file.
+        The class, or a function that builds an object from the fields; its ValueErrors refuse the file.
     fields : dict of str to Field
         By the names of ``make``'s arguments, in the order in which they are written and read.
     check : callable, optional
         Whether an object that was read makes sense as a whole.
     values : dict of str to callable
-        How to get a field's value from the object, where it is not the attribute of that name.
+        How to get a field's value from the object, where it is not the attribute or the item of that name.
     """
 
     what: str
@@ -304,12 +338,16 @@ class Record:
     check: Callable[[Any], bool] = lambda value: True
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
-    def write(self, value: Any, section: Section) -> None:
-        for name, stored in self.fields.items():
-            stored.write(self.values.get(name, attrgetter(name))(value), section)
+    def write(self, value: Any, section: Section, name: str = "") -> None:
+        for key, stored in self.fields.items():
+            value_of = itemgetter(key) if isinstance(value, Mapping) else attrgetter(key)
+            stored.write(self.values.get(key, value_of)(value), section, key)
 
-    def read(self, section: Section) -> Any:
-        values = {name: stored.read(section) for name, stored in self.fields.items()}
+    def read(self, section: Section, name: str = "") -> Any:
+        values = {key: stored.read(section, key) for key, stored in self.fields.items()}
+        for default in fields(self.make) if is_dataclass(self.make) else ():
+            if values.get(default.name) is None and default.default is not MISSING:
+                values.pop(default.name, None)
         with refused(self.what):
             made = self.make(**values)
         if not self.check(made):
@@ -325,10 +363,10 @@ class Union:
     records: Mapping[str, Any]
     kind: Callable[[Any], str]
 
-    def write(self, value: Any, section: Section) -> None:
+    def write(self, value: Any, section: Section, name: str = "") -> None:
         kind = self.kind(value)
         section.put(self.path, kind)
         self.records[kind].write(value, section)
 
-    def read(self, section: Section) -> Any:
+    def read(self, section: Section, name: str = "") -> Any:
         return self.records[section.entry(self.path, one_of(*self.records))].read(section)

@@ -30,7 +30,7 @@ __all__ = ["INPUT_SCALING", "OUTPUT_SCALING", "read_scaling"]
 INPUT_WARP = Record(
     "input warp",
     InputWarp,
-    {name: ArrayField(name, (None,)) for name in ("knots", "values", "slopes", "tails")},
+    {name: ArrayField((None,)) for name in ("knots", "values", "slopes", "tails")},
     check=lambda warp: (
         len({len(warp.knots), len(warp.values), len(warp.slopes)}) == 1
         and len(warp.knots) > 1
@@ -53,14 +53,12 @@ def _is_valid(coordinates: Coordinates) -> bool:
 
 COORDINATES = Record(
     "coordinates",
-    lambda columns, warps, **fields: Coordinates(
-        columns=np.array(columns, dtype=np.int64), warps=tuple(warps), **fields
-    ),
+    Coordinates,
     {
         "n_inputs": Length("inputs"),
-        "columns": Entry("columns", checks.list_of(checks.count()), encode=np.ndarray.tolist),
-        "warps": Items("warps", INPUT_WARP, prefix="warp.", optional=True),
-        "metric": ArrayField("metric", (None, "coordinates"), optional=True),
+        "columns": Entry(checks.array_of(checks.count())),
+        "warps": Items(INPUT_WARP, prefix="warp.", nullable=True),
+        "metric": ArrayField((None, "coordinates"), optional=True),
     },
     check=_is_valid,
 )
@@ -68,17 +66,17 @@ INPUT_SCALING = Record(
     "scaling parameters",
     InputScaling,
     {
-        "centre": ArrayField("inputs.centre", ("coordinates",)),
-        "scale": ArrayField("inputs.scale", ("coordinates",), checks.POSITIVE),
-        "coordinates": Part("coordinates", COORDINATES, prefix="coordinates.", optional=True),
+        "centre": ArrayField(("coordinates",), array_name="inputs.centre"),
+        "scale": ArrayField(("coordinates",), checks.POSITIVE, array_name="inputs.scale"),
+        "coordinates": Part(COORDINATES, optional=True),
     },
 )
 OUTPUT_SCALING = Record(
     "scaling parameters",
     OutputScaling,
     {
-        "centre": ArrayField("outputs.centre", ("outputs",)),
-        "loading": ArrayField("outputs.loading", ("outputs", "outputs")),
+        "centre": ArrayField(("outputs",), array_name="outputs.centre"),
+        "loading": ArrayField(("outputs", "outputs"), array_name="outputs.loading"),
         "warps": OUTPUT_WARPS,
     },
     check=lambda outputs: math.isfinite(outputs.log_det) and latents_in_range(outputs),

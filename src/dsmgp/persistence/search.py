@@ -14,25 +14,23 @@ SEARCH_RESULT = Record(
     "search results",
     lambda path, **fields: SearchResult(**fields, path=path.tolist()),
     {
-        "theta": ArrayField("theta", (None,)),
-        "objective": Entry("objective", checks.NUMBER, encode=float),
-        "n_iterations": Entry("n_iterations", checks.count(), encode=int),
-        "n_evaluations": Entry("n_evaluations", checks.count(), encode=int),
+        "theta": ArrayField((None,)),
+        "objective": Entry(checks.NUMBER),
+        "n_iterations": Entry(checks.count()),
+        "n_evaluations": Entry(checks.count()),
         # Minus infinity where a leaf could not be factorised.
-        "path": ArrayField("path", (None,), finite=False),
+        "path": ArrayField((None,), finite=False),
     },
 )
 SEARCH = Record(
     "search results",
-    lambda results, notes, **fields: SearchRecord(
-        tuple(results), notes=tuple(notes or ()), **fields
-    ),
+    SearchRecord,
     {
-        "results": Items("learned", SEARCH_RESULT, prefix="learned."),
-        "kernel_scores": Entry("scores.kernels", checks.values_of(checks.NUMBER), optional=True),
-        "n_evaluations": Entry("scores.n_evaluations", checks.count()),
-        "notes": Entry("scores.notes", checks.list_of(checks.TEXT), optional=True, encode=list),
-        "gains": Entry("scores.gains", checks.values_of(checks.NUMBER), optional=True),
+        "results": Items(SEARCH_RESULT, "learned"),
+        "kernel_scores": Entry(checks.values_of(checks.NUMBER), "scores.kernels", optional=True),
+        "n_evaluations": Entry(checks.count(), "scores.n_evaluations"),
+        "notes": Entry(checks.list_of(checks.TEXT), "scores.notes", optional=True),
+        "gains": Entry(checks.values_of(checks.NUMBER), "scores.gains", optional=True),
     },
 )
 # Models with change points have no leave-one-out scores; JSON has no NaN.
@@ -40,8 +38,8 @@ SCORES = Record(
     "scores",
     lambda **scores: tuple(math.nan if score is None else score for score in scores.values()),
     {
-        "loo": Entry("scores.loo", checks.number(), optional=True),
-        "new_inputs": Entry("scores.loo_new_inputs", checks.number(), optional=True),
+        "loo": Entry(checks.number(), "scores.loo", optional=True),
+        "new_inputs": Entry(checks.number(), "scores.loo_new_inputs", optional=True),
     },
     values={
         "loo": lambda scores: scores[0] if math.isfinite(scores[0]) else None,

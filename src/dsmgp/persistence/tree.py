@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,32 +28,21 @@ SETTINGS = {
 }
 
 
-def _plain(changes: ChangePoints) -> dict[str, Any]:
-    """Return the settings as JSON has them, whatever kind of numbers they were given as."""
-    kinds = {"n_changes": int, "hazard": float, "shortest": int, "outliers": bool}
-    kinds["dimension"] = str if isinstance(changes.dimension, str) else int
-    return {k: None if v is None else kinds.get(k, str)(v) for k, v in asdict(changes).items()}
-
-
 CHANGE_POINTS = Record(
     "change points",
     lambda settings: ChangePoints(**settings),
-    {
-        "settings": Named(
-            {name: Entry(name, check, optional=True) for name, check in SETTINGS.items()}
-        )
-    },
-    values={"settings": _plain},
+    {"settings": Named({name: Entry(check, optional=True) for name, check in SETTINGS.items()})},
+    values={"settings": asdict},
 )
-LEAF_CHANGES = Items("changes", CHANGE_POINTS, optional=True, size="leaves")
+LEAF_CHANGES = Items(CHANGE_POINTS, "changes", nullable=True, size="leaves")
 NODES = Record(
     "tree",
     dict,
     {
-        "numbers": ArrayField("numbers", (None, 3), dtype=np.int32),
-        "values": ArrayField("values", (None,)),
-        "rows": ArrayField("rows", (None,), optional=True, dtype=np.int64),
-        "row_ends": ArrayField("row_ends", (None,), optional=True, dtype=np.int64),
+        "numbers": ArrayField((None, 3), dtype=np.int32),
+        "values": ArrayField((None,)),
+        "rows": ArrayField((None,), optional=True, dtype=np.int64),
+        "row_ends": ArrayField((None,), optional=True, dtype=np.int64),
     },
     check=lambda arrays: (arrays["rows"] is None) == (arrays["row_ends"] is None),
 )
@@ -62,8 +50,8 @@ NODES = Record(
 
 def write_tree(prefix: str, root: Node, X: Array | None, section: Section) -> None:
     """Write a tree; without ``X`` the rows of its leaves are left out."""
-    flat = flatten_tree(root, X)
-    section.arrays.update({f"{prefix}.{name}": array for name, array in flat.items()})
+    for name, array in flatten_tree(root, X).items():
+        section.put_array(f"{prefix}.{name}", array)
     section.put("tree", prefix)
     settings = [getattr(leaf, "changes", None) for leaf in leaves(root)]
     if any(changes is not None for changes in settings):
@@ -73,13 +61,13 @@ def write_tree(prefix: str, root: Node, X: Array | None, section: Section) -> No
 def read_tree(prefix: str, X: Array | None, section: Section) -> Node:
     """Read a tree, with the rows of ``X`` in its leaves."""
     n_inputs = section.sizes["inputs"] if X is None else X.shape[1]
-    arrays = NODES.read(Section({}, section.arrays, prefix=f"{prefix}."))
+    arrays = NODES.read(Section({}, section.arrays, prefix=f"{section.prefix}{prefix}."))
     with refused("tree"):
         root = grow_flat({k: a for k, a in arrays.items() if a is not None}, X, n_inputs)
     if "changes" not in section.header:
         return root
     here = replace(section, sizes={"leaves": len(leaves(root))})
-    settings = dict(zip(leaves(root), LEAF_CHANGES.read(here), strict=True))
+    settings = dict(zip(leaves(root), LEAF_CHANGES.read(here) or (), strict=True))
 
     def with_changes(leaf: Leaf) -> Leaf:
         changes = settings[leaf]
