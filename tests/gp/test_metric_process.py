@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from dsmgp.gp.leaf_kernels import MetricKernel
-from dsmgp.gp.named_process import metric_directions, metric_process, principal_directions
+from dsmgp.gp.metric_process import metric_directions, metric_process, principal_directions
 from dsmgp.gp.process import build_process
 from tests.support.finite_differences import central_difference
 

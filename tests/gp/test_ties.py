@@ -12,7 +12,7 @@ from dsmgp.fitting.learning.optimize import evidence_objective
 from dsmgp.fitting.training_data import coordinate_ties
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
-from dsmgp.gp.named_process import metric_directions, metric_process
+from dsmgp.gp.metric_process import metric_directions, metric_process
 from dsmgp.gp.process import build_process
 from dsmgp.gp.scaling import InputScaling
 from dsmgp.tree import leaves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -23,13 +24,7 @@ __all__ = [
     "ParameterBlock",
     "build_named_process",
     "leaf_kernel",
-    "metric_directions",
-    "metric_process",
-    "principal_directions",
 ]
-
-# Kernels that a linear map of the inputs can be learned for.
-METRIC_KINDS = ("rbf", "matern12", "matern32", "matern52")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +116,23 @@ class NamedProcess:
             raise ValueError("a metric has no length scales: see metric_directions")
         return Kernel.of(self.leaf_kernel.terms, self.kernel_parameters())
 
+    @classmethod
+    def of(
+        cls,
+        leaf_kernel: StationaryKernel | MetricKernel | SumKernel,
+        parts: Iterable[tuple[ParameterBlock, Array]],
+        ties: tuple[int, ...] | None = None,
+    ) -> NamedProcess:
+        """Return the process of blocks, each with its entries of theta."""
+        blocks, theta = zip(*parts, strict=True)
+        return cls(leaf_kernel, blocks, np.concatenate(theta), ties)
+
+    @property
+    def parts(self) -> list[tuple[ParameterBlock, Array]]:
+        """The blocks, each with its entries of theta."""
+        ends = np.cumsum([block.size for block in self.blocks])[:-1]
+        return list(zip(self.blocks, np.split(self.theta, ends), strict=True))
+
     def with_theta(self, theta: Array) -> NamedProcess:
         return replace(self, theta=theta)
 
@@ -128,18 +140,15 @@ class NamedProcess:
         """Return the same process with a length scale of its own for each input."""
         if self.ties is None:
             return self
-        tied, blocks, theta = list(self.ties), [], []
-        ends = np.cumsum([block.size for block in self.blocks])[:-1]
-        for block, values in zip(self.blocks, np.split(self.theta, ends), strict=True):
+        parts, tied = [], list(self.ties)
+        for block, theta in self.parts:
             if block.name == "lengthscale":
                 prior = block.prior
                 if isinstance(prior, LogNormal):
-                    loc = np.broadcast_to(prior.loc, block.size)[tied]
-                    prior = LogNormal(loc, prior.scale)
-                block, values = replace(block, size=len(tied), prior=prior), values[tied]
-            blocks.append(block)
-            theta.append(values)
-        return NamedProcess(self.leaf_kernel, tuple(blocks), np.concatenate(theta))
+                    prior = replace(prior, loc=np.broadcast_to(prior.loc, block.size)[tied])
+                block, theta = replace(block, size=len(tied), prior=prior), theta[tied]
+            parts.append((block, theta))
+        return NamedProcess.of(self.leaf_kernel, parts)
 
     def without_priors(self) -> NamedProcess:
         """Return the same process without priors: what is learned is then what maximises the likelihood."""
@@ -250,19 +259,12 @@ def build_named_process(
     n_dims = len(spread)
     if isinstance(kernel, Kernel) or "[" in kernel:
         ties = None  # it has a value for each input, or terms of some inputs only
-    terms, values = _kernel_blocks(kernel, n_dims, spread, variance, periods, ties)
-    mean_blocks = {
-        "zero": [],
-        "constant": [ParameterBlock("mean", 1, "identity")],
-        "linear": [ParameterBlock("mean", n, "identity") for n in (n_dims, 1)],
-    }[mean]
-    blocks = [*mean_blocks, *(block for block, _ in values), noise]
-    starts = [
-        *(np.zeros(block.size) for block in mean_blocks),
-        *(block.to_theta(value) for block, value in values),
-        noise.to_theta(start_noise),
-    ]
-    return NamedProcess(leaf_kernel(terms, mean), tuple(blocks), np.concatenate(starts), ties)
+    terms, of_kernel = _kernel_blocks(kernel, n_dims, spread, variance, periods, ties)
+    sizes = {"zero": [], "constant": [1], "linear": [n_dims, 1]}[mean]
+    of_mean = [(ParameterBlock("mean", n, "identity"), 0.0) for n in sizes]
+    starts = [*of_mean, *of_kernel, (noise, start_noise)]
+    parts = ((block, block.to_theta(value)) for block, value in starts)
+    return NamedProcess.of(leaf_kernel(terms, mean), parts, ties)
 
 
 def leaf_kernel(terms: tuple[Term, ...], mean: str) -> StationaryKernel | SumKernel:
@@ -270,97 +272,6 @@ def leaf_kernel(terms: tuple[Term, ...], mean: str) -> StationaryKernel | SumKer
     if len(terms) == 1 and terms[0].kind in STATIONARY:
         return StationaryKernel(terms[0].kind, terms[0].columns, mean)
     return SumKernel(terms, mean)
-
-
-def metric_process(process: NamedProcess, rank: int) -> NamedProcess:
-    """Return a process that has a linear map A of the inputs in place of length scales, at the same covariance.
-
-    The map starts at ``diag(1 / lengthscale)``, of which the ``rank`` most relevant columns are kept; with all of them the covariance is
-    the same. Output scale, mean and noise keep values and priors. The entries of A are unbounded and have a normal prior around
-    zero, about as wide as the prior of the length scales allows.
-
-    Parameters
-    ----------
-    process : NamedProcess
-        With a stationary ARD kernel of all inputs.
-    rank : int
-        Columns of A, from one to the number of inputs.
-
-    Examples
-    --------
-    >>> from dsmgp.gp.process import build_process
-    >>> process = metric_process(build_process("rbf", "zero", 0.1, n_dims=3), rank=2)
-    >>> process.leaf_kernel
-    MetricKernel(kind='rbf', n_inputs=3, rank=2, mean_kind='zero')
-    >>> metric_directions(process).shape
-    (3, 2)
-    """
-    kernel = process.leaf_kernel
-    if not isinstance(kernel, StationaryKernel) or kernel.kind not in METRIC_KINDS:
-        raise ValueError(f"expected one kernel of {', '.join(METRIC_KINDS)}, got {kernel!r}")
-    n_inputs = len(kernel.columns)
-    if kernel.columns != tuple(range(n_inputs)):
-        raise ValueError(f"expected a kernel of all inputs, got one of the inputs {kernel.columns}")
-    if not 1 <= rank <= n_inputs:
-        raise ValueError(f"expected rank between 1 and the {n_inputs} inputs, got {rank}")
-    relevance = 1.0 / process.kernel_parameters()[:n_inputs]
-    kept = np.sort(np.argsort(-relevance, kind="stable")[:rank])
-    start = np.zeros((n_inputs, rank))
-    start[kept, np.arange(rank)] = relevance[kept]
-    blocks: list[ParameterBlock] = []
-    theta: list[Array] = []
-    ends = np.cumsum([block.size for block in process.blocks])[:-1]
-    for block, values in zip(process.blocks, np.split(process.theta, ends), strict=True):
-        if block.name == "lengthscale":
-            prior = _prior_of_metric(block, rank, process.ties)
-            blocks.append(ParameterBlock("metric", start.size, "identity", prior=prior))
-            theta.append(start.reshape(-1))
-        else:
-            blocks.append(block)
-            theta.append(values)
-    metric = MetricKernel(kernel.kind, n_inputs, rank, kernel.mean_kind)
-    return NamedProcess(metric, tuple(blocks), np.concatenate(theta))
-
-
-def _prior_of_metric(
-    lengthscale: ParameterBlock, rank: int, ties: tuple[int, ...] | None
-) -> Normal | None:
-    """Return a prior for the entries of A: their scale is the inverse of a length scale one standard deviation below the median."""
-    prior = lengthscale.prior
-    if not isinstance(prior, LogNormal):
-        return None
-    rates = np.exp(prior.scale - np.broadcast_to(prior.loc, lengthscale.size))
-    if ties is not None:
-        rates = rates[list(ties)]
-    return Normal(np.zeros(len(rates) * rank), np.repeat(rates, rank))
-
-
-def metric_directions(process: NamedProcess) -> Array:
-    """Return the principal directions of a learned linear map of the inputs, from the most important on, (n_inputs, rank).
-
-    The kernel cannot tell them from the map itself: see :func:`principal_directions`.
-
-    Parameters
-    ----------
-    process : NamedProcess
-        With a :class:`~dsmgp.gp.leaf_kernels.MetricKernel`.
-    """
-    kernel = process.leaf_kernel
-    if not isinstance(kernel, MetricKernel):
-        raise ValueError(f"expected a process of metric_process, got one with {kernel!r}")
-    entries = process.kernel_parameters()[: kernel.n_inputs * kernel.rank]
-    return principal_directions(entries.reshape(kernel.n_inputs, kernel.rank))
-
-
-def principal_directions(A: Array) -> Array:
-    """Return a matrix of the same ``A A'`` whose columns are orthogonal and in order of length.
-
-    These are the left singular vectors times the singular values. The lengths are inverse length scales along the directions.
-    """
-    U, S, _ = np.linalg.svd(A, full_matrices=False)
-    # The sign of a singular vector is arbitrary: make its largest entry positive.
-    largest = U[np.abs(U).argmax(axis=0), np.arange(U.shape[1])]
-    return np.asarray(U * (S * np.where(largest < 0.0, -1.0, 1.0)))
 
 
 def _kernel_blocks(

@@ -86,17 +86,14 @@ def time_process(
             names.append(f"{kernel}[{','.join(map(str, columns))}]")
             priors += of_part
     process = build_named_process("+".join(names), "zero", noise, START_NOISE, spread, 1.0)
-    blocks, theta, first = [], [], 0
-    for block, prior in zip(process.blocks, [*priors, NOISE], strict=True):
-        values = process.theta[first : first + block.size]
-        first += block.size
+    blocks = []
+    for (block, theta), prior in zip(process.parts, [*priors, NOISE], strict=True):
         if prior is not None:
             loc = np.full(block.size, prior[0])
             block = replace(block, prior=LogNormal(loc, prior[1]))
-            values = values if block.name == "noise" else loc
-        blocks.append(block)
-        theta.append(values)
-    return NamedProcess(process.leaf_kernel, tuple(blocks), np.concatenate(theta))
+            theta = theta if block.name == "noise" else loc
+        blocks.append((block, theta))
+    return NamedProcess.of(process.leaf_kernel, blocks)
 
 
 def _part(part: str, inputs: TimeInputs) -> Iterator[tuple[str, list[tuple[float, float] | None]]]:

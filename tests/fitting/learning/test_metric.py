@@ -9,7 +9,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import is_stationary, learn_family
 from dsmgp.fitting.learning.metric import learn_metric
-from dsmgp.gp.named_process import metric_process
+from dsmgp.gp.metric_process import metric_process
 from dsmgp.gp.process import Family, build_process
 
 N, D = 400, 4

@@ -16,12 +16,8 @@ from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import TOLERANCE
-from dsmgp.gp.named_process import (
-    NamedProcess,
-    metric_directions,
-    metric_process,
-    principal_directions,
-)
+from dsmgp.gp.metric_process import metric_directions, metric_process, principal_directions
+from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family, Process
 
 __all__ = ["learn_metric"]

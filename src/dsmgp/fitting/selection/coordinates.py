@@ -18,7 +18,7 @@ from dsmgp.fitting.selection.coordinate_trial import CoordinateTrial
 from dsmgp.fitting.training_data import RowSource, TrainingData
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import STATIONARY
-from dsmgp.gp.named_process import METRIC_KINDS
+from dsmgp.gp.metric_process import METRIC_KINDS
 from dsmgp.gp.output_warp import OutputWarp
 from dsmgp.progress import stopping
 
