@@ -7,13 +7,15 @@ product initialised to one.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from dsmgp.tree.nodes import Leaf, Node, Product, Sum, nodes
+from dsmgp._util.arrays import Array
+from dsmgp.tree.nodes import Node, Product, Sum, fold, from_root, leaves
 
 __all__ = ["Posterior", "infer", "prior_log_path_weights"]
 
@@ -36,9 +38,9 @@ class Posterior:
     """
 
     log_evidence: float
-    log_weights: dict[Sum, NDArray[np.float64]]
+    log_weights: dict[Sum, Array]
     log_reach: dict[Node, float]
-    log_responsibilities: NDArray[np.float64]
+    log_responsibilities: Array
 
     @property
     def n_effective_trees(self) -> float:
@@ -65,46 +67,36 @@ def infer(root: Node, leaf_log_evidence: ArrayLike) -> Posterior:
     0.2 [0.75 0.25]
     """
     of_leaf = np.asarray(leaf_log_evidence, dtype=np.float64)
-    order = list(nodes(root))
-    value: dict[Node, float] = {}
-    log_weights: dict[Sum, NDArray[np.float64]] = {}
-    number = len(of_leaf)
-    for node in reversed(order):  # children before parents
-        match node:
-            case Leaf():
-                number -= 1
-                value[node] = float(of_leaf[number])
-            case Product():
-                value[node] = math.fsum(value[child] for child in node.children)
-            case Sum():
-                terms = node.log_weights + [value[child] for child in node.children]
-                value[node] = float(logsumexp(terms))
-                log_weights[node] = terms - value[node]
-    if number:
-        raise ValueError(f"expected {len(of_leaf) - number} leaf evidences, got {len(of_leaf)}")
-    log_reach = _reach(root, order, log_weights)
-    responsibilities = np.array([log_reach[node] for node in order if isinstance(node, Leaf)])
-    return Posterior(value[root], log_weights, log_reach, responsibilities)
+    every = leaves(root)
+    if len(every) != len(of_leaf):
+        raise ValueError(f"expected {len(every)} leaf evidences, got {len(of_leaf)}")
+    evidence = dict(zip(every, of_leaf.tolist(), strict=True))
+    log_weights: dict[Sum, Array] = {}
+
+    def log_mixture(node: Sum, of_children: list[float]) -> float:
+        terms = node.log_weights + of_children
+        total = float(logsumexp(terms))
+        log_weights[node] = terms - total
+        return total
+
+    log_evidence = fold(root, evidence.__getitem__, lambda _, parts: math.fsum(parts), log_mixture)
+    log_reach = _log_reach(root, log_weights.__getitem__)
+    responsibilities = np.array([log_reach[leaf] for leaf in every])
+    return Posterior(log_evidence, log_weights, log_reach, responsibilities)
 
 
-def prior_log_path_weights(root: Node) -> NDArray[np.float64]:
+def prior_log_path_weights(root: Node) -> Array:
     """Return, for each leaf, the log of the product of the prior weights on its path from the root."""
-    order = list(nodes(root))
-    prior = {node: node.log_weights for node in order if isinstance(node, Sum)}
-    reach = _reach(root, order, prior)
-    return np.array([reach[node] for node in order if isinstance(node, Leaf)])
+    log_reach = _log_reach(root, lambda node: node.log_weights)
+    return np.array([log_reach[leaf] for leaf in leaves(root)])
 
 
-def _reach(
-    root: Node, order: list[Node], log_weights: dict[Sum, NDArray[np.float64]]
-) -> dict[Node, float]:
+def _log_reach(root: Node, log_weights: Callable[[Sum], Array]) -> dict[Node, float]:
     """Return the log probability that an induced tree contains each node."""
-    reach = {root: 0.0}
-    for node in order:
+
+    def of_children(node: Sum | Product, log_reach: float) -> list[float]:
         if isinstance(node, Sum):
-            for child, log_weight in zip(node.children, log_weights[node], strict=True):
-                reach[child] = reach[node] + float(log_weight)
-        elif isinstance(node, Product):
-            for child in node.children:
-                reach[child] = reach[node]
-    return reach
+            return [log_reach + log_weight for log_weight in log_weights(node).tolist()]
+        return [log_reach] * len(node.children)
+
+    return from_root(root, 0.0, of_children)

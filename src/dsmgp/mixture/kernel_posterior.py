@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.tree.nodes import Leaf, Node, Sum, nodes
+from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, nodes
 from dsmgp.tree.region import Region, box
 
 if TYPE_CHECKING:
@@ -53,15 +53,13 @@ class RegionKernels:
 
 def kernel_sums(tree: Node, family: Index) -> list[tuple[Sum, list[int]]]:
     """Return the sum nodes whose children are leaves of different families, and the families of these."""
-    found, number = [], 0
+    of_leaf: dict[Node, int] = dict(zip(leaves(tree), family.tolist(), strict=True))
+    found = []
     for node in nodes(tree):
-        if isinstance(node, Leaf):
-            number += 1
-        elif isinstance(node, Sum) and all(isinstance(child, Leaf) for child in node.children):
-            # Its leaves come next in the order of the nodes.
-            own = family[number : number + len(node.children)].tolist()
-            if len(set(own)) == len(own) > 1:
-                found.append((node, own))
+        if isinstance(node, Sum) and all(isinstance(child, Leaf) for child in node.children):
+            families = [of_leaf[child] for child in node.children]
+            if len(set(families)) == len(families) > 1:
+                found.append((node, families))
     return found
 
 

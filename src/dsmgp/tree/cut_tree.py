@@ -119,17 +119,12 @@ class TreePrior:
 
     def log_density(self, tree: CutTree, X: Array, rows: Index | None = None) -> float:
         """Return the log probability of a tree whose root has the rows of X, or some of them; minus infinity if it is not allowed."""
-        total, stack = 0.0, [(tree, np.arange(len(X)) if rows is None else rows, 0)]
-        while stack and total > -math.inf:
-            node, inside, depth = stack.pop()
-            log_cut, log_keep, log_choices = self.log_choices(X, inside, depth)
-            if node is None:
-                total += log_keep
-                continue
-            total += log_cut - log_choices[node.dimension]
-            is_above = X[inside, node.dimension] >= node.split
-            stack.append((node.below, inside[~is_above], depth + 1))
-            stack.append((node.above, inside[is_above], depth + 1))
+        total = 0.0
+        for path, inside, node in _parts(tree, X, rows):
+            log_cut, log_keep, log_choices = self.log_choices(X, inside, len(path))
+            total += log_keep if node is None else log_cut - log_choices[node.dimension]
+            if total == -math.inf:
+                break
         return total
 
     def log_choices(self, X: Array, rows: Index, depth: int) -> tuple[float, float, Array]:

@@ -3,7 +3,7 @@
 A :class:`Sum` is a mixture of children over the same region, a :class:`Product` splits its region along one dimension,
 and a :class:`Leaf` is modelled by one GP. Constructors check that a tree is valid (complete and decomposable). Nodes are
 immutable and compared by identity; they hold no tensors and no parameters of any GP. What is computed about a node is
-kept outside of the tree, and functions of a tree go bottom-up by :func:`fold`. Regions and splits are in the user's units.
+kept outside of the tree: what follows from the children by :func:`fold`, what follows from the parent by :func:`from_root`. Regions and splits are in the user's units.
 
 Examples
 --------
@@ -49,6 +49,7 @@ __all__ = [
     "Sum",
     "depth",
     "fold",
+    "from_root",
     "induced_tree",
     "leaves",
     "log_n_induced_trees",
@@ -309,6 +310,40 @@ def fold(
     return values[id(root)]
 
 
+def from_root(
+    root: Node, value: Value, of_children: Callable[[Sum | Product, Value], Sequence[Value]]
+) -> dict[Node, Value]:
+    """Evaluate a tree top-down, without recursion.
+
+    Parameters
+    ----------
+    root : Node
+        The tree.
+    value
+        That of the root.
+    of_children : callable
+        Returns the values of the children of an inner node from the node and its own value; called for parents before children.
+
+    Returns
+    -------
+    dict
+        The value of every node.
+
+    Examples
+    --------
+    >>> halves = [Leaf(part) for part in Region.whole(1).split(0, [0.0])]
+    >>> tree = Product(halves, dimension=0, splits=[0.0])
+    >>> depths = from_root(tree, 0, lambda node, depth: [depth + 1] * len(node.children))
+    >>> [depths[leaf] for leaf in leaves(tree)]
+    [1, 1]
+    """
+    values = {root: value}
+    for node in nodes(root):
+        if not isinstance(node, Leaf):
+            values.update(zip(node.children, of_children(node, values[node]), strict=True))
+    return values
+
+
 def map_leaves(root: Node, replace_leaf: Callable[[Leaf], Node]) -> Node:
     """Return the tree with each leaf replaced; splits and weights stay as they are.
 
@@ -327,9 +362,7 @@ def map_leaves(root: Node, replace_leaf: Callable[[Leaf], Node]) -> Node:
     >>> [leaf.n_rows for leaf in leaves(placed)]
     [2, 2]
     """
-    return fold(
-        root, replace_leaf, _with_children, lambda node, new: Sum(tuple(new), node.log_weights)
-    )
+    return fold(root, replace_leaf, _with_children, _sum_of)
 
 
 def map_splits(
@@ -340,17 +373,25 @@ def map_splits(
     Rows of the leaves stay. ``convert`` must keep the order of cuts along a dimension.
     """
 
-    def mapped(node: Node, region: Region) -> Node:
-        if isinstance(node, Leaf):
-            return replace(node, region=region)
-        if isinstance(node, Sum):
-            return Sum(tuple(mapped(child, region) for child in node.children), node.log_weights)
-        dimension, splits = convert(node.dimension, node.splits)
-        parts = zip(node.children, region.split(dimension, splits), strict=True)
-        children = tuple(mapped(child, part) for child, part in parts)
-        return Product._unchecked(children, dimension, tuple(map(float, splits)), region)
+    cuts = {
+        node: convert(node.dimension, node.splits)
+        for node in nodes(root)
+        if isinstance(node, Product)
+    }
 
-    return mapped(root, Region.whole(n_dims))
+    def parts(node: Sum | Product, region: Region) -> list[Region]:
+        if isinstance(node, Sum):
+            return [region] * len(node.children)
+        return region.split(*cuts[node])
+
+    def product(node: Product, children: list[Node]) -> Node:
+        dimension, splits = cuts[node]
+        return Product._unchecked(
+            tuple(children), dimension, tuple(map(float, splits)), regions[node]
+        )
+
+    regions = from_root(root, Region.whole(n_dims), parts)
+    return fold(root, lambda leaf: replace(leaf, region=regions[leaf]), product, _sum_of)
 
 
 def depth(root: Node) -> int:
@@ -388,6 +429,10 @@ def induced_tree(root: Node, rng: np.random.Generator) -> Node:
         return children[rng.choice(len(children), p=weights / weights.sum())]
 
     return fold(root, lambda leaf: leaf, _with_children, draw)
+
+
+def _sum_of(node: Sum, children: list[Node]) -> Node:
+    return Sum(tuple(children), node.log_weights)
 
 
 def _with_children(node: Product, children: list[Node]) -> Node:

@@ -21,7 +21,7 @@ from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
 from dsmgp.linalg.threads import Threads
-from dsmgp.tree.nodes import Leaf, Node, Sum, fold, leaves, map_leaves, nodes
+from dsmgp.tree.nodes import Leaf, Node, Product, Sum, fold, from_root, leaves, map_leaves, nodes
 from dsmgp.tree.region import Region, box
 
 __all__ = ["Router", "Routes", "place", "route"]
@@ -229,19 +229,16 @@ class _Entries:
         self.above: list[int] = []
         self.leaf: list[int] = []
         self.sums: dict[int, list[int]] = {}
-        n_leaves = 0
-        entries = {id(root): self._new()}  # of nodes that are yet to be visited
-        for node in nodes(root):
-            at = entries.pop(id(node))
-            if isinstance(node, Leaf):
-                self.leaf[at] = n_leaves
-                n_leaves += 1
-            elif isinstance(node, Sum):
-                self.sums[at] = [self._new() for _ in node.children]
-                entries |= {id(c): k for c, k in zip(node.children, self.sums[at], strict=True)}
-            else:
-                ends = self._cut(at, node.dimension, node.splits)
-                entries |= {id(c): k for c, k in zip(node.children, ends, strict=True)}
+        entries = from_root(root, self._new(), self._of_children)
+        for number, leaf in enumerate(leaves(root)):
+            self.leaf[entries[leaf]] = number
+
+    def _of_children(self, node: Sum | Product, at: int) -> list[int]:
+        """Return the entries of a node's children."""
+        if isinstance(node, Product):
+            return self._cut(at, node.dimension, node.splits)
+        self.sums[at] = [self._new() for _ in node.children]
+        return self.sums[at]
 
     def _new(self) -> int:
         at = len(self.leaf)
