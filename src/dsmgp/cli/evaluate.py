@@ -135,7 +135,9 @@ def report(
             # Of new levels and missing values: the remarks are printed.
             warnings.simplefilter("ignore")
             with span(0.2, 0.4, "predicting rows"):
-                evaluation = Evaluation.of(fitted, table.X, table.y, schema.targets, table.reading)
+                evaluation = Evaluation.of(
+                    fitted, table.X, table.y, schema.targets, table.reading, table.row_numbers
+                )
             with span(0.4, 1.0, "drawing"):
                 write_page(out, evaluation, title or f"{model.name} on {data}")
     print_note(*evaluation.remarks)

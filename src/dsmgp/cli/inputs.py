@@ -12,6 +12,7 @@ import typer
 from dsmgp.cli.output import fail, print_note
 
 if TYPE_CHECKING:
+    from dsmgp._util.arrays import Index
     from dsmgp.data.columns.schema import ColumnSchema
     from dsmgp.data.files.tables import TextFormat
     from dsmgp.data.input_schema import InputSchema
@@ -159,6 +160,8 @@ class TableRows:
         Remarks on texts that were read as something else, and on rows that are left out.
     values : list of str
         Remarks on missing values and new levels.
+    row_numbers : ndarray of shape (n,)
+        Their numbers in the table, from 1.
     """
 
     X: Any
@@ -166,6 +169,7 @@ class TableRows:
     y: Any
     reading: list[str]
     values: list[str]
+    row_numbers: Index
 
     @property
     def remarks(self) -> list[str]:
@@ -200,6 +204,7 @@ def table_rows(model: DSMGPRegressor, table: Any, with_targets: bool = True) -> 
     from dsmgp.data.table_error import check_columns
 
     schema, remarks, y = model.state_.schema, reading_remarks(table), None
+    row_numbers = np.arange(1, len(table) + 1)
     columns = schema.columns
     if with_targets:  # before the inputs: a table without targets is likely to be the wrong one
         check_columns(table.column_names, columns.targets)
@@ -208,13 +213,14 @@ def table_rows(model: DSMGPRegressor, table: Any, with_targets: bool = True) -> 
         n = int((~known).sum())
         if n:
             remarks.append(f"{n} row{'s' * (n > 1)} without a target left out")
-            table, y = table.filter(known), y[known]
+            table, y, row_numbers = table.filter(known), y[known], row_numbers[known]
         y = schema.shaped(y)
     names = [column.name for column in columns.columns]
     check_columns(table.column_names, names)
     values = as_in_training(columns.columns, table_values(table, names))
     rows = encode_inputs(columns, values)
-    return TableRows(_frame(schema, table), rows, y, remarks, table_remarks(columns, values))
+    unknown = table_remarks(columns, values)
+    return TableRows(_frame(schema, table), rows, y, remarks, unknown, row_numbers)
 
 
 def _frame(schema: InputSchema, table: Any) -> Any:

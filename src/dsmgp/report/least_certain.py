@@ -37,7 +37,7 @@ def least_certain(evaluation: Evaluation) -> dict[str, Any]:
     for name in evaluation.targets:
         heads += [f"{name} predicted", "90% from", "to", "observed"]
     for place, row in enumerate(chosen.tolist()):
-        cells = [str(row + 1)]
+        cells = [str(evaluation.row_numbers[row])]
         for k in range(len(evaluation.targets)):
             ends = (mean[place, k], low[place, k], high[place, k], evaluation.observed[row, k])
             cells += [number(value) for value in ends]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_consistent_length
 
 from dsmgp import __version__
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import format_day, format_position
 from dsmgp.data.frames import taken
 from dsmgp.data.input_schema import target_numbers
@@ -87,6 +87,8 @@ class Evaluation:
         Names of inputs and outputs.
     remarks : list of str
         On these rows and on the predictions.
+    row_numbers : ndarray of shape (n,)
+        Numbers of the rows in the user's table, from 1; those of rows without a target are missing.
     """
 
     model: DSMGPRegressor
@@ -99,6 +101,7 @@ class Evaluation:
     names: list[str]
     targets: list[str]
     remarks: list[str]
+    row_numbers: Index
 
     @classmethod
     def of(
@@ -108,6 +111,7 @@ class Evaluation:
         y: ArrayLike,
         targets: Sequence[str],
         remarks: Sequence[str] = (),
+        row_numbers: Index | None = None,
     ) -> Evaluation:
         """Predict the rows of X that have a target.
 
@@ -118,6 +122,8 @@ class Evaluation:
         targets : sequence of str
         remarks : sequence of str
             On how the rows were read.
+        row_numbers : ndarray of shape (n,), optional
+            Numbers of the rows in the user's table; 1, 2, ... if left out.
         """
         state = model.state_
         observed, _ = target_numbers(y)
@@ -127,13 +133,15 @@ class Evaluation:
             )
         check_consistent_length(X, observed)
         said = list(remarks)
+        if row_numbers is None:
+            row_numbers = np.arange(1, len(observed) + 1)
         known = np.flatnonzero(~np.isnan(observed).any(axis=1))
         n_left_out = len(observed) - len(known)
         if not len(known):
             raise ValueError("expected rows with a target, got none")
         if n_left_out:
             said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
-            X, observed = taken(X, known), observed[known]
+            X, observed, row_numbers = taken(X, known), observed[known], row_numbers[known]
         rows = state.schema.to_rows(X)
         distribution = mixture_at(state.predictive, rows, squeeze=state.schema.single_output)
         said += state.schema.remarks_on(X)
@@ -151,6 +159,7 @@ class Evaluation:
             state.schema.input_names,
             list(targets),
             said,
+            row_numbers,
         )
 
     @cached_property
