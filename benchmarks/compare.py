@@ -11,29 +11,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import dsmgp
 from dsmgp import DSMGPRegressor
 from harness import (
-    HERE,
     generated,
+    in_turn,
+    new_over_old,
     peak_memory,
     results_path,
+    serve,
     setting,
     standardised,
     synchronise,
     table,
+    two_commits,
     write_report,
 )
 
@@ -126,77 +123,23 @@ QUICK = ("fit-300", "predict-1")
 LONG = tuple(name for name in JOBS if not name.rpartition("-")[2].isdigit() or "1000000" in name)
 
 
-def serve() -> None:
-    """Run jobs by name as they are asked for on standard input; seconds and peak memory go to standard output."""
-    warnings.simplefilter("ignore")
+def timed() -> Callable[[str], dict]:
+    """Return a function that runs a job by its name, and returns seconds and peak memory."""
     ready: dict[str, Callable[[], object]] = {}
-    for line in sys.stdin:
-        name = line.strip()
+
+    def run(name: str) -> dict:
         if name not in ready:
-            ready = {name: JOBS[name]()}  # one at a time: what others keep would take memory
+            ready.clear()  # one at a time: what others keep would take memory
+            ready[name] = JOBS[name]()
         repeat = 20 if name == "predict-1" else 1
         synchronise()
         start = time.perf_counter()
         for _ in range(repeat):
             ready[name]()
         synchronise()
-        seconds = (time.perf_counter() - start) / repeat
-        print(json.dumps({"seconds": seconds, "peak_gb": peak_memory()}), flush=True)
+        return {"seconds": (time.perf_counter() - start) / repeat, "peak_gb": peak_memory()}
 
-
-@contextmanager
-def server(source: Path) -> Iterator[Callable[[str], dict]]:
-    """A process with the package from ``source``, and a function that has it run a job."""
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--serve"],
-        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-
-    def run(name: str) -> dict:
-        process.stdin.write(name + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"{source}: the process ended during {name}")
-        return json.loads(answer)
-
-    try:
-        yield run
-    finally:
-        process.stdin.close()
-        process.wait()
-
-
-@contextmanager
-def checked_out(commit: str) -> Iterator[Path]:
-    """The sources of another commit, in a temporary folder; or a folder of sources as it is."""
-    if Path(commit).is_dir():
-        yield Path(commit)
-        return
-    git = ["git", "-C", str(HERE)]
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
-        try:
-            yield tree / "src"
-        finally:
-            subprocess.run([*git, "worktree", "remove", "--force", tree], check=True)
-
-
-def compare(old: Callable[[str], dict], new: Callable[[str], dict], job: str, rounds: int) -> dict:
-    pairs = [(old(job)["seconds"], new(job)["seconds"]) for _ in range(rounds + 1)][1:]
-    ratios = sorted(b / a for a, b in pairs)
-    return {
-        "job": job,
-        "ratio": round(statistics.median(ratios), 3),
-        "low": round(ratios[0], 3),
-        "high": round(ratios[-1], 3),
-        "old": round(statistics.median(a for a, _ in pairs), 4),
-        "new": round(statistics.median(b for _, b in pairs), 4),
-    }
+    return run
 
 
 def page(report: dict) -> str:
@@ -213,16 +156,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve()
+        serve(timed())
         return
     jobs = QUICK if arguments.quick else arguments.jobs.split(",")
     rounds = 1 if arguments.quick else arguments.rounds
     rows = []
-    with ExitStack() as stack:
-        old = stack.enter_context(server(stack.enter_context(checked_out(arguments.against))))
-        new = stack.enter_context(server(HERE.parent / "src"))
+    with two_commits(__file__, arguments.against) as (old, new):
         for job in jobs:
-            rows.append(compare(old, new, job, rounds))
+            rows.append({"job": job} | new_over_old(in_turn(old, new, job, rounds), "seconds"))
             print(json.dumps(rows[-1]), flush=True)
     report = {"setting": setting(), "against": Path(arguments.against).name, "rows": rows}
     print(page(report))

@@ -18,8 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare import checked_out
-from harness import HERE, results_path, setting, table, write_report
+from harness import HERE, checked_out, results_path, setting, table, write_report
 
 PROGRAM = """
 import json, sys, time

@@ -7,11 +7,16 @@ import json
 import os
 import platform
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +26,7 @@ from dsmgp.datasets import load
 HERE = Path(__file__).parent
 Array = np.ndarray
 Split = tuple[Array, Array, Array, Array]
+Ask = Callable[[Any], dict]
 
 
 def on_gpu() -> bool:
@@ -234,3 +240,82 @@ def run_apart(script: str, job: Mapping, limit: float) -> dict:
         said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
         return {"failed": said[-1][:200]}
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+# Two commits side by side
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """The sources of another commit, in a temporary folder; or a folder of sources as it is."""
+    if Path(commit).is_dir():
+        yield Path(commit)
+        return
+    git = ["git", "-C", str(HERE)]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "worktree", "add", "--quiet", "--detach", tree, commit], check=True)
+        try:
+            yield tree / "src"
+        finally:
+            subprocess.run([*git, "worktree", "remove", "--force", tree], check=True)
+
+
+def serve(answer: Ask) -> None:
+    """Answer the tasks on standard input, a line of JSON each, on standard output: what ``script --serve`` does."""
+    warnings.simplefilter("ignore")
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+@contextmanager
+def _server(script: str, source: Path) -> Iterator[Ask]:
+    """A process of ``script --serve`` with the package from ``source``, and a function that gives it a task."""
+    process = subprocess.Popen(
+        [sys.executable, script, "--serve"], env={**os.environ, "PYTHONPATH": str(source)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def ask(task: Any) -> dict:
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{source}: the process ended during {task}")
+        return json.loads(answer)
+
+    try:
+        yield ask
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+@contextmanager
+def two_commits(script: str, against: str) -> Iterator[tuple[Ask, Ask]]:
+    """Processes of ``script --serve`` at another commit and at this one."""
+    with (
+        checked_out(against) as source,
+        _server(script, source) as old,
+        _server(script, HERE.parent / "src") as new,
+    ):
+        yield old, new
+
+
+def in_turn(old: Ask, new: Ask, task: Any, rounds: int) -> list[tuple[dict, dict]]:
+    """Answers of both in every round. In turn, so that a busy moment hits both alike; the first round warms up."""
+    return [(old(task), new(task)) for _ in range(rounds + 1)][1:]
+
+
+def new_over_old(pairs: Sequence[tuple[dict, dict]], key: str) -> dict[str, float]:
+    """Median, lowest and highest ratio of a value over rounds, and the median of both commits."""
+    ratios = [after[key] / before[key] for before, after in pairs]
+    return {
+        "ratio": round(statistics.median(ratios), 3),
+        "low": round(min(ratios), 3),
+        "high": round(max(ratios), 3),
+        "old": round(statistics.median(before[key] for before, _ in pairs), 4),
+        "new": round(statistics.median(after[key] for _, after in pairs), 4),
+    }

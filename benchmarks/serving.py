@@ -12,24 +12,28 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 import dsmgp
-from compare import checked_out
 from dsmgp import DSMGPRegressor
-from harness import HERE, results_path, setting, table, write_report
+from harness import (
+    Ask,
+    in_turn,
+    new_over_old,
+    results_path,
+    serve,
+    setting,
+    table,
+    two_commits,
+    write_report,
+)
 
 BASELINE = "306489d"
 COLUMNS = {
@@ -93,42 +97,18 @@ JOBS: dict[str, Callable[[DSMGPRegressor, np.ndarray], dict]] = {
 }
 
 
-def serve() -> None:
-    """Run jobs on model files as they are asked for on standard input; results go to standard output."""
-    warnings.simplefilter("ignore")
+def served() -> Callable[[dict], dict]:
+    """Return a function that runs a job on a model file."""
     loaded: dict[str, DSMGPRegressor] = {}
-    for line in sys.stdin:
-        task = json.loads(line)
-        if task["path"] not in loaded:
-            loaded = {task["path"]: dsmgp.load(task["path"])}
-        X = rows(task["n_test"], seed=1)[0]
-        result = JOBS[task["job"]](loaded[task["path"]], X)
-        print(json.dumps(result), flush=True)
-
-
-@contextmanager
-def server(source: Path) -> Iterator[Callable[[dict], dict]]:
-    """A process with the package from ``source``, and a function that has it run a job."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--serve"], env={**os.environ, "PYTHONPATH": str(source)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
 
     def run(task: dict) -> dict:
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"{source}: the process ended during {task}")
-        return json.loads(answer)
+        if task["path"] not in loaded:
+            loaded.clear()
+            loaded[task["path"]] = dsmgp.load(task["path"])
+        X = rows(task["n_test"], seed=1)[0]
+        return JOBS[task["job"]](loaded[task["path"]], X)
 
-    try:
-        yield run
-    finally:
-        process.stdin.close()
-        process.wait()
+    return run
 
 
 def accuracy(model: DSMGPRegressor, X: np.ndarray) -> str:
@@ -140,19 +120,13 @@ def accuracy(model: DSMGPRegressor, X: np.ndarray) -> str:
     return f"std off by {error.max():.1e} at most, {np.median(error):.0e} in the median"
 
 
-def compared(
-    old: Callable, new: Callable, name: str, path: Path, n_test: int, rounds: int
-) -> list[dict]:
+def compared(old: Ask, new: Ask, name: str, path: Path, n_test: int, rounds: int) -> list[dict]:
     """Rows of the table of one model."""
     found = []
     for job in JOBS:
         task = {"path": str(path), "job": job, "n_test": n_test}
-        pairs = [(old(task), new(task)) for _ in range(rounds + 1)][1:]
-        ratios = sorted(b["speed"] / a["speed"] for a, b in pairs)
-        row = {"model": name, "job": job, "ratio": round(statistics.median(ratios), 2)}
-        row |= {"low": round(ratios[0], 2), "high": round(ratios[-1], 2)}
-        for k, which in enumerate(("old", "new")):
-            row[which] = round(statistics.median(pair[k]["speed"] for pair in pairs), 1)
+        pairs = in_turn(old, new, task, rounds)
+        row = {"model": name, "job": job} | new_over_old(pairs, "speed")
         last = [pair[1] for pair in pairs]
         if "ms" in last[0]:
             median, high = np.median([each["ms"] for each in last], axis=0)
@@ -219,17 +193,17 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve()
+        serve(served())
         return
     models = QUICK if arguments.quick else MODELS
     rounds, n_test = (1, 300) if arguments.quick else (arguments.rounds, arguments.n_test)
     found, errors = [], {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        old = stack.enter_context(server(stack.enter_context(checked_out(arguments.against))))
-        new = stack.enter_context(server(HERE.parent / "src"))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        two_commits(__file__, arguments.against) as (old, new),
+    ):
         for number, (name, (n_rows, settings)) in enumerate(models.items()):
-            path = folder / f"{number}.dsmgp"
+            path = Path(folder) / f"{number}.dsmgp"
             model = DSMGPRegressor(random_state=0, **settings).fit(*rows(n_rows))
             model.save(path)
             errors[name] = accuracy(model, rows(min(n_test, 4000), seed=2)[0])

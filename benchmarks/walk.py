@@ -22,9 +22,8 @@ from pathlib import Path
 import numpy as np
 
 import dsmgp
-from compare import checked_out
 from dsmgp import DSMGPRegressor
-from harness import results_path, setting, table, write_report
+from harness import checked_out, results_path, setting, table, write_report
 
 PACKAGE = os.path.dirname(dsmgp.__file__) + os.sep
 COLUMNS = {
