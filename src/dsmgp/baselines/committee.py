@@ -11,7 +11,7 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.ragged import Ragged
 from dsmgp._util.validation import random_generator
 from dsmgp.baselines.division import divide
-from dsmgp.baselines.estimator import Baseline, gaussian
+from dsmgp.baselines.estimator import Baseline
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.learning.context import FitContext
@@ -19,7 +19,6 @@ from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.process import Family
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.tree.nodes import Leaf, Node
 from dsmgp.tree.routing import Routes
@@ -201,15 +200,12 @@ class Committee(Baseline):
 
     # Predicting
 
-    def _predictive(self, X: Array) -> Mixture:
-        mean = np.empty((len(X), self._outputs.n_outputs))
-        variance = np.empty_like(mean)
+    def _chunk_rows(self) -> int:
         largest = int(self._posterior.leaf_rows.sizes.max())
-        step = max(1, CHUNK // max(self.n_experts_ * mean.shape[1], largest))
-        for first in range(0, len(X), step):
-            rows = slice(first, first + step)
-            mean[rows], variance[rows] = self._combine(self._predictions(X[rows]))
-        return gaussian(mean, variance, self._outputs, self._squeeze)
+        return max(1, CHUNK // max(self.n_experts_ * self._outputs.n_outputs, largest))
+
+    def _moments(self, X: Array) -> tuple[Array, Array]:
+        return self._combine(self._predictions(X))
 
     def _combine(self, predictions: ExpertPredictions) -> tuple[Array, Array]:
         """Return mean and variance of y, (n, n_outputs)."""

@@ -15,16 +15,17 @@ from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.training_mode import training_mode
 
-__all__ = ["PREDICTED_ROWS", "Baseline", "gaussian"]
+__all__ = ["Baseline"]
 
-#: Rows that are predicted at a time.
+# Rows that are predicted at a time.
 PREDICTED_ROWS = 8192
 
 
 class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """An estimator with a predictive distribution. Subclasses implement ``_fit`` and ``_predictive``."""
+    """An estimator with a predictive distribution. Subclasses implement ``_fit``, which sets ``_outputs``, and ``_moments``."""
 
     _squeeze: bool
+    _outputs: OutputScaling
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows X (n, n_features) and y (n,) or (n, n_outputs)."""
@@ -48,8 +49,19 @@ class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Array, Y: Array) -> None:
         raise NotImplementedError
 
-    def _predictive(self, X: Array) -> Mixture:
+    def _moments(self, X: Array) -> tuple[Array, Array]:
+        """Return mean and variance of y, (n, n_outputs), in the units of ``_outputs``."""
         raise NotImplementedError
+
+    def _chunk_rows(self) -> int:
+        """Return the number of rows that are predicted at a time."""
+        return PREDICTED_ROWS
+
+    def _predictive(self, X: Array) -> Mixture:
+        step = self._chunk_rows()
+        chunks = [self._moments(X[first : first + step]) for first in range(0, len(X), step)]
+        mean, variance = (np.concatenate(each)[:, None] for each in zip(*chunks, strict=True))
+        return Mixture(np.ones((len(X), 1)), mean, variance, self._outputs, self._squeeze)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_squeeze" in self.__dict__
@@ -59,8 +71,3 @@ class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True
         return tags
-
-
-def gaussian(mean: Array, variance: Array, outputs: OutputScaling, squeeze: bool) -> Mixture:
-    """Return Gaussian distributions from means and variances (n, n_outputs) in the units of ``outputs``."""
-    return Mixture(np.ones((len(mean), 1)), mean[:, None], variance[:, None], outputs, squeeze)

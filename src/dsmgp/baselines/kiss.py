@@ -25,11 +25,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_choice, check_count
-from dsmgp.baselines.estimator import PREDICTED_ROWS, Baseline, gaussian
+from dsmgp.baselines.estimator import Baseline
 from dsmgp.gp.process import NOISE_FLOOR
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import Threads
-from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["KISSGP"]
 
@@ -115,16 +114,13 @@ class KISSGP(Baseline):
             return max(min(max(math.isqrt(n_rows), 16), 200, MOST_VALUES // n_dims), 8)
         return int(check_count("grid_size", self.grid_size, 8))
 
-    def _predictive(self, X: Array) -> Mixture:
-        Z = self._inputs.to_experts(X)
+    def _moments(self, X: Array) -> tuple[Array, Array]:
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
-        for first in range(0, len(X), PREDICTED_ROWS):
-            rows = slice(first, first + PREDICTED_ROWS)
-            W = self._grids.weights(Z[rows])
-            for output, (value, half, noise) in enumerate(self._models):
-                mean[rows, output] = W @ value
-                variance[rows, output] = np.square(W @ half).sum(axis=1) + noise
-        return gaussian(mean, variance, self._outputs, self._squeeze)
+        W = self._grids.weights(self._inputs.to_experts(X))
+        for output, (value, half, noise) in enumerate(self._models):
+            mean[:, output] = W @ value
+            variance[:, output] = np.square(W @ half).sum(axis=1) + noise
+        return mean, variance
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count
 from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import partition, unbounded_leaf
-from dsmgp.baselines.estimator import gaussian
 from dsmgp.fitting.training_data import TrainingData
 from dsmgp.gp.kernels import Kernel
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.tree.nodes import Leaf, Node, leaves
 from dsmgp.tree.routing import route
 
@@ -134,10 +132,10 @@ class NaiveLocalExperts(Committee):
         self._tree = partition(self.experts, data.X, self.leaf_size, rng, data.inputs.scale)
         return leaves(self._tree)
 
-    def _predictive(self, X: Array) -> Mixture:
+    def _moments(self, X: Array) -> tuple[Array, Array]:
         routes = route(self._tree, X)
         leaf, row = routes.pairs
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
         mean[row], of_f = self._posterior.predict(routes, self._inputs.to_experts(X))
         variance[row] = of_f + self._posterior.noise[leaf]
-        return gaussian(mean, variance, self._outputs, self._squeeze)
+        return mean, variance

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
-from dsmgp.baselines.estimator import Baseline, gaussian
+from dsmgp.baselines.estimator import Baseline
 from dsmgp.gp.scaling import OutputScaling
-from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["ConstantBaseline", "LinearBaseline"]
 
@@ -34,9 +33,9 @@ class ConstantBaseline(Baseline):
         self._outputs = OutputScaling(Y.mean(axis=0), np.eye(Y.shape[1]))
         self.noise_ = _noise(Y - Y.mean(axis=0), 1)
 
-    def _predictive(self, X: Array) -> Mixture:
+    def _moments(self, X: Array) -> tuple[Array, Array]:
         zeros = np.zeros((len(X), self._outputs.n_outputs))
-        return gaussian(zeros, zeros + self.noise_, self._outputs, self._squeeze)
+        return zeros, zeros + self.noise_
 
 
 class LinearBaseline(Baseline):
@@ -55,6 +54,7 @@ class LinearBaseline(Baseline):
     """
 
     def _fit(self, X: Array, Y: Array) -> None:
+        self._outputs = OutputScaling(np.zeros(Y.shape[1]), np.eye(Y.shape[1]))
         # Centred, so that large offsets cost no accuracy; constant columns get slope zero.
         centre, level = X.mean(axis=0), Y.mean(axis=0)
         spread = X.std(axis=0)
@@ -64,10 +64,9 @@ class LinearBaseline(Baseline):
         self.intercept_ = level - centre @ self.coef_
         self.noise_ = _noise(Y - X @ self.coef_ - self.intercept_, int(rank) + 1)
 
-    def _predictive(self, X: Array) -> Mixture:
+    def _moments(self, X: Array) -> tuple[Array, Array]:
         mean = X @ self.coef_ + self.intercept_
-        outputs = OutputScaling(np.zeros(mean.shape[1]), np.eye(mean.shape[1]))
-        return gaussian(mean, np.broadcast_to(self.noise_, mean.shape), outputs, self._squeeze)
+        return mean, np.broadcast_to(self.noise_, mean.shape)
 
 
 def _noise(residual: Array, n_parameters: int) -> Array:

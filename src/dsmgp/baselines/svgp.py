@@ -17,14 +17,13 @@ from torch import Tensor
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
-from dsmgp.baselines.estimator import PREDICTED_ROWS, Baseline, gaussian
+from dsmgp.baselines.estimator import Baseline
 from dsmgp.gp.gpytorch_process import GPyTorchProcess, gpytorch_modules
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import build_process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import Threads
-from dsmgp.mixture.distribution import Mixture
 
 __all__ = ["SVGP"]
 
@@ -145,17 +144,15 @@ class SVGP(Baseline):
         last = self.max_iter - 100 * (len(path) - 1)
         return [total / 100 for total in path[:-1]] + [path[-1] / last]
 
-    def _predictive(self, X: Array) -> Mixture:
+    def _moments(self, X: Array) -> tuple[Array, Array]:
         Z = torch.from_numpy(self._inputs.to_experts(X))
         mean, variance = np.empty((2, len(X), self._outputs.n_outputs))
         with torch.no_grad():
             for output, model in enumerate(self._models):
-                for first in range(0, len(X), PREDICTED_ROWS):
-                    rows = slice(first, first + PREDICTED_ROWS)
-                    f = model(Z[rows])
-                    mean[rows, output] = f.mean.numpy()
-                    variance[rows, output] = (f.variance + model.likelihood.noise).numpy()
-        return gaussian(mean, variance, self._outputs, self._squeeze)
+                f = model(Z)
+                mean[:, output] = f.mean.numpy()
+                variance[:, output] = (f.variance + model.likelihood.noise).numpy()
+        return mean, variance
 
 
 class _Sparse(gpytorch.models.ApproximateGP):  # type: ignore[misc]

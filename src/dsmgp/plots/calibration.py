@@ -91,12 +91,8 @@ def plot_calibration(
 
     Parameters
     ----------
-    model : DSMGPRegressor
-        A fitted estimator.
-    X, y : array-like
-        Rows to compare with, preferably not in the training set.
-    ax : Axes, optional
-        Where to draw; a new figure if left out.
+    model, X, y, ax
+        See :func:`plot_observed`.
 
     Examples
     --------
@@ -142,14 +138,10 @@ def plot_pit(
 
     Parameters
     ----------
-    model : DSMGPRegressor
-        A fitted estimator.
-    X, y : array-like
-        Rows to compare with, preferably not in the training set.
     n_bins : int
         Number of bars.
-    ax : Axes, optional
-        Where to draw; a new figure if left out.
+    model, X, y, ax
+        See :func:`plot_observed`.
 
     Examples
     --------
@@ -196,14 +188,8 @@ def plot_residuals(
 
     Parameters
     ----------
-    model : DSMGPRegressor
-        A fitted estimator.
-    X, y : array-like
-        Rows to compare with, preferably not in the training set.
-    output : int
-        Which of several outputs.
-    ax : Axes, optional
-        Where to draw; a new figure if left out.
+    model, X, y, output, ax
+        See :func:`plot_observed`.
 
     Examples
     --------
