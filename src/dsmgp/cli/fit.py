@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -48,90 +47,35 @@ __all__ = ["fit", "interruptible", "print_summary"]
 MAX_CHANGES = 20
 
 
-class OnInterrupt(StrEnum):
-    abort = "abort"
-    save = "save"
-
-
-class Categories(StrEnum):
-    auto = "auto"
-    onehot = "onehot"
-    refuse = "refuse"
-
-
-class Missing(StrEnum):
-    drop = "drop"
-    model = "model"
-    error = "error"
-
+# Choices of the options, as users write them.
+Categories = Literal["auto", "onehot", "refuse"]
+Missing = Literal["drop", "model", "error"]
+Effort = Literal["low", "medium", "high"]
+InputWarp = Literal["auto", "none", "rank", "both"]
+Metric = Literal["auto", "diagonal", "full"]
+OutputWarp = Literal["auto", "none", "rank", "log", "positive"]
+Structure = Literal["balanced", "paper", "learned"]
+Priors = Literal["lognormal", "none"]
+Hypotheses = Literal["auto", "none"]
+Executor = Literal["local", "ray"]
+Weights = Literal["auto", "gated", "posterior", "uniform"]
+OnInterrupt = Literal["abort", "save"]
 
 # Former words for what to do with missing values, which still work.
-FORMER_MISSING = {"refuse": Missing.error, "impute": Missing.model}
+FORMER_MISSING = {"refuse": "error", "impute": "model"}
 
 
-def _parse_missing(word: str) -> Missing:
+def _parse_missing(word: str) -> str:
     """Return what to do with missing values, also by a former word."""
-    if word in FORMER_MISSING:
-        return FORMER_MISSING[word]
-    if word not in list(Missing):
-        choices = ", ".join(map(repr, map(str, Missing)))
-        raise typer.BadParameter(f"{word!r} is not one of {choices}.")
-    return Missing(word)
+    word, choices = FORMER_MISSING.get(word, word), get_args(Missing)
+    if word not in choices:
+        raise typer.BadParameter(f"{word!r} is not one of {', '.join(map(repr, choices))}.")
+    return word
 
 
-class Effort(StrEnum):
-    low = "low"
-    medium = "medium"
-    high = "high"
-
-
-class InputWarp(StrEnum):
-    auto = "auto"
-    none = "none"
-    rank = "rank"
-    both = "both"
-
-
-class Metric(StrEnum):
-    auto = "auto"
-    diagonal = "diagonal"
-    full = "full"
-
-
-class OutputWarp(StrEnum):
-    auto = "auto"
-    none = "none"
-    rank = "rank"
-    log = "log"
-    positive = "positive"
-
-
-class Structure(StrEnum):
-    balanced = "balanced"
-    paper = "paper"
-    learned = "learned"
-
-
-class Priors(StrEnum):
-    lognormal = "lognormal"
-    none = "none"
-
-
-class Hypotheses(StrEnum):
-    auto = "auto"
-    none = "none"
-
-
-class Executor(StrEnum):
-    local = "local"
-    ray = "ray"
-
-
-class Weights(StrEnum):
-    auto = "auto"
-    gated = "gated"
-    posterior = "posterior"
-    uniform = "uniform"
+def _none_or(word: str) -> str | None:
+    """Return a choice as the estimator takes it, where the command line writes none for None."""
+    return None if word == "none" else word
 
 
 @command
@@ -142,33 +86,33 @@ def fit(
     feature: Annotated[list[str], typer.Option(metavar="COLUMN", help="Input column; all columns but the targets if left out. May be repeated, or a list with commas.")] = [],  # noqa: B006
     drop: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to ignore; may be repeated, or a list with commas.")] = [],  # noqa: B006
     text: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column that is text, though its values look like numbers or dates; may be repeated, or a list with commas.")] = [],  # noqa: B006
-    categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = Categories.auto,
-    missing: Annotated[Missing, typer.Option(parser=_parse_missing, metavar="<drop|model|error>", help="What to do with missing values of inputs: drop such rows, let the model handle them, or end with an error.")] = Missing.model,
+    categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = "auto",
+    missing: Annotated[Missing, typer.Option(parser=_parse_missing, metavar="<drop|model|error>", help="What to do with missing values of inputs: drop such rows, let the model handle them, or end with an error.")] = "model",
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
     na: NotAvailable = [],  # noqa: B006
     kernel: Annotated[str, typer.Option(metavar="NAME", help="auto, rbf, matern12, matern32, matern52, rq, linear, periodic, a sum such as matern32+periodic, or a product such as rbf*periodic; several with commas for inference over kernels.")] = "auto",
     mean: Annotated[str, typer.Option(metavar="NAME", help="auto, zero, constant or linear.")] = "auto",
-    effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = Effort.medium,
-    weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted; auto: posterior for learned structures and several kernels, else gated.")] = Weights.auto,
-    structure: Annotated[Structure, typer.Option(help="How the input space is cut: balanced, the paper's algorithm, or learned, for functions that break along unknown boundaries.")] = Structure.balanced,
+    effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = "medium",
+    weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted; auto: posterior for learned structures and several kernels, else gated.")] = "auto",
+    structure: Annotated[Structure, typer.Option(help="How the input space is cut: balanced, the paper's algorithm, or learned, for functions that break along unknown boundaries.")] = "balanced",
     leaf_size: Annotated[list[int], typer.Option(metavar="NUMBER", help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
     changes_along: Annotated[str | None, typer.Option(metavar="COLUMN", help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
     max_iter: Annotated[int | None, typer.Option(metavar="NUMBER", help="Most iterations of the optimiser.")] = None,
-    input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = InputWarp.auto,
-    metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = Metric.auto,
-    output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = OutputWarp.auto,
-    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = Hypotheses.auto,
-    priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = Priors.lognormal,
+    input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = "auto",
+    metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = "auto",
+    output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = "auto",
+    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = "auto",
+    priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = "lognormal",
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Most memory for matrices, such as 4GB.")] = None,
-    executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = Executor.local,
+    executor: Annotated[Executor, typer.Option(help="Where to compute: in this process, or on a Ray cluster.")] = "local",
     checkpoint: Annotated[Path | None, typer.Option(metavar="FILE", help="File from which the same fit resumes if it is interrupted.")] = None,
     seed: Annotated[int, typer.Option(metavar="NUMBER", min=0, help="Seed of all random numbers.")] = 0,
     include_factors: Annotated[bool, typer.Option("--include-factors", help="Ignored: files without factors load faster.")] = False,
-    on_interrupt: Annotated[OnInterrupt, typer.Option(help="On Ctrl-C: write nothing, or the best model so far.")] = OnInterrupt.abort,
+    on_interrupt: Annotated[OnInterrupt, typer.Option(help="On Ctrl-C: write nothing, or the best model so far.")] = "abort",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing model file.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
     as_json: AsJson = False,
@@ -192,7 +136,7 @@ def fit(
     _check_out(out, data, from_files, force)
     if outliers and changes_along is None:
         fail("--outliers goes with --changes-along")
-    if changes_along is not None and structure is not Structure.balanced:
+    if changes_along is not None and structure != "balanced":
         fail("--structure does not go with --changes-along, which is a structure of its own")
     if include_factors:
         print_note("--include-factors is ignored: a model file without factors loads faster")
@@ -207,31 +151,31 @@ def fit(
     model = DSMGPRegressor(
         kernel=kernel if "," not in kernel else [name.strip() for name in kernel.split(",")],
         mean=mean,
-        structure=change_points or structure.value,
-        effort=effort.value,
-        weights=weights.value,
+        structure=change_points or structure,
+        effort=effort,
+        weights=weights,
         leaf_size=leaf_size[0] if len(leaf_size) == 1 else list(leaf_size) or "auto",
         max_iter=max_iter,
-        input_warp=None if input_warp is InputWarp.none else input_warp.value,
-        metric=metric.value,
-        output_warp=None if output_warp is OutputWarp.none else output_warp.value,
-        hypotheses=None if hypotheses is Hypotheses.none else hypotheses.value,
-        priors=None if priors is Priors.none else priors.value,
+        input_warp=_none_or(input_warp),
+        metric=metric,
+        output_warp=_none_or(output_warp),
+        hypotheses=_none_or(hypotheses),
+        priors=_none_or(priors),
         device=device,
         memory_limit=memory_limit,
-        executor=executor.value,
+        executor=executor,
         checkpoint=checkpoint,
         random_state=seed,
-        missing=missing.value,
+        missing=missing,
     )
     columns: dict[str, Any] = {
         "targets": target,
         "features": feature,
         "drop": drop,
-        "categories": categories.value,
-        "missing": missing.value,
+        "categories": categories,
+        "missing": missing,
     }
-    context = interruptible(quiet, save=on_interrupt is OnInterrupt.save)
+    context = interruptible(quiet, save=on_interrupt == "save")
     start = time.perf_counter()
     if from_files:
         with context as listener:
