@@ -19,6 +19,17 @@ settings.load_profile("dsmgp")
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """Reports have no pictures, which take most of their time, but still their titles and captions."""
+    from dsmgp.report import figures
+
+    def without_picture(plot, title, caption, alt, height=0.0):
+        return figures.Figure(title, caption, alt, "", 1, 1)
+
+    monkeypatch.setattr(figures, "draw", without_picture)
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(20260711)
 

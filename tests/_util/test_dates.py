@@ -150,7 +150,7 @@ def test_dates_as_python_has_them(rng):
         )
 
 
-def test_pictures_and_reports_of_dates(dated):
+def test_pictures_and_reports_of_dates(dated, undrawn):
     pytest.importorskip("matplotlib").use("Agg")
     from dsmgp.report import report_html
 

@@ -48,7 +48,7 @@ def test_only_so_many_changes_are_listed(folder, monkeypatch):
     assert "and 1 more; --json lists all" in text
 
 
-def test_the_other_commands_take_such_a_model(folder):
+def test_the_other_commands_take_such_a_model(folder, undrawn):
     model, series = folder / "load.dsmgp", folder / "series.csv"
     run("predict", model, series, "-o", folder / "predicted.csv")
     predicted = pd.read_csv(folder / "predicted.csv")

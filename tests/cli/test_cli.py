@@ -100,7 +100,7 @@ def test_scores_are_those_of_python(folder):
     assert f"{scores['rmse']:,.5g}" in words
 
 
-def test_a_dataset_is_evaluated_by_a_sample(folder, rows, tmp_path, monkeypatch):
+def test_a_dataset_is_evaluated_by_a_sample(folder, rows, tmp_path, monkeypatch, undrawn):
     data = tmp_path / "rows"
     data.mkdir()
     for k, part in enumerate((rows[120:140], rows[140:])):
@@ -185,7 +185,7 @@ def dated(tmp_path_factory):
     return folder, model.predict(frame)
 
 
-def test_dates_and_names_of_models_that_python_saved_are_known(dated):
+def test_dates_and_names_of_models_that_python_saved_are_known(dated, undrawn):
     folder, mean = dated
     model, out = folder / "m.dsmgp", folder / "out.parquet"
     for rows in ("rows.csv", "rows.parquet", "rows*.parquet"):
@@ -234,7 +234,7 @@ def test_predictions_of_a_folder_are_parquet(gappy):
     assert "cannot be kept" in done.stderr
 
 
-def test_predict_and_report_answer_machines_too(folder):
+def test_predict_and_report_answer_machines_too(folder, undrawn):
     model, rows = folder / "price.dsmgp", folder / "test.parquet"
     out = folder / "written.csv"
     done = json.loads(run("predict", model, rows, "-o", out, "--json").stdout)
@@ -604,7 +604,7 @@ IMPUTE = ("--missing", "impute", "--effort", "low", "--kernel", "rbf", "--max-it
 FILLED = "column 'x': 3 missing, filled in with the median of the training rows, 0.525424, and an input that says so"
 
 
-def test_imputed_values_are_reported_by_predict_evaluate_and_report(gappy):
+def test_imputed_values_are_reported_by_predict_evaluate_and_report(gappy, undrawn):
     model, rows = gappy / "m.dsmgp", gappy / "rows.csv"
     done = run("predict", model, rows, "-o", gappy / "out.csv")
     assert FILLED in done.stderr

@@ -1,6 +1,7 @@
 """One raw table with everything in it, through all commands."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 import dsmgp
 from dsmgp.cli.app import app
+from dsmgp.report.numbers import number
 
 N = 160
 QUICK = ("--effort", "low", "--kernel", "rbf", "--max-iter", "3")
@@ -91,7 +93,7 @@ def test_a_model_of_the_command_line_is_that_of_python(folder):
     )
 
 
-def test_evaluate_and_report_leave_out_rows_without_a_target(folder):
+def test_evaluate_and_report_leave_out_rows_without_a_target(folder, undrawn):
     done = run("evaluate", folder / "m.dsmgp", folder / "test.csv", "--json")
     scores = json.loads(done.stdout)
     assert scores["rows"] == N - 121
@@ -101,6 +103,12 @@ def test_evaluate_and_report_leave_out_rows_without_a_target(folder):
     page = (folder / "r.html").read_text()
     assert "price along colour." in page
     assert ">nan<" not in page
+    # Rows have their numbers in the file, where the second has no target.
+    section = re.search(r'<section id="uncertain">.*?</section>', page, re.DOTALL)[0]
+    lines = [re.findall(r"<td[^>]*>(.*?)</td>", line) for line in section.split("<tr>")[2:]]
+    observed = pd.read_csv(folder / "test.csv")["price"]
+    assert len(lines) == 10
+    assert [line[4] for line in lines] == [number(observed[int(line[0]) - 1]) for line in lines]
 
 
 def test_info_lists_inputs_and_settings(folder):
@@ -111,7 +119,7 @@ def test_info_lists_inputs_and_settings(folder):
     assert about["settings"]["missing"] == "model"
 
 
-def test_columns_that_were_left_out_need_not_be_there(folder):
+def test_columns_that_were_left_out_need_not_be_there(folder, undrawn):
     frame = pd.read_csv(folder / "test.csv").drop(columns=["key", "same", "empty"])
     frame.to_csv(folder / "short.csv", index=False)
     for command in (("predict", "-o", folder / "short-out.csv"), ("evaluate",), ("report", "-o", folder / "s.html")):  # fmt: skip
@@ -132,7 +140,7 @@ def test_missing_values_are_dropped_or_refused_on_demand(folder, missing, code):
         assert not (folder / "error.dsmgp").exists()
 
 
-def test_a_model_of_an_array_reads_tables_with_the_names_of_its_columns(rng, tmp_path):
+def test_a_model_of_an_array_reads_tables_with_the_names_of_its_columns(rng, tmp_path, undrawn):
     X = rng.normal(size=(80, 3))
     X[::9, 0], X[:, 1] = np.nan, np.nan
     y = np.nan_to_num(X[:, 0]) + X[:, 2]

@@ -16,6 +16,7 @@ from dsmgp.cli.app import app
 
 QUICK = ("--effort", "low", "--kernel", "rbf", "--max-iter", "2")
 N = 60
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def run(*arguments, code=0):

@@ -70,7 +70,7 @@ def test_distances_stay_with_their_rows(model):
     np.testing.assert_array_equal(both[-1].outside, both.outside[[-1]])
 
 
-def test_commands_tell_users(tmp_path):
+def test_commands_tell_users(tmp_path, undrawn):
     testing = pytest.importorskip("typer.testing")
     from dsmgp.cli.app import app
 

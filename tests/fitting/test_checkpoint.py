@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -133,8 +134,9 @@ INTERRUPTED = """
 import sys, numpy as np
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.gp.kernels import Kernel, KernelTerm
 IMPORTS
-evaluate, n = InMemoryLeafGPs.log_evidence_and_gradient, 0
+evaluate = InMemoryLeafGPs.log_evidence_and_gradient
 def counted(*arguments, **options):
     global n
     n += 1
@@ -145,29 +147,49 @@ InMemoryLeafGPs.log_evidence_and_gradient = counted
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))
 y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=150)
-kernel = KERNEL
-DSMGPRegressor(kernel, leaf_size=[40, 80], random_state=0, max_iter=9, checkpoint=sys.argv[1]).fit(X, y)
+for kernel, path in zip([KERNELS], sys.argv[1:], strict=True):
+    n = 0
+    options = dict(leaf_size=[40, 80], random_state=0, max_iter=9, checkpoint=path)
+    try:
+        DSMGPRegressor(kernel, **options).fit(X, y)
+    except KeyboardInterrupt:
+        print("interrupted")
 """
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_a_fit_with_a_kernel_object_resumes_in_another_process(rows, tmp_path, count, kernel):
-    path, code = tmp_path / "fit.ckpt", textwrap.dedent(kernel).strip()
-    imports = "from dsmgp.gp.kernels import Kernel, KernelTerm"
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """Checkpoints of fits that another process began, by the names of their kernels."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    with_gpytorch = find_spec("gpytorch") is not None
+    codes = {
+        name: textwrap.dedent(code).strip()
+        for name, code in KERNELS.items()
+        if with_gpytorch or "gpytorch" not in code
+    }
+    script = INTERRUPTED.replace("IMPORTS", "import gpytorch" if with_gpytorch else "")
+    script = script.replace("KERNELS", ", ".join(codes.values()))
+    paths = {name: folder / f"{k}.ckpt" for k, name in enumerate(codes)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *paths.values()],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["interrupted"] * len(codes), done.stderr
+    return paths
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_fit_with_a_kernel_object_resumes_in_another_process(rows, interrupted, count, name):
+    code = textwrap.dedent(KERNELS[name]).strip()
     names = {"Kernel": Kernel, "KernelTerm": KernelTerm}
     if "gpytorch" in code:
-        imports = "import gpytorch"
         names = {"gpytorch": pytest.importorskip("gpytorch")}
-    script = INTERRUPTED.replace("KERNEL", code, 1).replace("IMPORTS", imports, 1)
-    environment = {**os.environ, "PYTHONHASHSEED": "7"}
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(path)], env=environment, capture_output=True, text=True
-    )
-    assert "KeyboardInterrupt" in ended.stderr
     options = {**OPTIONS, "max_iter": 9}
     expected = DSMGPRegressor(eval(code, names), **options).fit(*rows)
     count["n"] = 0
-    model = DSMGPRegressor(eval(code, names), checkpoint=path, **options).fit(*rows)
+    model = DSMGPRegressor(eval(code, names), checkpoint=interrupted[name], **options).fit(*rows)
     assert count["n"] == expected.n_evaluations_ - 5  # one in five is written down
     np.testing.assert_array_equal(model.predict(rows[0]), expected.predict(rows[0]))
 

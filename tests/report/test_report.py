@@ -16,7 +16,8 @@ from matplotlib.image import imread
 
 from dsmgp import DSMGPRegressor
 from dsmgp.report import report_html, results, write_report
-from dsmgp.report.figures import Figure
+from dsmgp.report.least_certain import least_certain
+from dsmgp.report.numbers import number
 from dsmgp.scores import coverage, rmse
 
 HEADINGS = [
@@ -80,7 +81,7 @@ def test_the_page_has_the_scores(judged, page):
     assert f"{coverage(y, model.predict_dist(X)):.1%}" in text
 
 
-def test_several_outputs_and_kernels_without_length_scales(judged):
+def test_several_outputs_and_kernels_without_length_scales(judged, undrawn):
     _, X, y = judged
     Y = np.column_stack([y, -y])
     kernels = pytest.importorskip("gpytorch").kernels
@@ -123,7 +124,7 @@ def test_one_row_or_a_constant_target_give_finite_numbers(judged, constant):
     assert ("about equally certain" in text) == constant
 
 
-def test_dates_are_shown_as_dates():
+def test_dates_are_shown_as_dates(undrawn):
     when = pd.Series(pd.date_range("2020-01-01", periods=60, freq="D"))
     X = pd.DataFrame({"x": np.linspace(0, 1, 60), "when": when})
     model = DSMGPRegressor("rbf", max_iter=2, random_state=0).fit(X, np.sin(6 * X["x"]))
@@ -132,7 +133,9 @@ def test_dates_are_shown_as_dates():
 
 
 @pytest.mark.parametrize("likely", [True, False])
-def test_change_points_are_listed(rng, likely, monkeypatch):
+def test_change_points_are_listed(rng, likely, monkeypatch, request):
+    if not likely:
+        request.getfixturevalue("undrawn")
     monkeypatch.setattr(results, "MAX_CHANGES", 1)
     when = pd.date_range("2021-03-01", periods=90, freq="D")
     t = np.arange(90)
@@ -165,11 +168,6 @@ def test_change_points_are_listed(rng, likely, monkeypatch):
         assert "0 of them can be located with a probability of 50% or more.</p>" in text
     assert "<b>The function.</b>" in text
     assert "fitted to 90 rows with 1 column." in text
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    monkeypatch.setattr("dsmgp.report.figures.draw", lambda *_, **__: Figure("", "", "", "", 1, 1))
 
 
 def statements(text):
@@ -253,6 +251,15 @@ def test_the_least_certain_rows_name_the_columns_that_matter(undrawn):
     section = text[text.index('<section id="uncertain">') :]
     first = re.search(r'<td class="text">(\w) = |<td>(\w) = ', section)
     assert "b" in first.groups()
+
+
+def test_the_least_certain_rows_have_their_numbers_in_the_table(judged):
+    """Rows without a target are left out, and the numbers of the others stay."""
+    model, X, y = judged
+    y = np.where(np.isin(np.arange(len(y)), [0, 7]), np.nan, y)
+    rows = least_certain(results.Evaluation.of(model, X, y, ["price"]))["rows"]
+    assert len(rows) == 10
+    assert [cells[4] for cells in rows] == [number(y[int(cells[0]) - 1]) for cells in rows]
 
 
 def opened(page, picture, *arguments):
