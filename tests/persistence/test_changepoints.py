@@ -61,15 +61,25 @@ def everything(model, X):
     ]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_loaded_model_is_the_same_bit_for_bit(case, rng, tmp_path):
-    (X, y), options = jumping(rng), with_modules(dict(CASES[case]))
+@pytest.fixture(scope="module", params=CASES)
+def saved(request, tmp_path_factory):
+    """A model of each case, its training rows, and its file."""
+    (X, y), options = (
+        jumping(np.random.default_rng(20260711)),
+        with_modules(dict(CASES[request.param])),
+    )
     if options.pop("two", False):
         y = np.column_stack([y, -y])
     X = X - [options.pop("shift", 0.0), 0.0]
     model = DSMGPRegressor(**{"kernel": "rbf", "max_iter": 3, **options}).fit(X, y)
-    model.save(tmp_path / "m.dsmgp")
-    duplicate = load(tmp_path / "m.dsmgp")
+    path = tmp_path_factory.mktemp("saved") / "m.dsmgp"
+    model.save(path)
+    return model, X, y, path
+
+
+def test_a_loaded_model_is_the_same_bit_for_bit(saved, tmp_path):
+    model, X, _, path = saved
+    duplicate = load(path)
     new = np.concatenate([X[::7], X[:3] + [0.0, 20.0]])
     for one, other in zip(everything(model, new), everything(duplicate, new), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -79,18 +89,13 @@ def test_a_loaded_model_is_the_same_bit_for_bit(case, rng, tmp_path):
     assert not hasattr(duplicate, "loo_score_")
     assert not hasattr(duplicate, "loo_score_new_inputs_")
     duplicate.save(tmp_path / "again.dsmgp")
-    assert (tmp_path / "again.dsmgp").read_bytes() == (tmp_path / "m.dsmgp").read_bytes()
+    assert (tmp_path / "again.dsmgp").read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_loaded_model_can_be_fitted_again(case, rng, tmp_path):
+def test_a_loaded_model_can_be_fitted_again(saved):
     """The file holds the structure that the user gave, with names of inputs."""
-    (X, y), options = jumping(rng), with_modules(dict(CASES[case]))
-    options.pop("two", False)
-    X = X - [options.pop("shift", 0.0), 0.0]
-    model = DSMGPRegressor(**{"kernel": "rbf", "max_iter": 3, **options}).fit(X, y)
-    model.save(tmp_path / "m.dsmgp")
-    duplicate = load(tmp_path / "m.dsmgp")
+    model, X, y, path = saved
+    duplicate = load(path)
     given, stored = model.structure, duplicate.structure
     if isinstance(given, str | ChangePoints):
         assert stored == given

@@ -304,16 +304,17 @@ def test_learning_starts_from_and_returns_to_a_usable_theta(two_outputs, rng):
 
 @pytest.mark.parametrize("structure", ["balanced", "paper"])
 def test_the_number_of_threads_does_not_change_the_result(rng, structure):
-    X = rng.normal(size=(600, 3))
+    X = rng.normal(size=(300, 3))
     Y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], np.cos(X[:, 2])]) + 0.1 * rng.normal(
-        size=(600, 2)
+        size=(300, 2)
     )
+    settings = {"leaf_size": 60, "structure": structure, "max_iter": 10, "random_state": 0}
     results = []
     for number in (1, 2, 5):
         with using_threads(number):
             allowed = n_threads()
             assert allowed <= number
-            model = DSMGPRegressor(leaf_size=60, structure=structure, random_state=0).fit(X, Y)
+            model = DSMGPRegressor(**settings).fit(X, Y)
             results.append(
                 (
                     [kernel.lengthscale for kernel in model.kernel_],
