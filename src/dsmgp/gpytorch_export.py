@@ -11,8 +11,8 @@ from gpytorch.kernels import AdditiveKernel
 from torch import Tensor
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.autograd import AutogradKernel, Modules
 from dsmgp.gp.gpytorch_kernels import factors_of
+from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel, Modules
 from dsmgp.gp.gpytorch_process import gpytorch_modules
 from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel, SumKernel
 from dsmgp.mixture.model import Model

@@ -24,7 +24,7 @@ from gpytorch.priors import GammaPrior
 from dsmgp.experts.backends.torch_backend import TorchBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.autograd import AutogradKernel
+from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel
 from dsmgp.gp.gpytorch_process import gpytorch_modules
 from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.leaf_kernels import StationaryKernel

@@ -14,7 +14,7 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import LeafPoints, Observations, equal_rows
 from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence
-from dsmgp.gp.leaf_parameters import Thetas
+from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.gp.process import build_process
 from dsmgp.tree.routing import Routes
 from tests.support.finite_differences import central_difference
@@ -238,7 +238,7 @@ def test_the_noise_alone_can_be_tuned_on_spectra_of_distinct_inputs(rng):
     from scipy import sparse
 
     case = Case(rng, "rbf", known=False)
-    thetas = Thetas([case.process], np.zeros(len(LEAVES), np.int64))
+    thetas = LeafParameters([case.process], np.zeros(len(LEAVES), np.int64))
     theta = np.tile(case.process.theta, (len(LEAVES), 1))
     for noise in (-3.0, 0.5):
         theta[:, -1] = noise

@@ -13,7 +13,7 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence
-from dsmgp.gp.leaf_parameters import Thetas
+from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.gp.process import build_process
 from dsmgp.tree.routing import Routes
 from tests.support.finite_differences import central_difference
@@ -214,7 +214,7 @@ def test_updates_are_those_of_conditioning_on_all_rows(rng, whole):
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_noise_alone_can_be_tuned_on_spectra(rng, known, whole):
     case = Case(rng, known, whole)
-    thetas = Thetas([case.process], np.zeros(len(LEAVES), np.int64))
+    thetas = LeafParameters([case.process], np.zeros(len(LEAVES), np.int64))
     theta = np.tile(case.process.theta, (len(LEAVES), 1))
     ties, leaf = sparse.csr_matrix(np.eye(len(LEAVES))), np.array([0, 2])
 

@@ -18,7 +18,7 @@ from gpytorch.kernels import (
 )
 from gpytorch.priors import GammaPrior, NormalPrior
 
-from dsmgp.gp.autograd import AutogradKernel
+from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel
 from dsmgp.gp.gpytorch_process import GPyTorchProcess, gpytorch_modules
 from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import StationaryKernel

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from dsmgp.gp.leaf_parameters import Thetas
+from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.gp.process import build_process
 from dsmgp.linalg.threads import uninterrupted
 
@@ -41,7 +41,7 @@ def test_after_an_interrupt_at_any_line_of_vmap_tables_are_evaluated_as_before(n
     pytest.importorskip("torch")
     from gpytorch.kernels import RBFKernel
 
-    thetas = Thetas([build_process(RBFKernel(), "zero", 0.1, 2)], np.zeros(3, dtype=int))
+    thetas = LeafParameters([build_process(RBFKernel(), "zero", 0.1, 2)], np.zeros(3, dtype=int))
 
     def evaluate():
         return np.hstack([table.ravel() for table in getattr(thetas, name)(np.arange(3), theta)])
@@ -56,7 +56,7 @@ def test_after_an_interrupt_at_any_line_of_vmap_tables_are_evaluated_as_before(n
 def test_each_leaf_is_evaluated_by_the_process_of_its_family(rng):
     processes = [build_process(kernel, "linear", 0.1, 2) for kernel in ("rbf", "matern32")]
     family = np.array([1, 0, 0, 1, 1])
-    thetas = Thetas(processes, family)
+    thetas = LeafParameters(processes, family)
     assert thetas.start().shape == (5, len(thetas.names))
     leaf = np.array([4, 0, 2, 2])
     table = thetas.start()[leaf] + 0.5 * rng.normal(size=(4, len(thetas.names)))
@@ -82,7 +82,7 @@ def test_each_leaf_is_evaluated_by_the_process_of_its_family(rng):
 def test_families_with_different_parameters_are_refused():
     processes = [build_process(kernel, "zero", 0.1, 2) for kernel in ("rbf", "rq")]
     with pytest.raises(ValueError, match="kernels of different parameters"):
-        Thetas(processes, np.array([0, 1]))
+        LeafParameters(processes, np.array([0, 1]))
 
 
 def test_uninterrupted_work_runs_outside_of_the_main_thread_and_passes_errors_on():

@@ -21,7 +21,7 @@ NEED_EXTRA = {
     "ray": {"distributed.ray_cluster", "distributed.ray_workers", "ray"},
     "torch": {
         "baselines.kiss", "baselines.svgp", "experts.backends.torch_backend", "experts.backends.torch_batch", "gp.gpytorch_kernels",
-        "gp.autograd", "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",
+        "gp.gpytorch_leaf_kernel", "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",
         "linalg.triangular", "persistence.gpytorch_modules",
     },
 }  # fmt: skip

@@ -29,8 +29,8 @@ from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.gp.autograd import AutogradKernel, Modules, one_at_a_time, to_tensor
 from dsmgp.gp.gpytorch_kernels import factors_of, gpytorch_kernel, gpytorch_mean
+from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel, Modules, one_at_a_time, to_tensor
 from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock, build_named_process
 from dsmgp.linalg.threads import Threads, uninterrupted

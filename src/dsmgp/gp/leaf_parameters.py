@@ -1,6 +1,6 @@
 """Hyperparameters that differ from leaf to leaf, for fine-tuning: one row of theta per leaf.
 
-:class:`Thetas` maps tables of theta, for many leaves at once, to kernel parameters, noise and priors, with gradients.
+:class:`LeafParameters` maps tables of theta, for many leaves at once, to kernel parameters, noise and priors, with gradients.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp.gp.process import Process
 
-__all__ = ["Thetas"]
+__all__ = ["LeafParameters"]
 
 
-class Thetas:
+class LeafParameters:
     """Tables of theta for one output: the row of a leaf holds parameters of the process of its family.
 
     Methods take the numbers of n leaves and their rows of theta, (n, n_parameters).

@@ -15,8 +15,8 @@ import torch
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 
 from dsmgp._util.archive import ModelFileError
-from dsmgp.gp.autograd import Modules
 from dsmgp.gp.gpytorch_kernels import linear_mean
+from dsmgp.gp.gpytorch_leaf_kernel import Modules
 from dsmgp.gp.gpytorch_process import GPyTorchProcess
 from dsmgp.gp.process import build_process
 from dsmgp.persistence.module_description import (

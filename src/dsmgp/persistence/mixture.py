@@ -289,16 +289,13 @@ def _evidence_agrees(posterior: LazyLeafPosterior) -> bool:
         int(of_kernel[np.argmin(sizes[of_kernel])])
         for of_kernel in (occupied[codes[occupied] == code] for code in np.unique(codes[occupied]))
     ]
-    every = list(range(leaf_gps.n_outputs))
-    some = InMemoryLeafGPs(
+    some = leaf_gps.rebuild(
         leaf_gps.leaf_rows.take(np.array(chosen, dtype=np.int64)),
         leaf_gps.X,
         leaf_gps.Y,
-        [[leaf_gps.kernels[output][k] for k in chosen] for output in every],
+        [[of_output[k] for k in chosen] for of_output in leaf_gps.kernels],
         known_noise=leaf_gps.known_noise,
         labels=leaf_gps.labels,
-        device=leaf_gps.device,
-        dtype=leaf_gps.dtype,
         row_weights=leaf_gps.row_weights,
     )
     parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]

@@ -19,7 +19,7 @@ from dsmgp.fitting.learning.optimize import evidence_objective
 from dsmgp.fitting.learning.optimize import maximise as search
 from dsmgp.fitting.updates import recondition
 from dsmgp.gp.kernels import Kernel
-from dsmgp.gp.leaf_parameters import Thetas
+from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.gp.process import build_process
 from dsmgp.mixture.inference import infer, prior_log_path_weights
 from dsmgp.mixture.weighting import LOOSample
@@ -128,7 +128,7 @@ class Case:
         self.leaves = [Leaf(Region.whole(2), r) for r in rows]
         kernels = [periodic_module() if kernel == "gpytorch" else kernel for kernel in kernels]
         processes = [build_process(kernel, "constant", 0.1, 2) for kernel in kernels]
-        self.thetas = Thetas(processes, np.arange(4) % len(kernels))
+        self.thetas = LeafParameters(processes, np.arange(4) % len(kernels))
         self.table = self.thetas.start()
         self.table += 0.3 * rng.normal(size=self.table.shape)
         self.leaf_gps = InMemoryLeafGPs(
@@ -230,7 +230,7 @@ def test_a_fault_of_a_prior_is_not_hidden():
             return super().log_prob(value)
 
     kernel = gpytorch.kernels.RBFKernel(lengthscale_prior=Faulty(0.0, 1.0))
-    thetas = Thetas([build_process(kernel, "zero", 0.1, 1)], np.zeros(2, dtype=int))
+    thetas = LeafParameters([build_process(kernel, "zero", 0.1, 1)], np.zeros(2, dtype=int))
     with pytest.raises(RuntimeError, match="a fault of the prior"):
         thetas.log_prior(np.arange(2), thetas.start())
 
@@ -253,7 +253,7 @@ def with_prior(name):
 def test_tables_of_theta_say_what_their_processes_say(rng, prior):
     kernels = ["rbf", "matern32"] if prior is None else [with_prior(prior)]
     processes = [build_process(kernel, "linear", 0.1, 2) for kernel in kernels]
-    thetas = Thetas(processes, np.arange(5) % len(kernels))
+    thetas = LeafParameters(processes, np.arange(5) % len(kernels))
     leaf = np.array([4, 0, 3])
     table = thetas.start()[leaf] + 0.5 * rng.normal(size=(3, len(thetas.names)))
     kernel_parameters = thetas.kernel_parameters(leaf, table)

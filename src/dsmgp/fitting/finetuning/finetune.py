@@ -25,7 +25,7 @@ from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence, PairEvidence
 from dsmgp.fitting.finetuning.similarity import similarity_matrix
 from dsmgp.fitting.learning.optimize import TOLERANCE
 from dsmgp.fitting.state import FittedState
-from dsmgp.gp.leaf_parameters import Thetas
+from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.mixture.inference import infer, prior_log_path_weights
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import LOOSample, weigh
@@ -60,7 +60,7 @@ class TiedObjective:
     Parameters
     ----------
     evidence : PairEvidence or NoiseEvidence
-    thetas : Thetas
+    thetas : LeafParameters
     ties : sparse matrix of shape (n_leaves, n_leaves)
         ``S_ij r_j``.
     theta : ndarray of shape (n_leaves, n_parameters)
@@ -72,7 +72,7 @@ class TiedObjective:
     def __init__(
         self,
         evidence: Callable[[Index, Array], tuple[Array, Array]],
-        thetas: Thetas,
+        thetas: LeafParameters,
         ties: sparse.csr_matrix,
         theta: Array,
         columns: Index,
@@ -161,7 +161,7 @@ def finetune_model(
     posterior = model.leaf_posterior.settled()
     leaf_gps = posterior.leaf_gps
     by_output = [
-        Thetas([f.processes[output] for f in model.families], model.family)
+        LeafParameters([f.processes[output] for f in model.families], model.family)
         for output in range(leaf_gps.n_outputs)
     ]
     columns = [_columns(thetas.names, parameters) for thetas in by_output]
@@ -206,7 +206,11 @@ def _columns(names: Sequence[str], parameters: str | Sequence[str]) -> Index:
 
 
 def _responsibilities(
-    model: Model, by_output: Sequence[Thetas], tables: Sequence[Array], weights: str, number: int
+    model: Model,
+    by_output: Sequence[LeafParameters],
+    tables: Sequence[Array],
+    weights: str,
+    number: int,
 ) -> Array:
     """Return the weight of each leaf, (n_leaves,), in round ``number``: prior path weights or posterior responsibilities."""
     if weights == "prior":
@@ -228,7 +232,7 @@ def _ties(S: sparse.csr_matrix, r: Array) -> sparse.csr_matrix:
 
 def _tune(
     model: Model,
-    thetas: Thetas,
+    thetas: LeafParameters,
     output: int,
     ties: sparse.csr_matrix,
     theta: Array,
@@ -314,7 +318,7 @@ def _chunks(tuned: Index, ties: sparse.csr_matrix, leaf_gps: LeafGPs) -> list[In
 
 
 def _kernel_parameters(
-    by_output: Sequence[Thetas], tables: Sequence[Array], leaf_gps: LeafGPs
+    by_output: Sequence[LeafParameters], tables: Sequence[Array], leaf_gps: LeafGPs
 ) -> list[Array]:
     """Return the kernel parameters of all leaves, a table per output, at the given thetas."""
     every = np.arange(leaf_gps.n_leaves)

@@ -19,7 +19,7 @@ from dsmgp.experts.backends.interface import PARALLEL_ROWS
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import LeafPoints, Observations
-from dsmgp.gp.leaf_parameters import Thetas
+from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.tree.nodes import Leaf
 
 __all__ = ["NoiseEvidence", "PairEvidence"]
@@ -61,7 +61,7 @@ class PairEvidence:
     leaf_gps : LeafGPs
         All leaves.
     leaves : sequence of Leaf
-    thetas : Thetas
+    thetas : LeafParameters
         Of one output.
     output : int
     ties : sparse matrix of shape (n_leaves, n_leaves)
@@ -72,7 +72,7 @@ class PairEvidence:
         self,
         leaf_gps: LeafGPs,
         leaves: Sequence[Leaf],
-        thetas: Thetas,
+        thetas: LeafParameters,
         output: int,
         ties: sparse.csr_matrix,
     ) -> None:
@@ -145,7 +145,7 @@ class NoiseEvidence:
     def __init__(
         self,
         leaf_gps: LeafGPs,
-        thetas: Thetas,
+        thetas: LeafParameters,
         output: int,
         ties: sparse.csr_matrix,
         theta: Array,

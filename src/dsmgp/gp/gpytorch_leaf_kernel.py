@@ -1,7 +1,7 @@
-"""GPyTorch modules whose covariance GPyTorch computes and autograd takes gradients through. Needs torch.
+"""The leaf kernel of GPyTorch modules: GPyTorch computes the covariance, and autograd takes gradients back through it. Needs torch.
 
-:class:`Modules` holds mean, kernel and likelihood; :class:`AutogradKernel` is the leaf kernel of any of them. Kernels with a closed
-form (:mod:`dsmgp.gp.kernels`) are much faster.
+:class:`Modules` holds mean, kernel and likelihood; :class:`AutogradKernel` is the leaf kernel of any of them. It serves kernels that
+users pass in; those with a closed form (:mod:`dsmgp.gp.leaf_kernels`) are much faster.
 """
 
 from __future__ import annotations
