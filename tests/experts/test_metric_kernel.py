@@ -120,17 +120,6 @@ def test_every_quantity_is_that_of_numpy(rng, own_backend, kind, rank, by_leaf, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_covariances_of_the_last_rows_are_those_of_numpy(rng, own_backend, kind):
-    case, found = Case(rng, kind), []
-    for backend in (own_backend, NumpyBackend):
-        leaf_gps, K = case.leaf_gps(backend, collapsed=False), np.full((40, 40), 7.0)
-        leaf_gps.backend.fill(leaf_gps.bind([case.parameters]), 0, 0, K, 30)
-        assert (K[:30] == 7.0).all()
-        found.append(np.tril(K)[30:])
-    np.testing.assert_allclose(*found, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_diagonal_map_has_the_evidence_and_gradient_of_its_length_scales(rng, own_backend, kind):
     case = Case(rng, kind, rank=D)
     lengthscale = rng.uniform(0.5, 2.0, size=D)

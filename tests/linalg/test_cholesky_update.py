@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsmgp.linalg import lapack
-from dsmgp.linalg.cholesky_update import append_rows, remove_rows
+from dsmgp.linalg.cholesky_update import remove_rows
 
 pytestmark = pytest.mark.skipif(not lapack.available, reason="SciPy does not export LAPACK")
 
@@ -25,16 +25,3 @@ def test_removing_rows_is_factorising_without_them(removed):
     assert np.array_equal(L, before)
     separate = np.linalg.cholesky(K[np.ix_(kept, kept)])
     np.testing.assert_allclose(factor, separate, rtol=0.0, atol=1e-14)
-
-
-@pytest.mark.parametrize("n", [0, 1, 20, 59])
-def test_appending_rows_is_factorising_with_them(n):
-    K = covariance(60)
-    begun = np.tril(K)
-    begun[:n, :n] = np.linalg.cholesky(K[:n, :n])
-    assert append_rows(begun, n)
-    np.testing.assert_allclose(begun, np.linalg.cholesky(K), rtol=0.0, atol=1e-13)
-
-
-def test_appending_rows_notices_what_is_not_positive_definite():
-    assert not append_rows(np.array([[1.0, 0.0], [2.0, 1.0]]), 1)

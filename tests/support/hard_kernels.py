@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.experts.low_rank import LowRankVariance
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
 
@@ -122,11 +123,14 @@ def _matrices(backend, bound, group):
         return _batched_matrices(backend, bound, group)
     found = []
     for number in numbers.tolist():
-        n = int(backend.points.first.sizes[number])
-        K = np.zeros((n, n))
-        backend.fill(bound, 0, number, K, 0)
-        np.fill_diagonal(K, float(bound.kernel_parameters[0][number, -2]))
-        found.append(K)
+        X = backend.X[backend.points.first[number]]
+        if not hasattr(backend, "covariances"):
+            found.append(bound(0, number).cross(X, X))
+            continue
+        # The compiled covariances of a leaf's points with themselves, as with pivots of a basis that are all of its points.
+        n = len(X)
+        every = LowRankVariance(np.arange(n), np.empty((n, n)), np.zeros(n), 0.0)
+        found.append(backend.covariances(bound, 0, number, every, X)[1])
     return found
 
 

@@ -21,9 +21,8 @@ from dsmgp.experts.backends.interface import (
     BoundKernels,
     LeafPosteriorBatch,
 )
-from dsmgp.experts.backends.shared_backend import SharedFactorBackend
+from dsmgp.experts.backends.shared_backend import JitterNeeded, SharedFactorBackend
 from dsmgp.experts.factors.cache import FactorCache
-from dsmgp.experts.factors.sharing import NotPositiveDefinite
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.progress import tick
@@ -65,8 +64,7 @@ def condition(
         batches = within_memory(
             lambda: conditioning.run(shared or leaf_gps.backend), conditioning.reduce_memory
         )
-    except NotPositiveDefinite:
-        # A leaf needs jitter, and so its own factor: leaves cannot share.
+    except JitterNeeded:
         batches = conditioning.run(leaf_gps.backend)
     backend = conditioning.backend
     _warn_of_jitter(leaf_gps, backend, batches)

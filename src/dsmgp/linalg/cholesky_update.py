@@ -1,6 +1,6 @@
-"""Cholesky factors, row-major lower triangles, after rows were added to a matrix or removed from it.
+"""Cholesky factors, row-major lower triangles, after rows were removed from a matrix: online updates do that.
 
-Plans for shared factors add rows (:mod:`dsmgp.experts.factors.sharing`); online updates do both.
+How rows are added is in :mod:`dsmgp.experts.online`.
 """
 
 from __future__ import annotations
@@ -10,37 +10,7 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp.linalg import lapack
 
-__all__ = ["append_rows", "remove_rows"]
-
-
-def append_rows(K: Array, n: int) -> bool:
-    """Extend a Cholesky factor by rows, in place.
-
-    Parameters
-    ----------
-    K : ndarray of shape (m, m)
-        Its leading ``n`` rows are a lower factor; the rows below are those of the matrix. Overwritten by the factor.
-    n : int
-
-    Returns
-    -------
-    bool
-        False where the matrix is not positive definite.
-
-    Examples
-    --------
-    >>> K = np.array([[2.0, 0.0], [2.0, 5.0]])  # the first row is the factor of 4
-    >>> append_rows(K, 1)
-    True
-    >>> K
-    array([[2., 0.],
-           [1., 2.]])
-    """
-    across, corner = K[n:, :n], K[n:, n:]
-    if n:
-        lapack.solve_rows(K[:n, :n], across)
-        lapack.subtract_square(corner, across)
-    return lapack.factorise(corner)
+__all__ = ["remove_rows"]
 
 
 def remove_rows(L: Array, removed: Index) -> Array:

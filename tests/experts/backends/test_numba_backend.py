@@ -184,16 +184,3 @@ def test_conditioning_and_prediction_are_those_of_other_backends(reference, kind
     ((alone, none),) = predict_leaves(got, [(0, tests)], with_variance=False)
     assert (alone == mean).all()
     assert not none.size
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_covariances_of_the_last_rows_are_those_of_other_backends(reference, kind):
-    X, y, kernel_parameters = data(30, 2, "constant")
-    leaf_kernel = StationaryKernel(kind, (0, 1), "constant")
-    found = []
-    for backend in (NumbaBackend, reference):
-        leaf_gps, K = leaf_gps_of(backend, X, y, leaf_kernel), np.full((30, 30), 7.0)
-        leaf_gps.backend.fill(leaf_gps.bind([kernel_parameters]), 0, 0, K, 20)
-        assert (K[:20] == 7.0).all()
-        found.append(np.tril(K)[20:])
-    np.testing.assert_allclose(*found, rtol=1e-12, atol=1e-14)

@@ -127,18 +127,6 @@ def test_every_quantity_is_that_of_another_backend(rng, other, kernel, mean, kno
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_covariances_of_the_last_rows_are_those_of_scikit_learn(rng, kernel):
-    case = Case(rng, kernel, "linear", True, False)
-    leaf_gps = case.leaf_gps(NumpyBackend, collapsed=False)
-    K, rows = np.full((40, 40), 7.0), case.rows[0]
-    leaf_gps.backend.fill(leaf_gps.bind(case.parameters), 1, 0, K, 30)
-    assert (K[:30] == 7.0).all()
-    expected = covariance(case.processes[1].kernel, case.X[rows], case.X[rows])
-    expected += np.diag(case.processes[1].noise + case.known[rows, 1])
-    np.testing.assert_allclose(np.tril(K)[30:], np.tril(expected)[30:], rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
 def test_the_evidence_with_its_scale_integrated_out_is_that_of_a_student_t(rng, kernel):
     """By SciPy, with scikit-learn's covariances."""
     case = Case(rng, kernel, "zero", True, False)

@@ -35,8 +35,7 @@ def always(monkeypatch):
     """Leaves share wherever they can, however small."""
     monkeypatch.setattr(shared, "LEAST_GAIN", 0.0)
     monkeypatch.setattr(shared, "MOST_PLANNING", math.inf)
-    for name in ("CALL_FLOPS", "COPY_FLOPS"):
-        monkeypatch.setattr(sharing, name, 0.0)
+    monkeypatch.setattr(sharing, "CALL_FLOPS", 0.0)
 
 
 def rows_of(n, n_outputs=1, repeated=False, d=1, seed=0):
@@ -163,17 +162,59 @@ def test_leaves_share_where_it_pays():
     assert conditioned.factors.n_bytes < 2 * 8 * 800**2
 
 
-@pytest.mark.parametrize("why", ["8 inputs", "one partition", "small", "float32", "a theta each"])
+def test_leaves_of_a_family_share(always):
+    """Partitions that differ in kernel or hyperparameters share among themselves, in many inputs too."""
+    X, Y = rows_of(300, n_outputs=2, d=6)
+    tree = grow_paper(
+        X, leaf_size=60, sum_children=36, product_children=2, depth=1, rng=np.random.default_rng(0)
+    )
+    family = np.arange(len(leaves(tree))) // 2 % 3  # of the partition
+    kinds = ["matern52", "matern52", "rbf"]
+    kernels = [
+        [StationaryKernel(kinds[k], tuple(range(6)), "constant") for k in family] for _ in range(2)
+    ]
+    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y, kernels)
+    values = np.array([[0.5] * 6 + [1.0, 0.2, 0.05], [0.9] * 6 + [1.3, 0.1, 0.02]])
+    parameters = [values[np.minimum(family, 1)], 1.1 * values[np.minimum(family, 1)]]
+    alone, together = (condition(leaf_gps, parameters, leave_out=True, share=s) for s in (0, 1))
+    plan = together.sharing
+    assert plan.saving > 0.1
+    assert (family[plan.owner] == family).all()
+    assert len({int(family[k]) for k in np.flatnonzero(np.diff(plan.owner, append=-1))}) > 1
+    np.testing.assert_allclose(together.log_evidence, alone.log_evidence, **EXACT)
+    loo = [c.leave_one_out().components(np.arange(300)) for c in (together, alone)]
+    np.testing.assert_allclose(loo[0].mean, loo[1].mean, **EXACT)
+    np.testing.assert_allclose(loo[0].variance, loo[1].variance, **EXACT)
+    tests = np.random.default_rng(3).uniform(size=(20, 6))
+    tasks = [(number, tests) for number in range(leaf_gps.n_leaves)]
+    for one, other in zip(
+        predict_leaves(together, tasks), predict_leaves(alone, tasks), strict=True
+    ):
+        for table, expected in zip(one, other, strict=True):
+            np.testing.assert_allclose(table, expected, **EXACT)
+
+
+def test_many_inputs_share_where_it_pays():
+    X, Y = rows_of(1000, d=8)
+    tree = grow_paper(
+        X, leaf_size=100, sum_children=32, product_children=2, depth=1, rng=np.random.default_rng(0)
+    )
+    conditioned = condition(leaf_gps_of(X, Y, tree), kernel_parameters_of(X, Y))
+    assert conditioned.sharing.saving > 0.3
+
+
+@pytest.mark.parametrize("why", ["one partition", "small", "float32", "a theta each"])
 def test_nothing_is_planned_where_it_cannot_pay(why, monkeypatch):
-    X, Y = rows_of(1000, d=8 if why == "8 inputs" else 1)
+    X, Y = rows_of(1000)
     tree = TREES["balanced"](X) if why == "small" else paper(X, 1 if why == "one partition" else 8)
     leaf_gps, kernel_parameters = leaf_gps_of(X, Y, tree), kernel_parameters_of(X, Y)
     if why == "float32":
         pytest.importorskip("torch")
         leaf_gps = leaf_gps_of(X, Y, tree, dtype="float32")
     if why == "a theta each":
-        kernel_parameters = [np.tile(kernel_parameters[0], (leaf_gps.n_leaves, 1))]
-    monkeypatch.setattr(shared, "plan_sharing", lambda rows: pytest.fail("planned in vain"))
+        factor = np.linspace(1.0, 2.0, leaf_gps.n_leaves)[:, None]
+        kernel_parameters = [factor * kernel_parameters[0]]
+    monkeypatch.setattr(shared, "plan_sharing", lambda *_: pytest.fail("planned in vain"))
     assert condition(leaf_gps, kernel_parameters).sharing is None
 
 

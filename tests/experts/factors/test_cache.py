@@ -52,9 +52,9 @@ SIZES = np.array([7, 5, 5, 3])
 
 
 def layouts():
-    whole = np.arange(49.0).reshape(7, 7)
+    largest = Packed(np.arange(49.0 + 64.0), np.array([7, 8]))
     flat = np.arange(float((SIZES**2).sum()))
-    return [LeadingBlocks(whole, SIZES), Packed(flat, SIZES)]
+    return [LeadingBlocks(largest, np.array([0, 1, 0, 1]), SIZES), Packed(flat, SIZES)]
 
 
 def matrices(rng):
@@ -69,20 +69,6 @@ def test_packed_matrices_are_those_that_were_packed(rng):
         np.testing.assert_array_equal(packed[slot], matrix)
 
 
-def test_a_stack_is_padded(rng):
-    torch = pytest.importorskip("torch")
-    from dsmgp.experts.backends.torch_backend import Stacked
-
-    given = matrices(rng)
-    factors = Stacked.of([torch.from_numpy(matrix) for matrix in given])
-    assert factors.stack.shape == (4, 7, 7)
-    for slot, matrix in enumerate(given):
-        assert isinstance(factors[slot], np.ndarray)
-        np.testing.assert_array_equal(factors[slot], matrix)
-        padding = factors.stack[slot, len(matrix) :, :]  # can be solved with
-        np.testing.assert_array_equal(padding, np.eye(7)[len(matrix) :])
-
-
 @pytest.mark.parametrize("factors", layouts(), ids=lambda factors: type(factors).__name__)
 def test_factors_lie_where_their_addresses_say(factors):
     slots = np.array([3, 1, 0])
@@ -94,7 +80,8 @@ def test_factors_lie_where_their_addresses_say(factors):
 
 def test_views_are_pickled_once():
     sizes = np.array([100, *range(50, 90)])
-    blocks = LeadingBlocks(np.arange(10_000, dtype=np.float32).reshape(100, 100), sizes)
+    largest = Packed(np.arange(10_000, dtype=np.float32), sizes[:1])
+    blocks = LeadingBlocks(largest, np.zeros(len(sizes), np.int64), sizes)
     text = pickle.dumps(blocks)
     assert len(text) < 50_000
     np.testing.assert_array_equal(pickle.loads(text)[3], blocks[3])

@@ -251,9 +251,6 @@ class Backend(Protocol):
     ) -> tuple[Array, Array]:
         """Return mean and variance of f at the requested rows, (n,); no variance without factors."""
 
-    def hold_factors(self, matrices: Sequence[Array]) -> LeafFactors:
-        """Return the lower Cholesky factors of the leaves of a group as this backend holds them."""
-
 
 class TrainingBackend(Backend, Protocol):
     """A backend that also computes the evidence and its gradient."""
@@ -275,6 +272,3 @@ class TrainingBackend(Backend, Protocol):
 
     def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> TrainingBackend:
         """Return the same leaves with other kernels, by output and leaf; leaves are grouped as before."""
-
-    def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        """Write the covariance of y at a leaf's rows into the lower triangle of K, from row ``first`` on; inputs must be distinct."""

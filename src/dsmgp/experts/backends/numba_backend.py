@@ -169,13 +169,6 @@ class NumbaBackend:
         )
         return mean, features
 
-    def hold_factors(self, matrices: Sequence[Array]) -> Packed:
-        return Packed.of(matrices)
-
-    def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        leaves = self._leaves_of(np.array([leaf]), output)
-        numba_leaves.fill(leaves, bound.parameters(output, leaf), K, first)
-
     def _condition(
         self,
         bound: BoundKernels,

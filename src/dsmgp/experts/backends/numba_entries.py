@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, misc, no-any-return, call-arg"
-"""Kernels that work through many leaves: evidence with gradient, prediction, covariance. Needs numba.
+"""Kernels that work through many leaves: evidence with gradient, prediction. Needs numba.
 
 :mod:`dsmgp.experts.backends.numba_leaves` calls them, with arguments in the order in which each unpacks its block; :mod:`dsmgp.experts.backends.numba_leaf`
 has the algebra of one leaf and says what the arguments are.
@@ -28,7 +28,6 @@ from dsmgp.experts.backends.numba_kernels import (
 from dsmgp.experts.backends.numba_leaf import (
     condition_leaf,
     evidence,
-    fill_leaf,
     gradient,
     inverse_diagonal,
     n_scaled,
@@ -37,7 +36,7 @@ from dsmgp.experts.backends.numba_leaf import (
     scale_inputs,
 )
 
-__all__ = ["evaluate_leaves", "fill_covariance", "predict_leaves"]
+__all__ = ["evaluate_leaves", "predict_leaves"]
 
 
 @kernel
@@ -151,14 +150,3 @@ def predict_leaves(block):
             means[first:last], variances[first:last] if len(variances) else variances, features,
             single_features, memory, tile,
         )  # fmt: skip
-
-
-@kernel
-def fill_covariance(block):
-    """Write the covariance of y at the rows of a leaf into the lower triangle of a matrix, from row ``first`` on."""
-    kind, rank, first = block[0], block[1], block[2]
-    X, known_noise = matrix(block[3], block[4], block[5]), vector(block[6], block[7])
-    rows, columns = integers(block[8], block[9]), integers(block[10], block[11])
-    parameters, memory = vector(block[12], block[13]), vector(block[14], block[15])
-    K = matrix(block[16], block[17], block[18])  # its row length is the step from row to row
-    fill_leaf(kind, X, known_noise, rows, columns, rank, parameters, K, first, memory)

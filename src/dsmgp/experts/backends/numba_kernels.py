@@ -149,15 +149,15 @@ def slope_factor(kind):
 
 
 @inlined(fastmath=EXACT)
-def fill_lower(kind, scale, Z, K, first, slopes, spare):
-    """Write covariances of f into the strict lower triangle of K, from row ``first`` on.
+def fill_lower(kind, scale, Z, K, slopes, spare):
+    """Write covariances of f into the strict lower triangle of K.
 
     ``slopes`` get -dk/dr2, row after row, unless empty; ``spare`` is memory for two rows and a point.
     """
     d, n = Z.shape
     x = spare[2 * n : 2 * n + d]
     at = 0
-    for i in range(first, n):
+    for i in range(n):
         for k in range(d):
             x[k] = Z[k, i]
         distances(Z, x, i, spare)

@@ -51,7 +51,6 @@ __all__ = [
     "condition_leaf",
     "dot",
     "evidence",
-    "fill_leaf",
     "gradient",
     "inverse_diagonal",
     "log_gamma",
@@ -162,7 +161,7 @@ def condition_leaf(
     jitter = 0.0
     while math.isfinite(scale + noise) and jitter <= 1.01 * HIGHEST_JITTER * (scale + noise):
         # Filled again for each jitter: a failed factorisation has overwritten it.
-        fill_lower(kind, scale, Z, K, 0, slopes, spare)
+        fill_lower(kind, scale, Z, K, slopes, spare)
         for i in range(n):
             K[i, i] = scale + nugget[i] + jitter
         if factorise(at, K):
@@ -170,17 +169,6 @@ def condition_leaf(
             return jitter
         jitter = 10.0 * jitter if jitter > 0.0 else LOWEST_JITTER * (scale + noise)
     return math.nan
-
-
-@inlined
-def fill_leaf(kind, X, known_noise, rows, columns, rank, parameters, K, first, memory):
-    """Write the covariance of y into the lower triangle of K, from row ``first`` on."""
-    d, n, scale = n_scaled(columns, rank), len(rows), parameters[scale_at(columns, rank)]
-    Z = matrix(address(memory), d, n)
-    scale_inputs(X, rows, columns, rank, parameters, Z)
-    fill_lower(kind, scale, Z, K, first, memory[:0], memory[d * n :])
-    for i in range(first, n):
-        K[i, i] = scale + _noise_of(known_noise, parameters[-1], rows[i])
 
 
 @inlined

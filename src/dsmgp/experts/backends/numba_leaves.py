@@ -22,7 +22,6 @@ __all__ = [
     "ConditionedLeaves",
     "Leaves",
     "condition",
-    "fill",
     "log_evidence_and_gradient",
     "predict",
 ]
@@ -31,7 +30,6 @@ KINDS = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 MEANS = {"zero": 0, "constant": 1, "linear": 2}
 _evaluate_leaves = Kernel("dsmgp.experts.backends.numba_entries", "evaluate_leaves")
 _predict_leaves = Kernel("dsmgp.experts.backends.numba_entries", "predict_leaves")
-_fill_covariance = Kernel("dsmgp.experts.backends.numba_entries", "fill_covariance")
 # Least number of test rows of a tile; more if their covariances with the training rows fit in a core's cache.
 TILE_ROWS = 256
 # Elements that a thread keeps memory for: 64 MB.
@@ -189,16 +187,6 @@ def condition(
         elements,
     )  # fmt: skip
     return ConditionedLeaves(log_evidence, squares, jitter, alphas, elements, diagonals)
-
-
-def fill(leaf: Leaves, parameters: Array, K: Array, first: int) -> None:
-    """Write the covariance of y at the rows of a single leaf into the lower triangle of K, from row ``first`` on."""
-    memory = _memory.take((leaf.n_scaled + 2) * len(leaf.rows) + leaf.n_scaled)
-    _fill_covariance(
-        leaf.codes[0], leaf.rank, first, leaf.X, leaf.known_noise, leaf.rows, leaf.columns,
-        np.ascontiguousarray(parameters), memory,
-        K.ctypes.data, len(K), K.strides[0] // 8,
-    )  # fmt: skip
 
 
 def predict(

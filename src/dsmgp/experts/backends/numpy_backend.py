@@ -202,16 +202,6 @@ class NumpyBackend:
                     variance[rows] = np.maximum(kernel.variance(tests[rows]) - explained, 0.0)
         return mean, variance
 
-    def hold_factors(self, matrices: Sequence[Array]) -> Packed:
-        return Packed.of(matrices)
-
-    def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        rows = self.points.first[leaf]
-        kernel, X = bound(output, leaf), self.X[rows]
-        K[first:] = np.tril(kernel.cross(X[first:], X), first)
-        diagonal = np.arange(first, len(rows))
-        K[diagonal, diagonal] += self._noise(kernel, output, rows)[first:]
-
     def _noise(self, kernel: BoundLeafKernel, output: int, rows: Index) -> Array:
         """Noise variances of rows, with those that are known."""
         noise = np.full(len(rows), kernel.noise)

@@ -7,8 +7,6 @@ The leading rows of a triangular system do not depend on the others. So one fact
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +20,11 @@ from dsmgp.experts.backends.interface import (
     BoundKernels,
     LeafPosteriorBatch,
     PredictRequest,
+    TrainingBackend,
+    kernel_codes,
 )
-from dsmgp.experts.factors.cache import LeadingBlocks, LeafFactors
-from dsmgp.experts.factors.sharing import SharedFactors, SharingPlan, direct_flops, plan_sharing
+from dsmgp.experts.factors.cache import LeadingBlocks
+from dsmgp.experts.factors.sharing import CALL_FLOPS, SharingPlan, plan_sharing
 from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.linalg import lapack
 from dsmgp.linalg.threads import n_threads
@@ -32,129 +32,154 @@ from dsmgp.linalg.threads import n_threads
 if TYPE_CHECKING:
     from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 
-__all__ = ["SharedFactorBackend"]
+__all__ = ["JitterNeeded", "SharedFactorBackend"]
 
-# Leaves of more inputs hardly ever lie within one another.
-MOST_INPUTS = 4
 # Estimated speed-up from which on leaves share: the estimate is a rough one.
 LEAST_GAIN = 1.25
 # Largest cost of a plan, as a share of the cost of conditioning without it.
 MOST_PLANNING = 0.12
-# Costs besides factors, their inverses and PAIR_FLOPS, in flops (10 in a nanosecond), as measured: of a leaf in a chain, in
-# the interpreter, where threads wait for one another; of a plan, each of its leaves, and their rows.
-CHAINED_FLOPS = 1.8e6
+# Costs of a plan in flops (10 in a nanosecond), as measured: of itself, each of its leaves, and their rows.
 PLAN_FLOPS, PLANNED_FLOPS, PLANNED_ROW_FLOPS = 2e7, 2e5, 1e3
 
 
-class SharedFactorBackend:
-    """A :class:`~dsmgp.experts.backends.interface.Backend` for leaves with the same kernel and hyperparameters.
+class JitterNeeded(ArithmeticError):
+    """The largest leaf of a chain is only factorised with jitter, of which the others may need less: they cannot share."""
 
-    A group is a chain of nested leaves, or consists of leaves that share with no other, which the usual backend
-    conditions.
+
+class SharedFactorBackend:
+    """A :class:`~dsmgp.experts.backends.interface.Backend` whose leaves share factors by a plan.
+
+    The usual backend conditions the largest leaf of each chain, and the leaves that share with no other. A group consists of
+    the chains of some largest leaves, or of leaves that do not share.
 
     Parameters
     ----------
     leaf_gps : InMemoryLeafGPs
     plan : SharingPlan
-    bound : BoundKernels
-        Factors are computed once, at these hyperparameters.
     """
 
-    def __init__(self, leaf_gps: InMemoryLeafGPs, plan: SharingPlan, bound: BoundKernels) -> None:
-        self.plan, self.bound = plan, bound
-        groups = _all_points(leaf_gps)
-        self.points = _points_of(plan.rows, groups)
+    def __init__(self, leaf_gps: InMemoryLeafGPs, plan: SharingPlan) -> None:
+        self.plan, self._leaf_gps = plan, leaf_gps
+        every = _all_points(leaf_gps)
+        self.points = _points_of(plan.rows, every)
+        chains = _chains(plan)
+        chained = {leaf for chain in chains.values() for leaf in chain}
+
+        def only(leaves: set[int]) -> TrainingBackend:
+            rows = [rows[: None if k in leaves else 0] for k, rows in enumerate(plan.rows)]
+            return leaf_gps.backend_for(_points_of(rows, every))
+
         self._usual = leaf_gps.backend_for(self.points)
-        self._chains = _chains(plan)
-        chained = {leaf for chain in self._chains for leaf in chain.tolist()}
-        rest = [rows[: 0 if k in chained else None] for k, rows in enumerate(plan.rows)]
-        self._rest = leaf_gps.backend_for(_points_of(rest, groups))
-        self.groups = self._chains + self._rest.groups
-        self._observed = [
-            _Observed.of(leaf_gps, groups, bound, k) for k in range(leaf_gps.n_outputs)
-        ]
-        self._factors = [
-            SharedFactors(plan, partial(self._fill, k)) for k in range(leaf_gps.n_outputs)
-        ]
+        self._largest = only(set(chains))
+        self._alone = only(set(range(len(plan.rows))) - chained)
+        self._chains = [[chains[k] for k in leaves.tolist()] for leaves in self._largest.groups]
+        of_chains = [np.concatenate(of_group) for of_group in self._chains]
+        self.groups = of_chains + self._alone.groups
 
     @classmethod
     def where_it_pays(
         cls, leaf_gps: InMemoryLeafGPs, bound: BoundKernels, memory: float
     ) -> SharedFactorBackend | None:
         """Return a backend if the leaves can share factors, it is faster, and the factors fit in ``memory`` bytes."""
-        points = leaf_gps.points
+        points, families = leaf_gps.points, _families(bound)
         sizes = points.first.sizes
-        if not _can_share(leaf_gps, bound) or not _may_pay(sizes, leaf_gps):
+        if not _can_share(leaf_gps) or not _may_pay(sizes, families, leaf_gps):
             return None
-        plan = plan_sharing([points.first[k] for k in range(leaf_gps.n_leaves)])
+        plan = plan_sharing([points.first[k] for k in range(leaf_gps.n_leaves)], families)
         n_bytes = 8 * leaf_gps.n_outputs * sum(int(sizes[leaf]) ** 2 for leaf in plan.flops)
         if n_bytes > memory or _gain(plan, n_threads()) < LEAST_GAIN:
             return None
-        return cls(leaf_gps, plan, bound)
+        return cls(leaf_gps, plan)
 
     def elements(self, group: int) -> int:
         if group >= len(self._chains):
-            return self._rest.elements(group - len(self._chains))
-        return int(self.points.first.sizes[self._chains[group][0]]) ** 2
+            return self._alone.elements(group - len(self._chains))
+        return self._largest.elements(group)
 
     def reduce_batches(self) -> bool:
         return False
 
     def condition(
-        self,
-        bound: BoundKernels,
-        output: int,
-        group: int,
-        keep: bool,
-        leave_out: bool,
+        self, bound: BoundKernels, output: int, group: int, keep: bool, leave_out: bool
     ) -> LeafPosteriorBatch:
-        assert bound is self.bound, "factors are computed for other hyperparameters"
         if group >= len(self._chains):
-            return self._rest.condition(bound, output, group - len(self._chains), keep, leave_out)
-        leaves = self._chains[group]
-        sizes, largest = self.points.first.sizes[leaves], int(leaves[0])
-        L = self._factors[output].lower(largest)
-        observed, rows = self._observed[output], self.plan.rows[largest]
-        white = observed.residual[rows]
-        lapack.solve_lower(L, white)  # L^-1 (y - mean)
-        # The log evidence (R&W eq. 2.30) is a sum over points, of which a leaf takes its leading ones.
-        losses = np.cumsum(
-            0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI + observed.loss[rows]
-        )
-        alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes.tolist())}
+            return self._alone.condition(bound, output, group - len(self._chains), keep, leave_out)
+        largest = self._largest.condition(bound, output, group, True, False)
+        if np.any(largest.jitter != 0.0):
+            raise JitterNeeded
+        assert largest.factors is not None
+        evidence, alpha, diagonals = [], [], []
+        for slot, chain in enumerate(self._chains[group]):
+            # Contiguous columns, as LAPACK takes them.
+            L = np.ascontiguousarray(largest.factors[slot], np.float64)
+            sizes = self.points.first.sizes[chain]
+            of_chain = self._solve_chain(bound, output, int(chain[0]), L, sizes)
+            evidence.append(of_chain[0])
+            alpha.append(of_chain[1])
+            if leave_out:
+                diagonals.append(_inverse_diagonals(L, sizes.tolist()))
+        leaves = self.groups[group]
+        owner = np.repeat(np.arange(len(evidence)), [len(each) for each in evidence])
+        factors = LeadingBlocks(largest.factors, owner, self.points.first.sizes[leaves])
         return LeafPosteriorBatch(
-            log_evidence=-losses[sizes - 1],
+            log_evidence=np.concatenate(evidence),
             jitter=np.zeros(len(leaves)),
-            alpha=np.concatenate([alpha[n] for n in sizes.tolist()]),
-            factors=LeadingBlocks(L, sizes) if keep else None,
-            inverse_diagonal=_inverse_diagonals(L, sizes.tolist()) if leave_out else None,
+            alpha=np.concatenate(alpha),
+            factors=factors if keep else None,
+            inverse_diagonal=np.concatenate(diagonals) if leave_out else None,
         )
 
-    def _fill(self, output: int, leaf: int, K: Array, first: int) -> None:
-        """Write the covariance of the observations at a leaf's points into the lower triangle of K, from row ``first`` on."""
-        self._usual.fill(self.bound, output, leaf, K, first)
-        rows = self.plan.rows[leaf]
-        diagonal = np.arange(first, len(rows))
-        K[diagonal, diagonal] -= self._observed[output].less_noise[rows[first:]]
+    def _solve_chain(
+        self, bound: BoundKernels, output: int, largest: int, L: Array, sizes: Index
+    ) -> tuple[Array, Array]:
+        """Return the log evidence (n_leaves,) and alpha (n_points,) of the leaves of a chain.
+
+        Parameters
+        ----------
+        bound : BoundKernels
+        output, largest : int
+            The largest leaf.
+        L : ndarray of shape (n, n)
+            Its factor.
+        sizes : ndarray of shape (n_leaves,)
+            Points of each leaf of the chain.
+        """
+        kernel, points, leaf_gps = bound(output, largest), self.points, self._leaf_gps
+        rows, starts = points.of_leaf(largest)
+        noise = np.full(len(rows), kernel.noise)
+        if leaf_gps.known_noise is not None:
+            noise += leaf_gps.known_noise[rows, output]
+        y, weights = leaf_gps.Y[rows, output], points.weights(rows)
+        observations = Observations.of(y, noise, starts, weights)
+        white = observations.mean - kernel.mean(leaf_gps.X[points.first[largest]])
+        lapack.solve_lower(L, white)  # L^-1 (y - mean)
+        # The log evidence (R&W eq. 2.30) is a sum over points, of which a leaf takes its leading ones.
+        losses = 0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI
+        if observations.shared:
+            losses += 0.5 * (observations.squares + (observations.counts - 1) * LOG_2PI)
+            losses += observations.half_log_det
+        alpha = {n: _solve_transposed(L[:n, :n], white[:n]) for n in set(sizes.tolist())}
+        return -np.cumsum(losses)[sizes - 1], np.concatenate([alpha[n] for n in sizes.tolist()])
 
     def predict(
         self, bound: BoundKernels, output: int, request: PredictRequest
     ) -> tuple[Array, Array]:
         return self._usual.predict(bound, output, request)
 
-    def hold_factors(self, matrices: Sequence[Array]) -> LeafFactors:
-        return self._usual.hold_factors(matrices)
+
+def _families(bound: BoundKernels) -> Index:
+    """Return a number for each leaf, equal for leaves with the same kernels and hyperparameters."""
+    columns = [np.array(kernel_codes(bound.kernels), np.float64)[:, None]]
+    columns += [table for table in bound.kernel_parameters if table.ndim == 2]
+    return np.unique(np.hstack(columns), axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _can_share(leaf_gps: InMemoryLeafGPs, bound: BoundKernels) -> bool:
-    """Whether leaves have the same kernel and hyperparameters, on a CPU, in double precision."""
+def _can_share(leaf_gps: InMemoryLeafGPs) -> bool:
+    """Whether leaves are computed on a CPU, in double precision, and have all rows at each of their points."""
     points = leaf_gps.points
     if len(points.first.flat) < len(points.rows.flat) and not _have_all_rows(leaf_gps):
         return False
-    if not lapack.available or leaf_gps.device != "cpu" or leaf_gps.dtype != "float64":
-        return False
-    one_kernel = all(len(set(by_leaf)) == 1 for by_leaf in leaf_gps.kernels)
-    return one_kernel and all(parameters.ndim == 1 for parameters in bound.kernel_parameters)
+    return lapack.available and leaf_gps.device == "cpu" and leaf_gps.dtype == "float64"
 
 
 def _have_all_rows(leaf_gps: InMemoryLeafGPs) -> bool:
@@ -187,47 +212,10 @@ def _points_of(first_rows: Sequence[Index], groups: LeafPoints) -> LeafPoints:
     return LeafPoints(rows, members.ends, first, groups.row_weights)
 
 
-@dataclass(frozen=True, eq=False)
-class _Observed:
-    """One output at the points of all rows; arrays have an entry for each row, used at the first row of each point.
-
-    Attributes
-    ----------
-    residual : ndarray of shape (n_rows,)
-        Average of the rows at the point, minus the prior mean.
-    less_noise : ndarray of shape (n_rows,)
-        By how much the noise variance of that average is below that of the first row.
-    loss : ndarray of shape (n_rows,)
-        What the point takes from the log evidence beyond its average.
-    """
-
-    residual: Array
-    less_noise: Array
-    loss: Array
-
-    @classmethod
-    def of(
-        cls, leaf_gps: InMemoryLeafGPs, groups: LeafPoints, bound: BoundKernels, output: int
-    ) -> _Observed:
-        kernel, first, rows = bound(output, 0), groups.first.flat, groups.rows.flat
-        noise = np.full(len(rows), kernel.noise)
-        if leaf_gps.known_noise is not None:
-            noise = noise + leaf_gps.known_noise[rows, output]
-        weights = groups.weights(rows)
-        observations = Observations.of(leaf_gps.Y[rows, output], noise, groups.starts, weights)
-        residual, less_noise, loss = np.zeros((3, len(leaf_gps.Y)))
-        residual[first] = observations.mean - kernel.mean(leaf_gps.X[first])
-        if observations.shared:
-            less_noise[first] = noise[groups.starts[:-1]] - observations.variance
-            within = 0.5 * (observations.squares + (observations.counts - 1) * LOG_2PI)
-            loss[first] = within + observations.half_log_det
-        return cls(residual, less_noise, loss)
-
-
-def _may_pay(sizes: Index, leaf_gps: InMemoryLeafGPs) -> bool:
-    """Whether leaves overlap at all, and a plan costs little compared to what it could save."""
-    n_rows, n_inputs = leaf_gps.X.shape
-    if n_inputs > MOST_INPUTS or sizes.sum() <= n_rows:
+def _may_pay(sizes: Index, families: Index, leaf_gps: InMemoryLeafGPs) -> bool:
+    """Whether leaves of a family overlap, and a plan costs little compared to what it could save."""
+    in_family = np.bincount(families, sizes)
+    if not (in_family > len(leaf_gps.X)).any():
         return False
     planning = PLAN_FLOPS + PLANNED_FLOPS * len(sizes) + PLANNED_ROW_FLOPS * sizes.sum()
     without = leaf_gps.n_outputs * _flops(sizes).sum() / n_threads()
@@ -247,28 +235,23 @@ def _gain(plan: SharingPlan, threads: int) -> float:
     sizes = np.array([len(rows) for rows in plan.rows])
     # A large leaf is computed by all cores.
     spread = np.where(sizes > PARALLEL_ROWS, threads, 1)
-    alone = _flops(sizes)
-    separate = max(alone.sum() / threads, (alone / spread).max())
-    # The plan counts factors and kernels; the rest of a leaf's work stays the same.
-    rest = alone - direct_flops(sizes)
-    work = {k: flops + rest[k] for k, flops in plan.flops.items()}
-    longest = max(sum(work[k] / spread[k] for k in plan.lineage(owner)) for owner in work)
-    n_chained = sum(map(len, _chains(plan)))
-    shared = max(sum(work.values()) / threads, longest) + CHAINED_FLOPS * n_chained
-    return float(separate / shared)
+    work = _flops(sizes)
+    separate, shared = (
+        max(work[leaves].sum() / threads, (work[leaves] / spread[leaves]).max(initial=0.0))
+        for leaves in (np.arange(len(sizes)), list(plan.flops))
+    )
+    # Chains are solved in the interpreter, where threads wait for one another.
+    calls = CALL_FLOPS * sum(map(len, _chains(plan).values()))
+    return float(separate / (shared + calls))
 
 
-def _chains(plan: SharingPlan) -> list[Index]:
-    """Leaves whose factors are leading blocks of one factor, or that others begin with; the largest come first."""
-    by_size = sorted(range(len(plan.rows)), key=lambda k: (-len(plan.rows[k]), k))
+def _chains(plan: SharingPlan) -> dict[int, Index]:
+    """Leaves whose factors are leading blocks of one factor, by the leaf that is factorised; the largest come first."""
     chains: dict[int, list[int]] = {}
-    for leaf in by_size:
+    for leaf in sorted(range(len(plan.rows)), key=lambda k: (-len(plan.rows[k]), k)):
         if len(plan.rows[leaf]):
             chains.setdefault(plan.owner[leaf], []).append(leaf)
-    related = {k for owner in plan.start for k in plan.lineage(owner)}
-    return [
-        np.array(chain) for owner, chain in chains.items() if len(chain) > 1 or owner in related
-    ]
+    return {owner: np.array(chain) for owner, chain in chains.items() if len(chain) > 1}
 
 
 def _solve_transposed(L: Array, white: Array) -> Array:
@@ -287,7 +270,7 @@ def _inverse_diagonals(L: Array, sizes: list[int]) -> Array:
     sizes : list of int
         Sizes of the leaves.
     """
-    inverse_factor = L.copy()
+    inverse_factor = np.tril(L)
     lapack.invert_factor(inverse_factor)
     diagonal, n_summed = np.zeros(len(L)), 0
     by_size: dict[int, Array] = {}

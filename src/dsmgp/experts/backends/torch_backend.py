@@ -188,9 +188,6 @@ class TorchBackend:
                     variance[target] = variances[wanted]
         return as_numpy(mean), as_numpy(variance)
 
-    def hold_factors(self, matrices: Sequence[Array]) -> Stacked:
-        return Stacked.of([as_tensor(matrix, self.X) for matrix in matrices])
-
     def _kernel(self, bound: BoundKernels, output: int, leaves: Index) -> Any:
         """The kernel of leaves that have the same one, as a batch."""
         kernel, parameters = bound.kernels[output][leaves[0]], bound.kernel_parameters[output]
@@ -230,16 +227,6 @@ class TorchBackend:
             batches.append(order[first:k])
             first = k
         return batches
-
-    def fill(self, bound: BoundKernels, output: int, leaf: int, K: Array, first: int) -> None:
-        rows = self.points.first[leaf]
-        kernel = self._kernel(bound, output, np.array([leaf]))
-        X = self.X[torch.from_numpy(rows).to(self.X.device)].unsqueeze(0)
-        below = torch.from_numpy(K)[first:]
-        torch.tril(kernel.cross(X[:, first:], X)[0], first, out=below)
-        below.diagonal(first).add_(kernel.noise[0])
-        if self.known_noise is not None:
-            below.diagonal(first).add_(self.known_noise[rows[first:], output])
 
     def batch(self, group: int, output: int) -> Batch:
         """Return the points of a group of leaves, padded, and their rows."""
@@ -289,16 +276,6 @@ class Stacked:
 
     stack: Tensor
     sizes: Index
-
-    @classmethod
-    def of(cls, matrices: Sequence[Tensor]) -> Stacked:
-        sizes = np.array([len(matrix) for matrix in matrices])
-        # Padding has ones on the diagonal, so that it can be solved with. Column-major, as torch's own factors:
-        # the last digits of a solution depend on it.
-        stack = torch.eye(int(sizes.max())).to(matrices[0]).repeat(len(matrices), 1, 1).mT
-        for slot, matrix in enumerate(matrices):
-            stack[slot, : len(matrix), : len(matrix)] = matrix
-        return cls(stack, sizes)
 
     def __getitem__(self, slot: int) -> Array:
         return as_numpy(self.tensor(slot))

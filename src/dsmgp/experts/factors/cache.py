@@ -33,23 +33,6 @@ class LeafFactors(Protocol):
 
 
 @dataclass(frozen=True)
-class LeadingBlocks:
-    """Leading blocks, of the given sizes, of one matrix: the factors of nested leaves."""
-
-    whole: Array
-    sizes: Index
-
-    def __getitem__(self, slot: int) -> Array:
-        n = int(self.sizes[slot])
-        return self.whole[:n, :n]
-
-    def addresses(self, slots: Index) -> tuple[Index, Index]:
-        """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
-        step = self.whole.strides[0] // self.whole.itemsize
-        return np.full(len(slots), self.whole.ctypes.data), np.full(len(slots), step)
-
-
-@dataclass(frozen=True)
 class Packed:
     """Matrices one after the other in a flat array, row-major, without padding."""
 
@@ -71,6 +54,33 @@ class Packed:
         """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
         starts = np.cumsum(self.sizes**2) - self.sizes**2
         return self.flat.ctypes.data + self.flat.itemsize * starts[slots], self.sizes[slots]
+
+
+@dataclass(frozen=True)
+class LeadingBlocks:
+    """Leading blocks, of the given sizes, of other factors: those of nested leaves.
+
+    Attributes
+    ----------
+    largest : LeafFactors
+        The factors of the largest leaves.
+    owner : ndarray of shape (n_leaves,)
+        Number among them of the one that each leaf takes part of.
+    sizes : ndarray of shape (n_leaves,)
+    """
+
+    largest: LeafFactors
+    owner: Index
+    sizes: Index
+
+    def __getitem__(self, slot: int) -> Array:
+        n = int(self.sizes[slot])
+        return self.largest[int(self.owner[slot])][:n, :n]
+
+    def addresses(self, slots: Index) -> tuple[Index, Index]:
+        """Return the memory addresses of some factors, and their row strides in elements, for compiled code."""
+        assert isinstance(self.largest, Packed)
+        return self.largest.addresses(self.owner[slots])
 
 
 #: Factors of a group of leaves, by output.

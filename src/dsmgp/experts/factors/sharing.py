@@ -1,48 +1,36 @@
-"""Cholesky factors that overlapping leaves share: which leaves to factorise, and which to copy from another.
+"""Cholesky factors that overlapping leaves share: which leaves to factorise, and which take part of another's factor.
 
 If one leaf's rows lie within another's, order the rows of the larger leaf so that those of the smaller come first: the
-smaller factor then is the leading block of the larger one, and costs nothing. So a chain of nested leaves costs its
-largest; in one dimension most leaves stand in a few such chains. A chain may also begin with the factor of a set that
-lies in another chain, and go on from there (Trapp et al. 2020, appendix A).
+smaller factor then is the leading block of the larger one, and costs nothing (Trapp et al. 2020, appendix A). So a chain of nested
+leaves costs its largest. The appendix's other steps, to add rows to a factor or to remove some, are left out: plans hardly chose them.
 
-A plan needs the rows of the leaves only, and is made once for a tree. It pays where leaves are nested or equal: few
-input dimensions, uneven or repeated cuts, many partitions. Leaves of balanced trees in many dimensions hardly overlap,
-and a plan finds that out at little cost. It needs one set of hyperparameters for all leaves, and does not help with
-gradients, which need every inverse.
+A plan needs the rows of the leaves, and which of them have the same kernel and hyperparameters. It pays where leaves are nested or
+equal: few input dimensions, uneven or repeated cuts, many partitions. Leaves of balanced trees in many dimensions hardly overlap,
+and a plan finds that out at little cost. It does not help with gradients, which need every inverse.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from dsmgp._util.arrays import Array, Index
-from dsmgp.linalg.cholesky_update import append_rows
+from dsmgp._util.arrays import Index
 
-__all__ = [
-    "NotPositiveDefinite",
-    "SharedFactors",
-    "SharingPlan",
-    "direct_flops",
-    "plan_sharing",
-]
+__all__ = ["SharingPlan", "direct_flops", "plan_sharing"]
 
 # Other costs, in flops of a Cholesky factorisation of some hundred rows on one core (about 10 in a nanosecond), as
-# measured: to evaluate an element of a kernel, to copy an element of another factor, and the calls for a leaf that shares.
+# measured: to evaluate an element of a kernel, and what a leaf that takes part of another's factor costs in the interpreter.
 KERNEL_FLOPS = 60.0
-COPY_FLOPS = 60.0
 CALL_FLOPS = 2e6
-# Subsets of a leaf that are considered to begin with.
+# Rows of a leaf that are looked up in the others. If all of them are there, the leaf may lie within the other.
+N_PROBES = 8
+# Leaves that may lie within another and are compared with it row by row, the largest first.
 N_CANDIDATES = 8
-# Triples of two sets and a group of rows in both that are counted to find subsets; a sample beyond that.
-MAX_TRIPLES = 2**21
 # One number, or an array of numbers.
 Count = Any
 
@@ -57,17 +45,14 @@ class SharingPlan:
         Rows of each leaf in the order of its factor.
     owner : list of int
         For each leaf, the leaf that is factorised and whose leading block is its factor; often itself.
-    start : dict of int to int
-        For an owner that begins with the factor of another leaf: that leaf.
     flops : dict of int to float
-        Estimated work of each owner, kernel evaluations included; in the order in which they can be factorised.
+        Estimated work of each owner, kernel evaluations included.
     flops_direct : float
         Estimated work if each leaf is factorised for itself.
     """
 
     rows: list[Index]
     owner: list[int]
-    start: dict[int, int]
     flops: dict[int, float]
     flops_direct: float
 
@@ -80,35 +65,26 @@ class SharingPlan:
         """Share of the work that the plan saves, between 0 and 1."""
         return 1.0 - self.flops_shared / self.flops_direct if self.flops_direct else 0.0
 
-    def lineage(self, owner: int) -> list[int]:
-        """Return an owner, the owner whose factor it begins with, and so on."""
-        owners = [owner]
-        while owners[-1] in self.start:
-            owners.append(self.owner[self.start[owners[-1]]])
-        return owners
-
     def summary(self) -> str:
         """Return in words what happens to how many leaves, and what it saves."""
-        n_leaves, n_owners, n_extended = len(self.rows), len(self.flops), len(self.start)
-        counts = {
-            "factorised": n_owners - n_extended,
-            "copied": n_leaves - n_owners,
-            "extended": n_extended,
-        }
+        n_owners = len(self.flops)
+        counts = {"factorised": n_owners, "copied": len(self.rows) - n_owners}
         words = ", ".join(f"{n} {word}" for word, n in counts.items() if n)
         return (
-            f"{n_leaves} leaves: {words or 'nothing to do'}; {self.flops_shared:.2g} "
+            f"{len(self.rows)} leaves: {words or 'nothing to do'}; {self.flops_shared:.2g} "
             f"of {self.flops_direct:.2g} flops, {self.saving:.0%} saved"
         )
 
 
-def plan_sharing(leaf_rows: Sequence[Index]) -> SharingPlan:
+def plan_sharing(leaf_rows: Sequence[Index], families: Index | None = None) -> SharingPlan:
     """Find for each leaf the cheapest way to its factor.
 
     Parameters
     ----------
     leaf_rows : sequence of integer arrays
         Row numbers of each leaf, distinct within a leaf.
+    families : ndarray of shape (n_leaves,), optional
+        Equal for leaves with the same kernel and hyperparameters; only these share. All leaves do by default.
 
     Examples
     --------
@@ -123,20 +99,17 @@ def plan_sharing(leaf_rows: Sequence[Index]) -> SharingPlan:
     >>> print(plan.summary())
     4 leaves: 2 factorised, 2 copied; 1.9e+08 of 2.5e+08 flops, 25% saved
     """
-    sets, first_leaf, set_of_leaf = _distinct_sets(leaf_rows)
+    if families is None:
+        families = np.zeros(len(leaf_rows), dtype=np.int64)
+    sets, first_leaf, set_of_leaf = _distinct_sets(leaf_rows, families)
     sizes = np.array([len(rows) for rows in sets], dtype=np.int64)
-    subset = _largest_subsets(sets, sizes)
+    subset = _largest_subsets(sets, sizes, families[first_leaf])
     top = _chain_tops(sizes, subset)
-    made = _order_rows(sets, sizes, subset, top)
+    ordered = _order_rows(sets, subset, top)
     return SharingPlan(
-        rows=[made[top[k]].rows[: len(sets[k])] for k in set_of_leaf],
+        rows=[ordered[top[k]][: len(sets[k])] for k in set_of_leaf],
         owner=[first_leaf[top[k]] for k in set_of_leaf],
-        start={
-            first_leaf[t]: first_leaf[m.begins_with]
-            for t, m in made.items()
-            if m.begins_with is not None
-        },
-        flops={first_leaf[t]: m.flops for t, m in made.items()},
+        flops={first_leaf[k]: float(direct_flops(len(rows))) for k, rows in ordered.items()},
         flops_direct=math.fsum(direct_flops(sizes[set_of_leaf])),
     )
 
@@ -146,19 +119,16 @@ def direct_flops(n: Count) -> Count:
     return n**3 / 3.0 + KERNEL_FLOPS * n**2
 
 
-def _extend_flops(n: Count, n_begun: Count) -> Count:
-    """Work to extend a factor of ``n_begun`` rows to ``n``."""
-    return (n**3 - n_begun**3) / 3.0 + KERNEL_FLOPS * (n - n_begun) * n
-
-
-def _distinct_sets(leaf_rows: Sequence[Index]) -> tuple[list[Index], list[int], list[int]]:
-    """Distinct sets of rows, sorted; the first leaf of each; and the set of each leaf."""
-    number_of: dict[bytes, int] = {}
+def _distinct_sets(
+    leaf_rows: Sequence[Index], families: Index
+) -> tuple[list[Index], list[int], list[int]]:
+    """Distinct sets of rows of each family, sorted; the first leaf of each; and the set of each leaf."""
+    number_of: dict[tuple[int, bytes], int] = {}
     sets: list[Index] = []
     first_leaf, set_of_leaf = [], []
-    for leaf, given in enumerate(leaf_rows):
+    for leaf, (given, family) in enumerate(zip(leaf_rows, families.tolist(), strict=True)):
         rows = np.sort(np.asarray(given, dtype=np.int64))
-        number = number_of.setdefault(rows.tobytes(), len(sets))
+        number = number_of.setdefault((family, rows.tobytes()), len(sets))
         if number == len(sets):
             sets.append(rows)
             first_leaf.append(leaf)
@@ -166,183 +136,74 @@ def _distinct_sets(leaf_rows: Sequence[Index]) -> tuple[list[Index], list[int], 
     return sets, first_leaf, set_of_leaf
 
 
-def _largest_subsets(sets: list[Index], sizes: Index) -> Index:
-    """For each set the largest other set that lies within it; itself where none is worth beginning with."""
+def _largest_subsets(sets: list[Index], sizes: Index, families: Index) -> Index:
+    """For each set the largest other set of its family that lies within it; itself where none does that is worth a copy."""
     largest = np.arange(len(sets))
-    if len(sets) < 2:
+    worth = np.flatnonzero(direct_flops(sizes) > CALL_FLOPS)
+    if len(sets) < 2 or not len(worth):
         return largest
-    counts = _count_by_group(sets, sizes)
-    outer, inner, exact = _subset_pairs(counts)
-    gain = direct_flops(sizes[outer]) - _extend_flops(sizes[outer], sizes[inner]) - CALL_FLOPS
-    outer, inner = outer[gain > 0], inner[gain > 0]
-    # The largest subsets of each set come last.
+    rows = np.concatenate(sets)
+    ends = np.append(0, np.cumsum(sizes))
+    by_set = csr_matrix((np.ones(len(rows), dtype=np.int8), rows, ends))
+    inner, outer = _candidates(by_set.tocsc().T, rows, ends[:-1], sizes, worth)
+    possible = (sizes[inner] < sizes[outer]) & (families[inner] == families[outer])
+    inner, outer = inner[possible], outer[possible]
     order = np.lexsort((sizes[inner], outer))
-    outer, inner = outer[order], inner[order]
-    if not exact:
-        rank = np.searchsorted(outer, outer, side="right") - np.arange(len(outer))
-        outer, inner = outer[rank <= N_CANDIDATES], inner[rank <= N_CANDIDATES]
-        both = counts[outer].multiply(counts[inner] > 0)
-        is_subset = np.asarray(both.sum(axis=1)).reshape(-1) == sizes[inner]
-        outer, inner = outer[is_subset], inner[is_subset]
-    largest[outer] = inner  # of several the last, the largest, stays
+    inner, outer = inner[order], outer[order]
+    for _ in range(N_CANDIDATES):
+        if not len(outer):
+            break
+        last = np.flatnonzero(np.diff(outer, append=-1))  # the largest candidate of each
+        common = by_set[outer[last]].multiply(by_set[inner[last]])
+        within = last[np.diff(common.tocsr().indptr) == sizes[inner[last]]]
+        largest[outer[within]] = inner[within]
+        remaining = ~np.isin(outer, outer[within])
+        remaining[last] = False
+        inner, outer = inner[remaining], outer[remaining]
     return largest
 
 
-def _subset_pairs(counts: csr_matrix) -> tuple[Index, Index, bool]:
-    """Pairs of a set and another within it, and whether these are certain or only hold in a sample of the rows."""
-    n_sets = np.asarray((counts > 0).sum(axis=0), dtype=np.float64).reshape(-1)
-    # Groups are in the order of a hash, so that the leading ones are a sample of all.
-    n_counted = max(int(np.searchsorted(np.cumsum(n_sets**2), MAX_TRIPLES, side="right")), 1)
-    sample = counts[:, :n_counted]
-    overlap = (sample @ (sample > 0).T).tocoo()
-    n_sampled = np.asarray(sample.sum(axis=1)).reshape(-1)
-    within = (overlap.row != overlap.col) & (overlap.data == n_sampled[overlap.col])
-    outer, inner = (index[within].astype(np.int64) for index in (overlap.row, overlap.col))
-    return outer, inner, n_counted == counts.shape[1]
+def _candidates(
+    by_row: csr_matrix, rows: Index, starts: Index, sizes: Index, chosen: Index
+) -> tuple[Index, Index]:
+    """Pairs of a chosen set and another that has some rows of it: :data:`N_PROBES`, evenly spaced.
 
-
-def _count_by_group(sets: list[Index], sizes: Index) -> csr_matrix:
-    """Number of rows that each set has of each group; rows that lie in the same sets form a group.
-
-    Groups make overlaps cheap to count: in one dimension there are as many as cuts, however many rows.
+    The sets of a partition are disjoint, so that there are few pairs: one for each set and partition at most.
     """
-    rows, owner = np.concatenate(sets), np.repeat(np.arange(len(sets)), sizes)
-    signature = np.zeros(rows.max(initial=-1) + 1, dtype=np.uint64)
-    np.add.at(signature, rows, _codes(len(sets))[owner])
-    group = np.unique(signature, return_inverse=True)[1]
-
-    def count(group: Index) -> csr_matrix:
-        shape = (len(sets), int(group.max()) + 1)
-        return csr_matrix((np.ones(len(rows)), (owner, group[rows])), shape=shape)
-
-    counts = count(group)
-    if np.array_equal(counts.data, np.bincount(group)[counts.indices]):
-        return counts
-    return count(np.arange(len(group)))  # two signatures were equal by chance: no groups
-
-
-def _codes(n: int) -> NDArray[np.uint64]:
-    """A random number for each set, the same in every run; the signature of a row is the sum over its sets."""
-    return np.random.default_rng(0).integers(2**64, size=n, dtype=np.uint64)
+    n_shared = csr_matrix((len(chosen), by_row.shape[1]), dtype=np.int8)
+    for k in range(N_PROBES):
+        places = starts[chosen] + (sizes[chosen] - 1) * k // (N_PROBES - 1)
+        n_shared = n_shared + by_row[rows[places]]
+    found = n_shared.tocoo()
+    in_all = found.data == N_PROBES
+    return chosen[found.row[in_all]], found.col[in_all].astype(np.int64)
 
 
 def _chain_tops(sizes: Index, subset: Index) -> list[int]:
     """For each set the largest set of its chain, which is factorised.
 
-    Sets that extend one another form a chain. A set that several others extend belongs to the chain with the largest
-    top; the other chains begin with a copy of its factor.
+    Each set is followed in its chain by the largest one within it. One that several others have within them belongs to the chain
+    with the largest top, and the other chains end above it.
     """
     top = list(range(len(sizes)))
-    for k in np.argsort(-sizes, kind="stable").tolist():  # those that extend a set come before it
+    for k in np.argsort(-sizes, kind="stable").tolist():  # supersets come before their subsets
         inner = int(subset[k])
         if sizes[top[k]] > sizes[top[inner]]:
             top[inner] = top[k]
     return top
 
 
-@dataclass(frozen=True)
-class _ChainFactor:
-    """Factor of the top of a chain: its rows in order, the set whose factor it begins with, and the work."""
-
-    rows: Index
-    begins_with: int | None
-    flops: float
-
-
-def _order_rows(
-    sets: list[Index], sizes: Index, subset: Index, top: list[int]
-) -> dict[int, _ChainFactor]:
-    """The factor of each chain, by its top; those that others begin with come first."""
-    made: dict[int, _ChainFactor] = {}
-    n_rows = max((int(rows[-1]) + 1 for rows in sets if len(rows)), default=0)
-    place = np.empty(n_rows, dtype=np.int64)  # of a row in its chain
-    for base in np.argsort(sizes, kind="stable").tolist():
-        inner = int(subset[base])
-        if inner != base and top[inner] == top[base]:
-            continue  # not the smallest set of its chain
-        chain = [top[base]]
-        while chain[-1] != base:
-            chain.append(int(subset[chain[-1]]))
-        n, begun, begins_with = int(sizes[chain[0]]), np.empty(0, dtype=np.int64), None
-        flops = float(direct_flops(n))
-        if inner != base:
-            extended = _extend_flops(n, sizes[inner]) + COPY_FLOPS * n**2 + CALL_FLOPS
-            if extended < flops:
-                begun, begins_with = made[top[inner]].rows[: sizes[inner]], inner
-                flops = float(extended)
-        # Rows of the factor that is begun with come first, in its order; then smaller sets before larger ones.
-        for k, number in enumerate(chain):
-            place[sets[number]] = -k
-        place[begun] = np.arange(len(begun)) - len(begun) - len(chain)
-        rows = sets[chain[0]]
-        order = np.argsort(place[rows], kind="stable")
-        made[chain[0]] = _ChainFactor(rows[order], begins_with, flops)
-    return made
-
-
-class NotPositiveDefinite(ArithmeticError):
-    """A covariance matrix has no Cholesky factor."""
-
-
-class SharedFactors:
-    """Lower Cholesky factors of all leaves, by a plan.
-
-    Many are leading blocks of another's: to be read, never written to. A factor is computed when it is first needed,
-    with those it begins with; several threads may do so at once.
-
-    Parameters
-    ----------
-    plan : SharingPlan
-    fill : callable
-        ``fill(leaf, K, first)`` writes the covariance of the observations at ``plan.rows[leaf]``, noise included,
-        into the lower triangle of K: its rows from ``first`` on.
-
-    Examples
-    --------
-    >>> x = np.linspace(0, 1, 300)
-    >>> def fill(leaf, K, first):
-    ...     at = x[plan.rows[leaf]]
-    ...     K[first:] = np.tril(np.exp(-50 * (at[first:, None] - at) ** 2), first)
-    ...     K[range(first, len(K)), range(first, len(K))] += 0.1
-    >>> plan = plan_sharing([np.arange(300), np.arange(100, 200)])
-    >>> factors = SharedFactors(plan, fill)
-    >>> np.shares_memory(factors.lower(0), factors.lower(1))
-    True
-    """
-
-    def __init__(self, plan: SharingPlan, fill: Callable[[int, Array, int], None]) -> None:
-        self.plan, self.fill = plan, fill
-        self._clear()
-
-    def _clear(self) -> None:
-        self._computed: dict[int, Array] = {}
-        self._locks = {leaf: threading.Lock() for leaf in self.plan.flops}
-
-    def lower(self, leaf: int) -> Array:
-        """Return the factor of a leaf; NotPositiveDefinite if it, or one that it begins with, has none."""
-        owner, n = self.plan.owner[leaf], len(self.plan.rows[leaf])
-        for needed in reversed(self.plan.lineage(owner)):
-            with self._locks[needed]:
-                if needed not in self._computed:
-                    self._computed[needed] = self._compute(needed)
-        return self._computed[owner][:n, :n]
-
-    def _compute(self, owner: int) -> Array:
-        n, first = len(self.plan.rows[owner]), 0
-        K = np.zeros((n, n))
-        if owner in self.plan.start:
-            begins_with = self.plan.start[owner]
-            first = len(self.plan.rows[begins_with])
-            K[:first, :first] = self._computed[self.plan.owner[begins_with]][:first, :first]
-        if first < n:
-            self.fill(owner, K, first)
-            if not append_rows(K, first):
-                raise NotPositiveDefinite(f"the covariance of leaf {owner} ({n} rows)")
-        return K
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"plan": self.plan, "fill": self.fill}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._clear()
+def _order_rows(sets: list[Index], subset: Index, top: list[int]) -> dict[int, Index]:
+    """The rows of each top, those of smaller sets of its chain before those of larger ones."""
+    place = np.empty(max((int(rows[-1]) + 1 for rows in sets if len(rows)), default=0), np.int64)
+    ordered: dict[int, Index] = {}
+    for number, rows in enumerate(sets):
+        if top[number] != number:
+            continue
+        chain = [number]
+        while (inner := int(subset[chain[-1]])) != chain[-1] and top[inner] == number:
+            chain.append(inner)
+        for depth, k in enumerate(chain):
+            place[sets[k]] = -depth
+        ordered[number] = rows[np.argsort(place[rows], kind="stable")] if len(chain) > 1 else rows
+    return ordered
