@@ -4,8 +4,9 @@
 
 A measure of how far a reader has to go to follow a row of data. Counts distinct Python functions and methods of
 ``dsmgp`` that are entered (lambdas, comprehensions and compiled code not counted) by a second fit with default
-settings on 300 generated rows, and by a second ``predict`` of 10 rows. With ``--against``, another commit is checked
-out to a temporary folder and measured in the same way. Results are kept in benchmarks/results/walk.json.
+settings on 300 generated rows, by one with ``hypotheses=None``, and by a second ``predict`` of 10 rows. With ``--against``, another commit is checked
+out to a temporary folder and measured in the same way. Results are kept in benchmarks/results/walk.json, with those of
+other commits that were measured before.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from harness import checked_out, results_path, setting, table, write_report
 PACKAGE = os.path.dirname(dsmgp.__file__) + os.sep
 COLUMNS = {
     "commit": "commit", "fit_files": "fit: files", "fit_functions": "functions",
+    "plain_fit_files": "fit without hypotheses: files", "plain_fit_functions": "functions",
     "predict_files": "predict: files", "predict_functions": "functions", "lines": "lines in src",
 }  # fmt: skip
 
@@ -60,8 +62,11 @@ def walks() -> dict[str, set[tuple[str, str]]]:
     y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=300)
     model = DSMGPRegressor(random_state=0).fit(X, y)
     model.predict(X[:10])
+    # Earlier versions had no hypotheses.
+    plain = {"hypotheses": None} if hasattr(model, "hypotheses") else {}
     return {
         "fit": functions_entered(lambda: DSMGPRegressor(random_state=0).fit(X, y)),
+        "plain_fit": functions_entered(lambda: DSMGPRegressor(random_state=0, **plain).fit(X, y)),
         "predict": functions_entered(lambda: model.predict(X[:10])),
     }
 
@@ -92,7 +97,9 @@ def page(report: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", metavar="COMMIT")
-    parser.add_argument("--list", choices=("fit", "predict"), help="print the functions entered")
+    parser.add_argument(
+        "--list", choices=("fit", "plain_fit", "predict"), help="print the functions entered"
+    )
     parser.add_argument("--json", action="store_true", help="print the counts of this commit only")
     parser.add_argument("--results", type=Path)
     arguments = parser.parse_args()
@@ -104,9 +111,14 @@ def main() -> None:
         print(json.dumps(measure()))
         return
     rows = [measure_commit(arguments.against)] if arguments.against else []
-    report = {"setting": setting(), "rows": [*rows, measure()]}
+    rows.append(measure())
+    path = arguments.results or results_path("walk", False)
+    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
+    measured = {row["commit"] for row in rows}
+    rows = [*(row for row in earlier if row["commit"] not in measured), *rows]
+    report = {"setting": setting(), "rows": rows}
     print(page(report))
-    write_report(arguments.results or results_path("walk", False), report)
+    write_report(path, report)
 
 
 if __name__ == "__main__":
