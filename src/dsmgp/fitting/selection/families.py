@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning.context import FitContext
@@ -95,22 +96,28 @@ def learn_families(rows: RowSource, given: Node | None, context: FitContext) -> 
         outputs = choose_outputs(rows.data, data, trial, kernels[0], context)
     sample, data = rows.data.with_outputs(outputs), data.with_outputs(outputs)
     if automatic:
-        with stage("trying kernels"):
-            chosen = _chosen(trial, data, sample, context)
+        (neutral,) = build_kernels(kernels, sample, config)
+        gps = set_up_leaves(trial, neutral.leaf_kernels, data, config)
+        chosen = _chosen(gps, trial, data, sample, context)
     else:
         families = build_kernels(kernels, sample, config)
         chosen = LearnedFamilies(outputs, families, len(families))
-    return replace(chosen, searches=_learn(surrogate, data, chosen, context))
+    if not automatic or trial is not surrogate:
+        gps = set_up_leaves(surrogate, chosen.families[0].leaf_kernels, data, config)
+    return replace(chosen, searches=_learn(gps, chosen, context))
 
 
 def _chosen(
-    trial: list[Leaf], data: TrainingData, sample: TrainingData, context: FitContext
+    gps: LeafGPs,
+    trial: list[Leaf],
+    data: TrainingData,
+    sample: TrainingData,
+    context: FitContext,
 ) -> LearnedFamilies:
-    """Choose kernel and mean by leave-one-out on the trial leaves."""
+    """Choose kernel and mean by leave-one-out on the trial leaves, whose rows are those of ``data``."""
     config = context.config
-    (neutral,) = build_kernels((NEUTRAL_KERNEL,), sample, config)
-    gps = set_up_leaves(trial, neutral.leaf_kernels, data, config)
-    ranking = rank_kernels(gps, sample, context)
+    with stage("trying kernels"):
+        ranking = rank_kernels(gps, sample, context)
     families = ranking.families[: 2 if partitions_may_differ(config) else 1]
     scores = np.array([ranking.scores[family.kernel] for family in families])
     n_close = int((scores - scores[0] <= CLOSE_SCORES).sum())
@@ -123,12 +130,9 @@ def _chosen(
     return LearnedFamilies(sample.outputs, families, n_close, ranking.scores, mean)
 
 
-def _learn(
-    surrogate: list[Leaf], data: TrainingData, chosen: LearnedFamilies, context: FitContext
-) -> list[SearchResult]:
+def _learn(gps: LeafGPs, chosen: LearnedFamilies, context: FitContext) -> list[SearchResult]:
     """Set the hyperparameters of the best families to those that maximise the evidence of the surrogate leaves."""
     config, families = context.config, chosen.families
-    gps = set_up_leaves(surrogate, families[0].leaf_kernels, data, config)
     tolerance = RANDOM_TOLERANCE if config.structure == "balanced" else TOLERANCE
     if isinstance(config.kernel, tuple):
         with stage("learning hyperparameters"):
