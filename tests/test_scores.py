@@ -12,7 +12,9 @@ def test_crps_is_the_integral_of_squared_differences_of_cdfs():
     distribution = random_mixture(3, n=4)
     y = np.array([-1.0, 0.5, 2.0, 4.0])
     grid = np.linspace(-40, 40, 80_001)
-    cdf = np.stack([distribution.cdf(g) for g in grid], axis=1)
+    # One row of the distribution for every point of the grid.
+    rows = [distribution[np.full(len(grid), k)] for k in range(len(y))]
+    cdf = np.stack([row.cdf(grid) for row in rows])
     step = (grid[None, :] >= y[:, None]).astype(float)
     expected = np.trapezoid((cdf - step) ** 2, grid, axis=1).mean()
     assert scores.crps(y, distribution) == pytest.approx(expected, rel=1e-3)

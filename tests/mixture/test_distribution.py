@@ -27,10 +27,16 @@ def random_mixture(seed=0, n=5, components=4, outputs=1, rotated=False):
     return Mixture(weights, means, variances, OutputScaling(rng.normal(size=outputs), loading))
 
 
+def densities(distribution, grid):
+    """The density of every row at every point of a grid, (n_points, n_rows)."""
+    rows = (distribution[np.full(len(grid), k)] for k in range(len(distribution)))
+    return np.stack([row.pdf(grid) for row in rows], axis=1)
+
+
 def test_density_integrates_to_one_and_has_the_stated_moments():
     distribution = random_mixture()
     grid = np.linspace(-60, 60, 40001)
-    density = np.stack([distribution.pdf(y) for y in grid])
+    density = densities(distribution, grid)
     np.testing.assert_allclose(integrate.simpson(density, x=grid, axis=0), 1.0, rtol=1e-10)
     mean = integrate.simpson(density * grid[:, None], x=grid, axis=0)
     np.testing.assert_allclose(mean, distribution.mean, rtol=1e-9)
@@ -43,7 +49,7 @@ def test_cdf_is_the_integral_of_the_density():
     distribution = random_mixture(1)
     for y in (-1.0, 0.3, 2.5):
         grid = np.linspace(-60, y, 40001)
-        density = np.stack([distribution.pdf(g) for g in grid])
+        density = densities(distribution, grid)
         np.testing.assert_allclose(
             integrate.simpson(density, x=grid, axis=0), distribution.cdf(y), atol=1e-9
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 
-__all__ = ["merge_small", "pad", "sum_by_row"]
+__all__ = ["merge_small", "moments_by_row", "pad"]
 
 # Components of a row that together weigh less than this are replaced by one with their mean and variance.
 MERGED = 1e-7
@@ -14,7 +14,26 @@ MERGED = 1e-7
 MOST_COMPONENTS = 1024
 
 
-def sum_by_row(row: Index, weight: Array, values: Array, n: int) -> Array:
+def moments_by_row(
+    n: int, row: Index, weight: Array, mean: Array, variance: Array
+) -> tuple[Array, Array]:
+    """Return mean and variance of the mixture at each row, (n, n_outputs) each; zeros at rows without components.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    row, weight : ndarray of shape (n_components,)
+        The weights of each row sum to one.
+    mean, variance : ndarray of shape (n_components, n_outputs)
+    """
+    centre = _sum_by_row(row, weight, mean, n)
+    # Around the mean: a difference of second moments would lose digits to a large offset.
+    away = mean - centre[row]
+    return centre, _sum_by_row(row, weight, variance + away * away, n)
+
+
+def _sum_by_row(row: Index, weight: Array, values: Array, n: int) -> Array:
     """Return weighted sums of values (n_components, n_outputs) by row, (n, n_outputs)."""
     return np.stack([np.bincount(row, weight * column, n) for column in values.T], axis=1)
 
@@ -57,13 +76,10 @@ def merge_small(
     variances[row[kept], rank[kept]] = variance[kept]
     total = np.bincount(row[small], weight[small], n)
     has_small = total > 0
-    scale = np.where(has_small, total, 1.0)[:, None]
-    m = sum_by_row(row[small], weight[small], mean[small], n) / scale
-    away = mean[small] - m[row[small]]
-    v = sum_by_row(row[small], weight[small], variance[small] + away * away, n) / scale
-    weights[:, -1] = total
-    means[:, -1] = m
-    variances[:, -1] = np.where(has_small[:, None], v, 1.0)
+    share = weight[small] / total[row[small]]
+    merged_mean, merged = moments_by_row(n, row[small], share, mean[small], variance[small])
+    weights[:, -1], means[:, -1] = total, merged_mean
+    variances[:, -1] = np.where(has_small[:, None], merged, 1.0)
     if not has_small.any():
         weights, means, variances = weights[:, :-1], means[:, :-1], variances[:, :-1]
     return weights, means, variances

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
-from dsmgp.changepoints.components import merge_small, pad, sum_by_row
+from dsmgp.changepoints.components import merge_small, moments_by_row, pad
 from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.changepoints.outliers import Contamination, Outliers
 from dsmgp.changepoints.segment_gp import SegmentedGP
@@ -192,11 +192,8 @@ class ChangePointModel:
         variance = np.empty_like(mean)
         for rows in self._blocks(X):
             with one_thread():
-                row, weight, means, variances = self._components(X[rows])
-            n = len(X[rows])
-            mean[rows] = sum_by_row(row, weight, means, n)
-            away = means - mean[rows][row]
-            variance[rows] = sum_by_row(row, weight, variances + away * away, n)
+                components = self._components(X[rows])
+            mean[rows], variance[rows] = moments_by_row(len(X[rows]), *components)
         if include_noise:
             variance += self.noise * self.contamination.mean
         scaling = self.outputs
