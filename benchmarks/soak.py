@@ -1,9 +1,10 @@
-"""Hours of use in one process: fit, predict (also from eight threads at once), partial_fit, forget, fine-tune, save, load, again and again on random rows.
+"""Hours of use in one process: fit, predict (also from eight threads at once), partial_fit, forget, fine-tune, save, load, again and again on random rows; and faults.
 
     python benchmarks/soak.py [--minutes 60] [--seed 0] [--quick] [--results FILE]
 
 After every round the model is read back from a file, which conditions its leaves anew: what it says must be what the model says that
-has been updated row by row (drift, in predictive standard deviations). Resident memory is read after each round; the first fifth of the
+has been updated row by row (drift, in predictive standard deviations). After every other round a fault of benchmarks/faults.py is put in, in turn: a full disk, signals at any time, a process or a Ray worker that is
+killed, threads that predict while rows are added and removed, a GPU that is shared. Resident memory is read after each round; the first fifth of the
 rounds warms up, and the rest is split in halves, whose medians are compared. Results are kept in
 benchmarks/results/soak.json. ``--quick`` takes half a minute.
 """
@@ -16,6 +17,7 @@ import os
 import tempfile
 import time
 import warnings
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import numpy as np
 
 import dsmgp
 from dsmgp import DSMGPRegressor
+from faults import possible_faults
 from harness import results_path, setting, table, write_report
 
 # Models that take different ways: compiled, in batches, with GPyTorch's kernels, with several outputs.
@@ -39,6 +42,7 @@ COLUMNS = {
     "minutes": "minutes", "rounds": "rounds", "calls": "calls", "first_mb": "first half (MB)",
     "last_mb": "second half (MB)", "growth": "growth (MB)", "drift": "drift of mean (std)",
     "spread_drift": "drift of std (relative)", "single_drift": "drift in single precision (std)",
+    "faults": "faults put in",
 }  # fmt: skip
 
 
@@ -94,9 +98,10 @@ def ask_from_threads(model: DSMGPRegressor, X: np.ndarray) -> int:
     return len(asked) + 1
 
 
-def soak(minutes: float, seed: int) -> dict:
+def soak(minutes: float, seed: int, quick: bool = False) -> dict:
     rng, end = np.random.default_rng(seed), time.monotonic() + 60 * minutes
     memory, drifts, spreads, single, n_calls = [], [0.0], [0.0], [0.0], 0
+    possible, faults = possible_faults(quick), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         while time.monotonic() < end or len(memory) < 2 * len(KINDS):
             kind = KINDS[len(memory) % len(KINDS)]
@@ -105,13 +110,19 @@ def soak(minutes: float, seed: int) -> dict:
             (single if kind.get("dtype") == "float32" else drifts).append(drift)
             if kind.get("dtype") != "float32":
                 spreads.append(spread)
+            if len(memory) % 2:
+                name = list(possible)[faults.total() % len(possible)]
+                with tempfile.TemporaryDirectory() as other:
+                    possible[name](rng, Path(other))
+                faults[name] += 1
             memory.append(resident())
     warm = memory[len(memory) // 5 :]
     first, last = (float(np.median(m)) for m in np.array_split(warm, 2))
     return {
         "minutes": minutes, "rounds": len(memory), "calls": n_calls, "first_mb": first,
         "last_mb": last, "growth": last - first, "drift": max(drifts),
-        "spread_drift": max(spreads), "single_drift": max(single), **setting(),
+        "spread_drift": max(spreads), "single_drift": max(single),
+        "faults": ", ".join(f"{name} {n}" for name, n in faults.items()), **setting(),
     }  # fmt: skip
 
 
@@ -123,7 +134,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    report = soak(0.5 if given.quick else given.minutes, given.seed)
+    report = soak(0.5 if given.quick else given.minutes, given.seed, given.quick)
     found = {"rows": [report]}
     write_report(given.results or results_path("soak", given.quick), found)
     print(page(found))

@@ -15,8 +15,6 @@ ray = pytest.importorskip("ray")
 from dsmgp.distributed.ray_workers import RayWorkers  # noqa: E402
 from dsmgp.ray import RayExecutor  # noqa: E402
 
-pytestmark = pytest.mark.slow  # machines take seconds to start, and to be missed
-
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 OPTIONS = {"kernel": "rbf", "leaf_size": 40, "memory_limit": "500kB", "random_state": 0}
 # Machines that are gone are noticed within a second.
@@ -24,6 +22,7 @@ NOTICE = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
     "health_check_failure_threshold": 3,
+    "worker_niceness": 0,  # not starved by other tests
 }
 
 
@@ -74,10 +73,11 @@ def small_sample(monkeypatch):
 
 @pytest.fixture
 def expected(rows, small_sample):
-    """Evidence, and predictions of the first rows, of one process."""
+    """Evidence, and predictions of the first rows, of one process; and its model."""
     frame, folder = rows
     model = DSMGPRegressor(**OPTIONS).fit_dataset(folder, target="y")
-    return model.log_marginal_likelihood_, model.predict(frame[["a", "b"]][:50], return_std=True)
+    predicted = model.predict(frame[["a", "b"]][:50], return_std=True)
+    return model.log_marginal_likelihood_, predicted, model
 
 
 def same(model, rows, expected):
@@ -86,26 +86,49 @@ def same(model, rows, expected):
     np.testing.assert_allclose(found, expected[1], **EXACT)
 
 
-def test_workers_are_spread_over_the_machines(machines, rows, expected):
-    with RayExecutor(n_workers=3) as executor:
-        assert len({process.machine for process in executor.workers._processes}) == 3
-        same(DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y"), rows, expected)  # fmt: skip
-
-
-@pytest.mark.parametrize("method", ["reading", "gradient", "condition", "predict"])
-def test_a_machine_that_is_lost_changes_nothing(
-    machines, rows, expected, method, monkeypatch, caplog
-):
-    result, lost = RayWorkers._result, []
+def lose_a_machine(monkeypatch, machines, method, number=1):
+    """Take the machine of a worker away when a result of a method is waited for the given time; return its name, once it is gone."""
+    result, lost, n_asked = RayWorkers._result, [], 0
 
     def losing(self, worker, asked, reference):
-        if asked == method and not lost:
+        nonlocal n_asked
+        n_asked += asked == method
+        if n_asked == number and not lost:
             lost.append(self._processes[worker].machine)
             (node,) = [n for n in machines.worker_nodes if n.node_id == lost[0]]
             machines.remove_node(node, allow_graceful=False)
         return result(self, worker, asked, reference)
 
     monkeypatch.setattr(RayWorkers, "_result", losing)
+    return lost
+
+
+def assert_equal_tables(one, other):
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(one), pd.read_parquet(other), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.slow  # machines take seconds to start, and to be missed
+def test_workers_are_spread_over_the_machines(machines, rows, expected):
+    with RayExecutor(n_workers=3) as executor:
+        assert len({process.machine for process in executor.workers._processes}) == 3
+        same(DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y"), rows, expected)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("reading", marks=pytest.mark.slow),
+        pytest.param("gradient", marks=pytest.mark.slow),
+        "condition",
+        pytest.param("predict", marks=pytest.mark.slow),
+    ],
+)
+def test_a_machine_that_is_lost_changes_nothing(
+    machines, rows, expected, method, monkeypatch, caplog
+):
+    lost = lose_a_machine(monkeypatch, machines, method)
     with RayExecutor(n_workers=3) as executor, caplog.at_level(logging.WARNING, "dsmgp"):
         model = DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y")
         same(model, rows, expected)
@@ -115,6 +138,7 @@ def test_a_machine_that_is_lost_changes_nothing(
     assert "a Ray worker died" in caplog.text
 
 
+@pytest.mark.slow  # machines take seconds to start, and to be missed
 def test_a_machine_that_joins_is_used_by_the_next_stage(machines, rows, expected, monkeypatch):
     call, before = RayWorkers.call, len(machines.worker_nodes)
 
@@ -135,6 +159,7 @@ def test_a_machine_that_joins_is_used_by_the_next_stage(machines, rows, expected
         assert before in used  # the worker that joined last
 
 
+@pytest.mark.slow  # machines take seconds to start, and to be missed
 def test_a_cluster_that_is_too_small_says_so(machines, rows):
     n_machines = len(machines.worker_nodes)
     crowd = RayExecutor(n_workers=n_machines + 1, wait_seconds=0.5)
@@ -145,3 +170,22 @@ def test_a_cluster_that_is_too_small_says_so(machines, rows):
     large = RayExecutor(n_workers=1, resources_per_worker={"CPU": 2}, wait_seconds=0.5)
     with pytest.raises(RuntimeError, match=r"room for 0 of that size|no room for 1 workers"):
         DSMGPRegressor(executor=large, **OPTIONS).fit_dataset(rows[1], target="y")
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_lost_while_a_dataset_is_predicted_changes_nothing(
+    machines, rows, expected, tmp_path, monkeypatch
+):
+    near, far = tmp_path / "near.parquet", tmp_path / "far.parquet"
+    expected[2].predict_dataset(rows[1], near, interval=0.9)
+    with RayExecutor(n_workers=3) as executor:
+        model = DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y")
+        # While rows are routed, predicted by shards, and combined: there are five pieces.
+        for method, number in (("reading", 1), ("apply", 1), ("reading", 7)):
+            with monkeypatch.context() as patch:
+                lost = lose_a_machine(patch, machines, method, number)
+                model.predict_dataset(rows[1], far, interval=0.9)
+            assert lost
+            assert_equal_tables(near, far)
+            machines.add_node(num_cpus=1)
+            machines.wait_for_nodes()

@@ -34,7 +34,14 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 def executor():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
-        ray.init("local", num_cpus=3, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        ray.init(
+            "local",
+            num_cpus=3,
+            num_gpus=1,
+            include_dashboard=False,
+            log_to_driver=False,
+            _system_config={"worker_niceness": 0},  # not starved by other tests
+        )
         with RayExecutor(n_workers=2) as executor:
             _ = executor.workers
             yield executor
