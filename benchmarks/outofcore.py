@@ -27,7 +27,7 @@ from pyarrow import parquet
 
 from dsmgp import DSMGPRegressor
 from dsmgp.data.parquet.dataset import RowStream
-from dsmgp.distributed.row_store import RowWriter
+from dsmgp.distributed.row_writer import RowWriter
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.fitting.datasets.fit import RouteAndWrite
 from harness import Runs, results_path, setting, table

@@ -412,7 +412,7 @@ def test_workers_use_the_cores_reserved_for_them_and_need_no_torch(executor, row
 @pytest.mark.parametrize(("inherited", "reserved"), [("1", 2), ("2", 1)])
 def test_the_number_of_threads_does_not_depend_on_the_environment(inherited, reserved):
     script = (
-        "from dsmgp.distributed.ray_workers import _set_n_threads; from dsmgp.linalg.threads import n_threads; "
+        "from dsmgp.distributed.ray_actor import _set_n_threads; from dsmgp.linalg.threads import n_threads; "
         f"_set_n_threads({reserved}); print(n_threads())"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": inherited, "OPENBLAS_NUM_THREADS": inherited}

@@ -9,11 +9,11 @@ import pytest
 from dsmgp import ModelFileError
 from dsmgp.distributed.row_store import (
     RowStore,
-    RowWriter,
     check_empty,
     first_leaves_of_shards,
     shard_bytes,
 )
+from dsmgp.distributed.row_writer import RowWriter
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 
 

@@ -18,7 +18,7 @@ NEED_EXTRA = {
         "data.files.text_files", "data.files.text_numbers", "data.files.text_values", "datasets", "fitting.datasets.fit", "fitting.datasets.predict", "fitting.datasets.updates",
     },
     "plots": {"demo", "report", "reproduce"},
-    "ray": {"distributed.ray_cluster", "distributed.ray_workers", "ray"},
+    "ray": {"distributed.ray_actor", "distributed.ray_cluster", "distributed.ray_workers", "ray"},
     "torch": {
         "baselines.kiss", "baselines.svgp", "experts.backends.torch_backend", "experts.backends.torch_batch", "gp.gpytorch_kernels",
         "gp.gpytorch_leaf_kernel", "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",

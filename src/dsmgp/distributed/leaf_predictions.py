@@ -1,6 +1,6 @@
 """Leaf predictions of more test rows than memory, in files.
 
-Test rows are written as training rows are, sorted by shard (:class:`~dsmgp.distributed.row_store.RowWriter`). Every shard is then loaded once, whatever the
+Test rows are written as training rows are, sorted by shard (:class:`~dsmgp.distributed.row_writer.RowWriter`). Every shard is then loaded once, whatever the
 number of rows, and writes what its leaves predict for its rows; predictions of a piece are read from the files of all shards.
 """
 

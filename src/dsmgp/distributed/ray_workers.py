@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
-import sys
 import threading
 import uuid
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -25,19 +22,23 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.machine import has_cuda, require_torch
 from dsmgp._util.ragged import Ragged
-from dsmgp._util.warnings import warn_user
+from dsmgp.distributed.ray_actor import (
+    ActorProcess,
+    RowsInObjectStore,
+    ShardActor,
+    TaskResult,
+    cloudpickle,
+)
 from dsmgp.distributed.ray_cluster import (
     capacity,
     import_ray,
     n_free_workers,
     wait_for_room,
 )
-from dsmgp.distributed.shard import ShardData, ShardPlan
-from dsmgp.distributed.shard_cache import ShardCache, ShardState, ShardStates
+from dsmgp.distributed.shard import ShardPlan
+from dsmgp.distributed.shard_cache import ShardStates
 from dsmgp.distributed.workers import STAGES, Arguments, LoadRows, RowTables, within_window
-from dsmgp.linalg.threads import blas_thread_settings
 from dsmgp.progress import tick
 
 __all__ = ["RayWorkers", "Traffic"]
@@ -64,113 +65,6 @@ class Traffic:
         self.received[method] = self.received.get(method, 0) + received
 
 
-@dataclass(frozen=True)
-class _TaskResult:
-    """What a method of a shard returned or raised, and the warnings it issued."""
-
-    value: Any
-    error: Exception | None
-    warned: list[tuple[type[Warning], str]]
-
-    def unwrap(self) -> Any:
-        """Return the value or raise the error, after the warnings have been repeated."""
-        for category, message in self.warned:
-            warn_user(message, category)
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-def _attempted(function: Callable[..., Any], *arguments: Any) -> _TaskResult:
-    """Call a function; errors and warnings are part of the result."""
-    value, error = None, None
-    with warnings.catch_warnings(record=True) as caught:  # actors have one thread
-        warnings.simplefilter("always")
-        try:
-            value = function(*arguments)
-        except Exception as raised:
-            error = raised
-    return _TaskResult(value, error, [(w.category, str(w.message)) for w in caught])
-
-
-@dataclass(frozen=True)
-class _Process:
-    """The process of an actor; another one after a restart."""
-
-    machine: str
-    pid: int
-
-
-class _Actor:
-    """A :class:`~dsmgp.distributed.shard_cache.ShardCache` in a process of its own."""
-
-    def __init__(self, n_threads: int, gpu: bool) -> None:
-        ray = import_ray()
-        if gpu:
-            require_torch("a GPU of a Ray worker")
-            if not has_cuda():
-                raise RuntimeError("no GPU was found by torch on this machine")
-        _set_n_threads(n_threads)
-        self.cache = ShardCache(fetch=ray.get)
-        self.function: tuple[str, Any] = "", None
-        self.process = _Process(ray.get_runtime_context().get_node_id(), os.getpid())
-
-    def ready(self) -> _Process:
-        return self.process
-
-    def call(
-        self, number: int, state: ShardState, memory: float, method: str, *arguments: Any
-    ) -> tuple[_Process, _TaskResult]:
-        self.cache.memory = memory
-        return self.process, _attempted(self.cache.call, number, state, method, *arguments)
-
-    def apply(self, function: bytes, name: str, item: Any) -> tuple[_Process, _TaskResult]:
-        """Compute a function of an item; the last function is kept, by its name, as many items come one after the other."""
-        if name != self.function[0]:
-            self.function = name, _cloudpickle().loads(function)
-        return self.process, _attempted(self.function[1], item)
-
-    def drop(self, number: int, key: int) -> None:
-        self.cache.drop(number, key)
-
-    def remove(self, number: int) -> None:
-        self.cache.remove(number)
-
-
-@dataclass(frozen=True)
-class _RowsInObjectStore:
-    """Loads the rows of one shard out of tables in Ray's object store; all attributes are references or None."""
-
-    leaf_rows: Any
-    X: Any
-    Y: Any
-    known_noise: Any
-    labels: Any
-    row_weights: Any
-
-    def __call__(self) -> ShardData:
-        ray = import_ray()
-        leaf_rows: Ragged = ray.get(self.leaf_rows)
-        ids, local = np.unique(leaf_rows.flat, return_inverse=True)
-
-        # Indexing copies: arrays in the store are read-only, for which numba would compile again.
-        def rows(table: Any) -> Any:
-            return None if table is None else ray.get(table)[ids]
-
-        labels = rows(self.labels)
-        return ShardData(
-            ids,
-            rows(self.X),
-            rows(self.Y),
-            rows(self.known_noise),
-            Ragged(local.reshape(-1).astype(np.int64), np.array(leaf_rows.ends)),
-            np.arange(len(ids))
-            if labels is None
-            else np.unique(labels, return_inverse=True)[1].reshape(-1),
-            rows(self.row_weights),
-        )
-
-
 class RayWorkers:
     """Actors that hold shards: a :class:`~dsmgp.distributed.workers.WorkerPool`.
 
@@ -193,7 +87,7 @@ class RayWorkers:
         self._tables: dict[int, tuple[Any, Any]] = {}  # in the object store, by id
         self._memory = float("inf")
         self._actors: list[Any] = []
-        self._processes: list[_Process] = []
+        self._processes: list[ActorProcess] = []
         try:
             wait_for_room(n_workers, resources, wait_seconds)
             self._actors = [self._new_actor() for _ in range(n_workers)]
@@ -242,9 +136,9 @@ class RayWorkers:
         if resources:
             options["resources"] = resources
         n_threads = max(1, int(options["num_cpus"]))
-        return ray.remote(_Actor).options(**options).remote(n_threads, options["num_gpus"] > 0)
+        return ray.remote(ShardActor).options(**options).remote(n_threads, options["num_gpus"] > 0)
 
-    def _all_ready(self, actors: Sequence[Any] | None = None) -> list[_Process]:
+    def _all_ready(self, actors: Sequence[Any] | None = None) -> list[ActorProcess]:
         """Wait until workers answer: all of them, or some."""
         ray = import_ray()
         replies = [actor.ready.remote() for actor in (self._actors if actors is None else actors)]
@@ -302,8 +196,7 @@ class RayWorkers:
         self._check_memory(leaf_rows.sizes, *tables[:2])
         references = [None if table is None else self._put(table) for table in tables]
         return [
-            _RowsInObjectStore(import_ray().put(leaf_rows.take(part)), *references)
-            for part in parts
+            RowsInObjectStore(import_ray().put(leaf_rows.take(part)), *references) for part in parts
         ]
 
     def _put(self, table: Array | Index) -> Any:
@@ -385,7 +278,7 @@ class RayWorkers:
     def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         ray, numbers = import_ray(), itertools.count()
         # As bytes: arrays in the object store are read-only, for which code is compiled again.
-        sent, name = ray.put(_cloudpickle().dumps(function)), uuid.uuid4().hex
+        sent, name = ray.put(cloudpickle().dumps(function)), uuid.uuid4().hex
 
         def submit(_: Any, item: Any) -> tuple[int, Any]:
             worker = next(numbers) % len(self._alive_actors())
@@ -419,7 +312,7 @@ class RayWorkers:
             )
         return self._actors
 
-    def _result(self, worker: int, method: str, reference: Any) -> _TaskResult:
+    def _result(self, worker: int, method: str, reference: Any) -> TaskResult:
         """Wait for a call of a worker, which may be another process by then."""
         ray = import_ray()
         while not ray.wait([reference], timeout=10 * self.wait_seconds)[0]:
@@ -456,24 +349,6 @@ class RayWorkers:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RayWorkers:
         return self  # a handle on actors, of which there is one set
-
-
-def _cloudpickle() -> Any:
-    """Return Ray's pickle, which takes functions too."""
-    import_ray()
-    from ray import cloudpickle
-
-    return cloudpickle
-
-
-def _set_n_threads(n_threads: int) -> None:
-    """Compute on so many threads in this process, in every library that has threads of its own."""
-    # Libraries that are loaded later, as torch may be, take the number from the environment.
-    os.environ["OMP_NUM_THREADS"] = str(n_threads)
-    for _, set_number in blas_thread_settings():
-        set_number(n_threads)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(n_threads)
 
 
 def _n_bytes(value: Any) -> int:

@@ -1,22 +1,16 @@
-"""Training rows on disk, sorted by shards of leaves, for datasets that do not fit in memory.
+"""Rows on disk, sorted by shards of leaves, for datasets that do not fit in memory.
 
-:class:`RowWriter` writes a file for each piece of the data, :class:`RowStore` builds shards from them. A row is written once for every leaf
-that it reaches, in the user's units. A file consists of runs, each sorted by shard, so that a shard can be built from its part of every run.
-Pieces are independent of one another: workers write them side by side, and one whose worker died is written again.
+:class:`~dsmgp.distributed.row_writer.RowWriter` writes a file for each piece of the data, :class:`RowStore` builds shards from them. A row is
+written once for every leaf that it reaches, in the user's units. A file consists of runs, each sorted by shard, so that a shard can be built
+from its part of every run.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
-import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +34,11 @@ from dsmgp.gp.scaling import InputScaling, OutputScaling
 __all__ = [
     "FOLDER",
     "N_PREFIX",
-    "RoutedBatch",
     "RowStore",
-    "RowWriter",
-    "WrittenPiece",
     "check_empty",
+    "files_in",
     "first_leaves_of_shards",
+    "row_file",
     "shard_bytes",
 ]
 
@@ -117,13 +110,13 @@ class RowStore:
     @property
     def next_file(self) -> int:
         """A number that no file of the folder has, whether of this model or of another one that shares it."""
-        there = [int(path.name.partition(".")[0]) for path in _files_in(self.folder)]
+        there = [int(path.name.partition(".")[0]) for path in files_in(self.folder)]
         return 1 + max([int(self.files.max(initial=-1)), *there])
 
     @property
     def paths(self) -> list[Path]:
         """The files."""
-        return [_file(self.folder, number) for number in np.unique(self.files).tolist()]
+        return [row_file(self.folder, number) for number in np.unique(self.files).tolist()]
 
     def joined(self, other: RowStore) -> RowStore:
         """Return a store of the files of both, which are in one folder; the rows of the other are numbered after these."""
@@ -153,7 +146,7 @@ class RowStore:
     def read_part(self, run: int, shard: int) -> Array:
         """Read a shard's rows of a run, and compare their checksum."""
         width = N_PREFIX + self.n_inputs + self.n_outputs
-        path = _file(self.folder, int(self.files[run]))
+        path = row_file(self.folder, int(self.files[run]))
         first, end = self.ends[run, shard : shard + 2].tolist()
         n_numbers = (end - first) * width
         if not n_numbers:
@@ -249,40 +242,6 @@ class _RowsOnDisk:
         )
 
 
-class _TemporaryFolder:
-    """A folder that is deleted with this object, or when Python ends."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="dsmgp-"))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class WrittenPiece:
-    """What a worker reports of a piece that it has written: counts, no rows.
-
-    Attributes
-    ----------
-    number : int
-        Of the piece, and of its file.
-    n_rows : int
-    sizes : ndarray of shape (n_leaves,)
-        Its rows in each leaf.
-    ends : ndarray of shape (n_runs, n_shards + 1)
-    checksums : ndarray of shape (n_runs, n_shards)
-    low, high : ndarray of shape (n_inputs,)
-        Least and largest value of each input.
-    """
-
-    number: int
-    n_rows: int
-    sizes: Index
-    ends: Index
-    checksums: Index
-    low: Array
-    high: Array
-
-
 def _joint_range(
     one: tuple[Array, Array] | None, other: tuple[Array, Array] | None
 ) -> tuple[Array, Array] | None:
@@ -290,128 +249,6 @@ def _joint_range(
     if one is None or other is None:
         return None
     return np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
-
-
-#: Leaves and rows of a batch that they reach, the number of its first row or of every row, and its X and Y.
-RoutedBatch = tuple[Index, Index, int | Index, Array, Array]
-
-
-@dataclass(frozen=True)
-class RowWriter:
-    """Writes rows to files, piece by piece; pieces may be written anywhere, in any order.
-
-    Attributes
-    ----------
-    folder : Path
-    firsts : ndarray of shape (n_shards + 1,)
-        The first leaf of each shard.
-    n_inputs, n_outputs : int
-        Columns of the rows.
-    temporary : object, optional
-        Keeps a temporary folder.
-    """
-
-    folder: Path
-    firsts: Index
-    n_inputs: int
-    n_outputs: int
-    temporary: _TemporaryFolder | None = field(default=None, repr=False)
-
-    @classmethod
-    def into(cls, folder: Path | None, firsts: Index, n_inputs: int, n_outputs: int) -> RowWriter:
-        """Write into a folder, or into a temporary one."""
-        temporary = None
-        if folder is None:
-            temporary = _TemporaryFolder()
-            folder = temporary.folder
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        for old in _files_in(folder):
-            old.unlink()  # left by a fit that was interrupted
-        return cls(folder, firsts, n_inputs, n_outputs, temporary)
-
-    def write(self, number: int, batches: Iterable[RoutedBatch]) -> WrittenPiece:
-        """Write the file of a piece, completely or not at all; each batch becomes a run."""
-        path = _file(self.folder, number)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")  # its worker may die
-        n_shards, n_rows, n_written = len(self.firsts) - 1, 0, 0
-        sizes = np.zeros(self.firsts[-1], dtype=np.int64)
-        ends, checksums = [], []
-        low, high = np.full(self.n_inputs, np.inf), np.full(self.n_inputs, -np.inf)
-        try:
-            with partial.open("wb") as file:
-                for leaf, row, first, X, Y in batches:
-                    table, bounds = self._run(leaf, row, first, X, Y)
-                    parts = [table[a:b] for a, b in pairwise(bounds)]
-                    file.write(table.data)
-                    sizes += np.bincount(leaf, minlength=len(sizes))
-                    ends.append(bounds + n_written)
-                    checksums.append([zlib.crc32(part.data) if len(part) else 0 for part in parts])
-                    n_rows, n_written = n_rows + len(X), n_written + len(table)
-                    low = np.minimum(low, X.min(axis=0, initial=np.inf))
-                    high = np.maximum(high, X.max(axis=0, initial=-np.inf))
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-        return WrittenPiece(
-            number,
-            n_rows,
-            sizes,
-            np.array(ends, dtype=np.int64).reshape(-1, n_shards + 1),
-            np.array(checksums, dtype=np.int64).reshape(-1, n_shards),
-            low,
-            high,
-        )
-
-    def _run(
-        self, leaf: Index, row: Index, first: int | Index, X: Array, Y: Array
-    ) -> tuple[Array, Index]:
-        """Return the rows of a batch, sorted by shard, and where the part of each shard begins."""
-        shard = np.searchsorted(self.firsts, leaf, side="right") - 1
-        order = np.argsort(shard, kind="stable")
-        leaf, row, shard = leaf[order], row[order], shard[order]
-        table = np.empty((len(leaf), N_PREFIX + self.n_inputs + self.n_outputs))
-        numbers = row + first if isinstance(first, int) else first[row]
-        table[:, 0], table[:, 1] = leaf - self.firsts[shard], numbers
-        table[:, N_PREFIX : N_PREFIX + self.n_inputs] = X[row]
-        table[:, N_PREFIX + self.n_inputs :] = Y[row]
-        return table, np.searchsorted(shard, np.arange(len(self.firsts)))
-
-    @contextmanager
-    def removing(self, numbers: Sequence[int]) -> Iterator[None]:
-        """Remove the files of some pieces if an error is raised."""
-        try:
-            yield
-        except BaseException:
-            for number in numbers:
-                _file(self.folder, number).unlink(missing_ok=True)
-            raise
-
-    def store(self, pieces: Iterable[WrittenPiece]) -> RowStore:
-        """Return the store of pieces that have been written."""
-        n_rows, sizes, written = 0, np.zeros(self.firsts[-1], dtype=np.int64), []
-        for piece in pieces:
-            n_rows += piece.n_rows
-            sizes += piece.sizes
-            written.append(replace(piece, sizes=np.empty(0, dtype=np.int64)))
-        return RowStore(
-            self.folder,
-            n_rows,
-            self.n_inputs,
-            self.n_outputs,
-            self.firsts,
-            sizes,
-            np.repeat([piece.number for piece in written], [len(piece.ends) for piece in written]),
-            np.concatenate([piece.ends for piece in written]),
-            np.concatenate([piece.checksums for piece in written]),
-            self.temporary,
-            (
-                np.min([piece.low for piece in written], axis=0),
-                np.max([piece.high for piece in written], axis=0),
-            ),
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "temporary": None}
 
 
 def _rebuild(
@@ -474,12 +311,13 @@ def check_empty(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ModelFileError(f"{folder} is a file; give the name of a folder that is not there yet")
-    if {*folder.rglob("*")} - {folder / FOLDER, *_files_in(folder)}:
+    if {*folder.rglob("*")} - {folder / FOLDER, *files_in(folder)}:
         what = "a model" if (folder / FOLDER).is_dir() else "something else"
         raise ModelFileError(f"{folder} is there already, with {what} in it; give another path")
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
+    """Return the files of rows, and those of pieces whose worker died."""
     return [
         file
         for file in (folder / FOLDER).glob("*.rows*")
@@ -487,5 +325,6 @@ def _files_in(folder: Path) -> list[Path]:
     ]
 
 
-def _file(folder: Path, number: int) -> Path:
+def row_file(folder: Path, number: int) -> Path:
+    """Return the path of a file of rows."""
     return folder / FOLDER / f"{number:05d}.rows"

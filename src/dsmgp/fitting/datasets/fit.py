@@ -22,13 +22,8 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.data.parquet.row_reader import Piece, RowReader
-from dsmgp.distributed.row_store import (
-    RoutedBatch,
-    RowWriter,
-    WrittenPiece,
-    check_empty,
-    first_leaves_of_shards,
-)
+from dsmgp.distributed.row_store import check_empty, first_leaves_of_shards
+from dsmgp.distributed.row_writer import RoutedBatch, RowWriter, WrittenPiece
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.checkpoint import checkpointed

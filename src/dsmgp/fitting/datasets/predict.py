@@ -25,7 +25,7 @@ from dsmgp.data.parquet.row_reader import Piece, RowReader, Tally
 from dsmgp.data.parquet.sink import ParquetSink
 from dsmgp.data.unknown_inputs import tables_at
 from dsmgp.distributed.leaf_predictions import LeafPredictions, StoredLeafPosterior
-from dsmgp.distributed.row_store import RoutedBatch, RowWriter, WrittenPiece
+from dsmgp.distributed.row_writer import RoutedBatch, RowWriter, WrittenPiece
 from dsmgp.distributed.sharded import ShardedLeafPosterior
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.variance_error import exact_variances, wants_exact

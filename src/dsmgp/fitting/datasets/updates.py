@@ -18,7 +18,8 @@ import pyarrow as pa
 from dsmgp._util.arrays import Index
 from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.data.table_error import TableError
-from dsmgp.distributed.row_store import RowStore, RowWriter, WrittenPiece
+from dsmgp.distributed.row_store import RowStore
+from dsmgp.distributed.row_writer import RowWriter, WrittenPiece
 from dsmgp.distributed.workers import WorkerPool
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.datasets.fit import RouteAndWrite, log_jacobian
