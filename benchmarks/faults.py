@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import pandas as pd
 
 import dsmgp
 from dsmgp import DSMGPRegressor
+from dsmgp.ray import RayExecutor
 from harness import on_gpu
 
 OPTIONS = {"kernel": "rbf", "leaf_size": 60, "max_iter": 5, "random_state": 0}
@@ -171,14 +173,18 @@ def threads_mixed(rng: np.random.Generator, folder: Path) -> None:
                 assert any(np.allclose(found, state, rtol=1e-9, atol=1e-12) for state in states)
 
 
-def worker_killed(rng: np.random.Generator, folder: Path) -> None:
-    """A Ray worker that is killed is replaced, and a model that is fitted and asked meanwhile is that of one process."""
-    from dsmgp.ray import default_executor
+@cache
+def ray_executor() -> RayExecutor:
+    """Return two workers on a cluster of this process."""
+    return RayExecutor("local", n_workers=2)
 
-    frame = rows(rng, 400)
+
+def worker_killed(rng: np.random.Generator, folder: Path) -> None:
+    """Ray workers that are killed are replaced, and the model predicts what it would in one process."""
+    frame, executor = rows(rng, 400), ray_executor()
     local = DSMGPRegressor(**OPTIONS).fit(frame[["a", "b"]], frame["y"])
-    far = DSMGPRegressor(executor="ray", **OPTIONS).fit(frame[["a", "b"]], frame["y"])
-    for pid in default_executor().workers.process_ids:
+    far = DSMGPRegressor(executor=executor, **OPTIONS).fit(frame[["a", "b"]], frame["y"])
+    for pid in executor.workers.process_ids:
         os.kill(pid, signal.SIGKILL)
     np.testing.assert_allclose(answers(far, frame), answers(local, frame), rtol=1e-9, atol=1e-9)
 

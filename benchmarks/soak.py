@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import tempfile
 import time
@@ -135,8 +136,10 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     report = soak(0.5 if given.quick else given.minutes, given.seed, given.quick)
-    found = {"rows": [report]}
-    write_report(given.results or results_path("soak", given.quick), found)
+    path = given.results or results_path("soak", given.quick)
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    found = {"rows": [row for row in before if row["minutes"] != report["minutes"]] + [report]}
+    write_report(path, found)
     print(page(found))
 
 
