@@ -44,9 +44,8 @@ class LeafBases:
 
     def __init__(self, posterior: InMemoryLeafPosterior) -> None:
         sizes = posterior.points.first.sizes
-        alone = [int(leaves[0]) for leaves in posterior.backend.groups if len(leaves) == 1]
         #: Leaves that may get a basis and have not been tried. Replaced, never changed, as below.
-        self._untried = frozenset(k for k in alone if sizes[k] >= LEAST_POINTS)
+        self._untried = frozenset(np.flatnonzero(sizes >= LEAST_POINTS).tolist())
         self._all_at_once = float((sizes[list(self._untried)].astype(float) ** 3).sum()) <= BRIEF
         self._n_rows = 0
         self._lock = threading.Lock()

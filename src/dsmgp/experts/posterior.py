@@ -15,7 +15,6 @@ from scipy.linalg import solve_triangular
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends.interface import Backend, BoundKernels, PredictRequest
-from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.factors.cache import FactorCache, GroupFactors
 from dsmgp.experts.factors.sharing import SharingPlan
 from dsmgp.experts.leaf_bases import LeafBases, LeafBasis
@@ -110,7 +109,7 @@ class InMemoryLeafPosterior:
         tolerances : callable
             Called if there is anything to make; returns the largest relative errors of leaves' variances of y, (n_leaves,).
         """
-        if isinstance(self.backend, NumbaBackend):
+        if self.backend.compiled is not None:
             due = self.bases.due(self.points.first.sizes, leaves, n_rows, n_new, alone)
             if due:
                 self.bases.make(self, due, tolerances())
@@ -131,7 +130,7 @@ class InMemoryLeafPosterior:
         -------
         mean, variance : ndarray of shape (n, n_reached, n_outputs)
         """
-        if not isinstance(self.backend, NumbaBackend):
+        if self.backend.compiled is None:
             return None
         tables = self._row_tables.get(low_rank)
         if tables is None or not all(table.current for table in tables):
@@ -241,21 +240,25 @@ class InMemoryLeafPosterior:
         n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
         mean = np.empty((n_pairs, n_outputs))
         variance = np.empty((n_pairs if with_variance else 0, n_outputs))
-        members, bases = self._by_group(routes.leaf), self.bases.of_leaf
+        members = self._by_group(routes.leaf)
+        bases = self.bases.of_leaf if low_rank and with_variance else {}
 
         def work(group: int) -> None:
             places = members[group]
-            pairs = routes.rows.positions(places)
-            rows = routes.rows.take(places)
-            leaves = routes.leaf[places]
-            basis = bases.get(int(leaves[0])) if low_rank and with_variance else None
-            if basis is None:
-                means, variances = self._predict_group(group, leaves, X, rows, with_variance)
-            else:
-                means, variances = self._predict_by_basis(int(leaves[0]), basis, X[rows.flat])
-            mean[pairs] = means
-            if with_variance:
-                variance[pairs] = variances
+            has_basis = np.array([leaf in bases for leaf in routes.leaf[places].tolist()])
+            for place in places[has_basis].tolist():
+                leaf, pairs = int(routes.leaf[place]), routes.rows.positions([place])
+                tests = X[routes.rows[place]]
+                mean[pairs], variance[pairs] = self._predict_by_basis(leaf, bases[leaf], tests)
+            places = places[~has_basis]
+            if len(places):
+                pairs, rows = routes.rows.positions(places), routes.rows.take(places)
+                means, variances = self._predict_group(
+                    group, routes.leaf[places], X, rows, with_variance
+                )
+                mean[pairs] = means
+                if with_variance:
+                    variance[pairs] = variances
 
         # Groups are in order of size; leaves without rows (group -1) go last.
         groups = sorted(members, key=lambda group: (group < 0, group))
@@ -268,8 +271,8 @@ class InMemoryLeafPosterior:
 
     def _predict_by_basis(self, leaf: int, basis: LeafBasis, tests: Array) -> tuple[Array, Array]:
         """Predict by a leaf that has low-rank variances."""
-        backend, by_output = self.backend, []
-        assert isinstance(backend, NumbaBackend)
+        backend, by_output = self.backend.compiled, []
+        assert backend is not None
         for output, low_rank in enumerate(basis):
             mean, variance = np.empty((2, len(tests)))
             for first in range(0, len(tests), TILE_ROWS):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor, FactorisationWarning
+from dsmgp._util.machine import has_numba
+from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends import shared_backend as shared
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.factors import sharing
@@ -16,6 +18,7 @@ from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.linalg import lapack
 from dsmgp.tree import Leaf, Region, leaves
 from dsmgp.tree.growing import grow_balanced, grow_paper
+from dsmgp.tree.routing import Routes
 from tests.support.cores import using_threads
 from tests.support.leaf_predictions import predict_leaves
 
@@ -201,6 +204,25 @@ def test_many_inputs_share_where_it_pays():
     )
     conditioned = condition(leaf_gps_of(X, Y, tree), kernel_parameters_of(X, Y))
     assert conditioned.sharing.saving > 0.3
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs numba")
+def test_leaves_that_share_get_low_rank_variances_too():
+    X, Y = rows_of(1000)
+    leaf_gps = leaf_gps_of(X, Y, paper(X, 16, depth=1))
+    posterior = condition(leaf_gps, kernel_parameters_of(X, Y))
+    assert posterior.sharing is not None
+    every, n_leaves = np.arange(1000), leaf_gps.n_leaves
+    routes = Routes(np.arange(n_leaves), Ragged.of([every] * n_leaves))
+    tolerances = np.full(n_leaves, 1e-3)
+    posterior.prepare(routes.leaf, routes.rows.sizes, 1024, False, lambda: tolerances)
+    assert len(posterior.bases.of_leaf) > n_leaves / 2
+    (mean, exact), (same, low_rank) = (
+        posterior.predict(routes, X, low_rank=low_rank) for low_rank in (False, True)
+    )
+    np.testing.assert_allclose(same, mean, **EXACT)
+    assert (low_rank != exact).any()
+    np.testing.assert_allclose(low_rank + 0.02, exact + 0.02, rtol=2e-3)
 
 
 @pytest.mark.parametrize("why", ["one partition", "small", "float32", "a theta each"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from dsmgp.experts.factors.cache import LeafFactors
 from dsmgp.experts.factors.sharing import SharingPlan
 from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import CLOSED_FORM, BoundLeafKernel, LeafKernel
+
+if TYPE_CHECKING:
+    from dsmgp.experts.backends.numba_backend import NumbaBackend
 
 __all__ = [
     "NOT_FACTORISED",
@@ -221,6 +224,10 @@ class Backend(Protocol):
     @property
     def plan(self) -> SharingPlan | None:
         """How leaves share factors, if they do."""
+
+    @property
+    def compiled(self) -> NumbaBackend | None:
+        """What predicts few rows, and low-rank variances, in compiled code; None if nothing does."""
 
     def elements(self, group: int) -> int:
         """Return the number of matrix elements that the factors of a group take, for one output."""

@@ -95,6 +95,10 @@ class NumbaBackend:
         other.kernels, other._leaves = kernels, {}
         return other
 
+    @property
+    def compiled(self) -> NumbaBackend:
+        return self
+
     def reduce_batches(self) -> bool:
         return False
 

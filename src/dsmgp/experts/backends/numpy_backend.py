@@ -93,6 +93,7 @@ class NumpyBackend:
     """
 
     plan = None  # factors are not shared
+    compiled = None
     bytes_at_once = math.inf  # one leaf after the other: there is nothing to reduce
 
     def __init__(

@@ -30,6 +30,7 @@ from dsmgp.linalg import lapack
 from dsmgp.linalg.threads import n_threads
 
 if TYPE_CHECKING:
+    from dsmgp.experts.backends.numba_backend import NumbaBackend
     from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 
 __all__ = ["JitterNeeded", "SharedFactorBackend"]
@@ -95,6 +96,10 @@ class SharedFactorBackend:
         if group >= len(self._chains):
             return self._alone.elements(group - len(self._chains))
         return self._largest.elements(group)
+
+    @property
+    def compiled(self) -> NumbaBackend | None:
+        return self._usual.compiled
 
     def reduce_batches(self) -> bool:
         return False

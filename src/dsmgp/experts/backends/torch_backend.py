@@ -74,6 +74,7 @@ class TorchBackend:
     """
 
     plan = None  # factors are not shared
+    compiled = None
 
     def __init__(
         self,
