@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 CORE := .venv-core
 CORE_READY := $(CORE)/.ready
 
-.PHONY: demo kernels reproduce test test-core test-all docs site lint types check coverage mutants soak audit package clean
+.PHONY: demo kernels reproduce test test-core test-all docs tutorials site lint types check coverage mutants soak audit package clean
 
 demo: $(READY)
 	$(BIN)/python -m dsmgp.demo
@@ -35,9 +35,13 @@ test-core: $(CORE_READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
-# The site, and whether every tutorial still prints what its page says.
+# The site, whether every tutorial still prints what its page says, and whether a browser shows the site without faults.
 docs: site
-	$(BIN)/python -m pytest -q -n 2 -m slow -k tutorials tests/test_docs.py
+	$(BIN)/python -m pytest -q -n 2 -m slow -k "tutorial or browser" tests/test_docs.py
+
+# The outputs and figures of the tutorials, anew; that on the GPU keeps its own.
+tutorials: $(READY)
+	$(BIN)/python tools/tutorials.py --write $(filter-out %/million.md,$(wildcard docs/tutorials/*.md))
 
 site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -1,6 +1,6 @@
 """A page opened in Qt's Chromium, without a window: ``python chromium.py PAGE PICTURE WIDTH...`` prints what was found as JSON.
 
-At each width, a line and a picture, named by the width. ``dark`` asks for dark colours, ``whole`` for pictures of the whole page.
+PAGE is a file, or the address of a local server. At each width, a line and a picture, named by the width. ``dark`` asks for dark colours, ``whole`` for pictures of the whole page.
 A process of its own, as a browser has to have the main thread.
 """
 
@@ -23,6 +23,15 @@ from PyQt6.QtWidgets import QApplication
 
 LOOK = """
 (() => {
+  // Scrolls by itself, or is a drawer or dialogue outside the page's flow.
+  const apart = e => {
+    for (let p = e; p && p !== document.body; p = p.parentElement) {
+      const style = getComputedStyle(p);
+      if (style.position === 'fixed' || style.visibility === 'hidden') return true;
+      if (p !== e && ['auto', 'scroll', 'hidden'].includes(style.overflowX)) return true;
+    }
+    return false;
+  };
   const images = [...document.images];
   const shown = images.filter(i => i.complete && i.naturalWidth > 100 && i.getBoundingClientRect().width > 100);
   return JSON.stringify({
@@ -33,12 +42,15 @@ LOOK = """
     width: document.documentElement.scrollWidth,
     height: document.documentElement.scrollHeight,
     viewport: window.innerWidth,
-    // What reaches beyond the page and is not inside something that scrolls.
     beyond: [...document.querySelectorAll('body *')].filter(
-      e => e.getBoundingClientRect().right > window.innerWidth + 1 && !e.closest('.wide, pre')).map(e => e.tagName),
+      e => e.getBoundingClientRect().right > window.innerWidth + 1 && !apart(e)).map(e => e.tagName + '.' + e.className),
     unlabelled: images.filter(i => !i.alt).length,
     dark: matchMedia('(prefers-color-scheme: dark)').matches,
-    links: [...document.querySelectorAll('nav a')].every(a => document.querySelector(a.hash)),
+    links: [...new Set([...document.links].map(a => a.href))],
+    // Links to places on this page that do not exist.
+    dangling: [...document.links].filter(
+      a => a.hash.length > 1 && a.href.split('#')[0] === location.href.split('#')[0]
+        && !document.getElementById(decodeURIComponent(a.hash.slice(1)))).map(a => a.hash),
     text: document.body.innerText.length,
   });
 })()
@@ -63,13 +75,14 @@ class Requests(QWebEngineUrlRequestInterceptor):
         self.urls.append(info.requestUrl().toString()[:200])
 
 
-def main(page_path, picture, *widths):
+def main(address, picture, *widths):
     application = QApplication(sys.argv[:1])
     view, page, requests = QWebEngineView(), Page(), Requests()
     page.profile().setUrlRequestInterceptor(requests)
     view.setPage(page)
-    view.show()
     remaining = [int(width) for width in widths]
+    view.resize(remaining[0], 900)
+    view.show()
 
     def start():
         view.resize(remaining[0], 900)
@@ -78,7 +91,8 @@ def main(page_path, picture, *widths):
     def look(found):
         seen = json.loads(found)
         seen["console"] = page.messages
-        seen["outside"] = [u for u in requests.urls if not u.startswith(("file:", "data:"))]
+        local = ("file:", "data:", "blob:", "http://127.0.0.1:")
+        seen["outside"] = [url for url in requests.urls if not url.startswith(local)]
         print(json.dumps(seen), flush=True)
         if "whole" in sys.argv:
             view.resize(remaining[0], min(seen["height"], 16_000))
@@ -98,7 +112,7 @@ def main(page_path, picture, *widths):
         start()
 
     page.loadFinished.connect(loaded)
-    page.load(QUrl.fromLocalFile(page_path))
+    page.load(QUrl(address) if address.startswith("http:") else QUrl.fromLocalFile(address))
     QTimer.singleShot(60_000, lambda: os._exit(3))
     application.exec()
 
