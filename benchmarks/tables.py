@@ -16,6 +16,7 @@ Target
     dropped, nothing else is.
 Rows
     Rows without a target are left out; of more than 20,000 rows a random 20,000 are taken; 70% of them are for training, all by a generator of seed 0.
+    Tables of fewer than 500 rows, whose test sets are small, are split three times, by generators of seed 0 to 2; their scores are means.
     The target is in units of the training rows' mean and standard deviation, for all methods.
 
 Peers have default settings, and dates as days.
@@ -53,6 +54,8 @@ from peers import Answer, Fit, Predict, gaussian, per_output
 
 Frame = pd.DataFrame
 MOST_ROWS, TRAIN_SHARE = 20_000, 0.7
+# Tables with fewer rows are split several times.
+FEW_ROWS, N_SPLITS = 500, 3
 # What a drawn table must have, and how many are drawn.
 ROWS, LEAST_TEXT, MOST_COLUMNS, LEAST_VALUES, N_DRAWN = (300, 50_000), 2, 100, 50, 6
 MOST_LEVELS = 255  # of HistGradientBoosting
@@ -398,12 +401,22 @@ METHODS = {
 QUICK = ("dsmgp", "hist-boosting", "constant")
 
 
-def run(name: str, frame: Frame, y: pd.Series, method: str) -> dict:
-    order = np.random.default_rng(0).permutation(len(frame))
+def n_splits(n_rows: int) -> int:
+    return N_SPLITS if n_rows < FEW_ROWS else 1
+
+
+def run(name: str, frame: Frame, y: pd.Series, method: str, split: int) -> dict:
+    order = np.random.default_rng(split).permutation(len(frame))
     train, test = np.split(order, [int(TRAIN_SHARE * len(frame))])
     values = y.to_numpy()
     values = (values - values[train].mean()) / values[train].std()
-    row = {"data": name, "method": method, "rows": len(train), "test_rows": len(test)}
+    row = {
+        "data": name,
+        "method": method,
+        "split": split,
+        "rows": len(train),
+        "test_rows": len(test),
+    }
     start = time.perf_counter()
     Y, Y_test = values[train, None], values[test]
     law, note = METHODS[method](frame.iloc[train], Y, frame.iloc[test], 0)
@@ -415,7 +428,7 @@ def run(name: str, frame: Frame, y: pd.Series, method: str) -> dict:
 
 def run_cli(name: str, frame: Frame, y: pd.Series) -> dict:
     """One command on a CSV file of the raw table."""
-    row = {"data": name, "method": "cli", "rows": len(frame), "target": str(y.name)}
+    row = {"data": name, "method": "cli", "split": 0, "rows": len(frame), "target": str(y.name)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         frame.assign(**{str(y.name): y}).to_csv(path, index=False)
@@ -433,6 +446,7 @@ def run_cli(name: str, frame: Frame, y: pd.Series) -> dict:
 
 # Pages
 
+SCORES = ("mae", "rmse", "nlpd", "coverage90", "seconds")
 PEERS = {
     "catboost": ("CatBoost (RMSE), RMSEWithUncertainty (distribution)", "catboost-uncertainty"),
     "catboost-uncertainty": ("CatBoost, RMSEWithUncertainty", "catboost-uncertainty"),
@@ -445,11 +459,22 @@ PEERS = {
 
 
 def by_table(rows: list[dict]) -> dict[str, dict[str, dict]]:
-    """Rows of each table by method, in the order of the lists above."""
-    found: dict[str, dict[str, dict]] = {name: {} for name in (*LOADERS, *DRAWN)}
+    """Rows of each table by method, in the order of the lists above; scores are means over splits."""
+    found: dict[str, dict[str, list[dict]]] = {name: {} for name in (*LOADERS, *DRAWN)}
     for row in rows:
-        found.setdefault(row["data"], {})[row["method"]] = row
-    return {name: own for name, own in found.items() if own}
+        found.setdefault(row["data"], {}).setdefault(row["method"], []).append(row)
+    return {
+        name: {method: _mean_of(splits) for method, splits in own.items()}
+        for name, own in found.items()
+        if own
+    }
+
+
+def _mean_of(splits: list[dict]) -> dict:
+    means = {
+        key: float(np.mean([row[key] for row in splits])) for key in SCORES if key in splits[0]
+    }
+    return splits[0] | means | {"splits": len(splits)}
 
 
 def brief(rows: list[dict]) -> str:
@@ -512,7 +537,7 @@ def page(rows: list[dict]) -> str:
     for name, own in found.items():
         lines = [own[m] for m in METHODS if m in own]
         scores = {
-            "method": "method", "mae": "MAE", "rmse": "RMSE", "nlpd": "NLPD", "coverage90": "90% covers",
+            "method": "method", "splits": "splits", "mae": "MAE", "rmse": "RMSE", "nlpd": "NLPD", "coverage90": "90% covers",
             "seconds": "seconds",
         }  # fmt: skip
         parts += [f"### {name}", table(scores, lines)]
@@ -549,17 +574,22 @@ def main() -> None:
     names, methods = given.tables, given.methods.split(",")
     if given.quick:
         names, methods = ["sklearn/diabetes"], QUICK
-    runs = Runs(given.results or results_path("tables", given.quick), ("data", "method"), given.again)  # fmt: skip
+    path = given.results or results_path("tables", given.quick)
+    runs = Runs(path, ("data", "method", "split"), given.again)
     for name in names:
-        due = [m for m in (["cli"] if given.cli else methods) if runs.is_due(data=name, method=m)]
-        if not due:
-            continue
         frame, y = load(name)
-        for method in due:
-            row = run_cli(name, frame, y) if method == "cli" else run(name, frame, y, method)
-            runs.add([row])
-            keys = ("mae", "rmse", "nlpd", "coverage90", "seconds", "failed")
-            print(name, method, *(f"{key} {row[key]}" for key in keys if key in row), flush=True)
+        for method in ["cli"] if given.cli else methods:
+            for split in range(1 if method == "cli" else n_splits(len(frame))):
+                if not runs.is_due(data=name, method=method, split=split):
+                    continue
+                row = (
+                    run(name, frame, y, method, split)
+                    if method != "cli"
+                    else run_cli(name, frame, y)
+                )
+                runs.add([row])
+                told = (f"{key} {row[key]}" for key in (*SCORES, "failed") if key in row)
+                print(name, method, split, *told, flush=True)
     print(page(runs.rows))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -73,10 +74,41 @@ COLUMNS = {
     "text of dates": lambda rng, gaps, new: pd.Series(
         [str(date(2020, 1, 1) + timedelta(int(k))) for k in rng.integers(0, 40, len(gaps))]
     ),
+    "decimals": lambda rng, gaps, new: pd.Series(
+        _with_gaps([Decimal(int(k)) / 4 for k in rng.integers(-99, 99, len(gaps))], gaps), dtype=object
+    ),
+    "large whole numbers": lambda rng, gaps, new: pd.Series(2**62 + rng.integers(0, 2**40, len(gaps))),
+    "huge and tiny": lambda rng, gaps, new: pd.Series(
+        np.where(gaps, np.nan, 10.0 ** rng.integers(-70, 70, len(gaps)))
+    ),
+    "bytes": lambda rng, gaps, new: pd.Series(
+        _with_gaps([t.encode() for t in _letters(rng, len(gaps), new)], gaps), dtype=object
+    ),
+    "blank texts": lambda rng, gaps, new: pd.Series(
+        _with_gaps(rng.choice(np.array(["", " ", "a"], dtype=object), len(gaps)), gaps), dtype=object
+    ),
+    "texts and numbers": lambda rng, gaps, new: pd.Series(
+        ["a", *_with_gaps(rng.choice(np.array(["a", 1, 2.5, True], dtype=object), len(gaps)), gaps)[1:]], dtype=object
+    ),
+    "intervals": lambda rng, gaps, new: pd.Series(
+        pd.cut(np.where(gaps, np.nan, rng.normal(size=len(gaps))), [-np.inf, 0.0, 1.0, np.inf])
+    ),
     "empty": lambda rng, gaps, new: pd.Series([None] * len(gaps), dtype=object),
     "constant": lambda rng, gaps, new: pd.Series(["same"] * len(gaps)),
     "constant number": lambda rng, gaps, new: pd.Series([3] * len(gaps)),
 }  # fmt: skip
+
+
+#: Kinds that polars has no type for.
+PANDAS_ONLY = ("texts and numbers", "intervals")
+POLARS = tuple(kind for kind in COLUMNS if kind not in PANDAS_ONLY)
+# Rows are taken by position, whatever the index says.
+INDICES = {
+    "range": lambda n: pd.RangeIndex(n),
+    "repeated": lambda n: pd.Index(np.arange(n) % 3),
+    "backwards": lambda n: pd.RangeIndex(n)[::-1],
+    "two levels": lambda n: pd.MultiIndex.from_arrays([["a"] * n, range(n)]),
+}
 
 
 @st.composite
@@ -85,10 +117,12 @@ def frames(draw, kinds=tuple(COLUMNS)):
     chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6))
     n, share = draw(st.integers(5, 40)), draw(st.sampled_from([0.0, 0.0, 0.1, 0.5]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    index = INDICES[draw(st.sampled_from(sorted(INDICES)))]
 
     def frame(n_rows, gaps, new):
         columns = [COLUMNS[kind](rng, rng.random(n_rows) < gaps, new) for kind in chosen]
-        return pd.DataFrame({f"c{k}": column for k, column in enumerate(columns)})
+        joined = pd.DataFrame({f"c{k}": column for k, column in enumerate(columns)})
+        return joined.set_axis(index(n_rows))
 
     X = frame(n, share, False)
     return X, rng.normal(size=n), frame(7, 0.4, True), chosen

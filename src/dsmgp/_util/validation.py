@@ -185,6 +185,11 @@ def check_container(values: Any, what: str) -> None:
         raise ValueError(f"{what} is a lazy frame; call .collect() on it first")
     if hasattr(values, "to_pandas") and hasattr(values, "column_names"):
         raise ValueError(f"{what} is an Arrow table; call .to_pandas() on it first")
+    first = values[0] if isinstance(values, (list, tuple)) and len(values) else values
+    if isinstance(first, dict) or getattr(getattr(first, "dtype", None), "names", None):
+        raise ValueError(
+            f"{what} has its values by name; make a frame of it first, as with pandas.DataFrame"
+        )
     if getattr(values, "requires_grad", False):
         raise ValueError(f"{what} is a tensor that records gradients; call .detach() on it first")
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():

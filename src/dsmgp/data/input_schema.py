@@ -362,7 +362,7 @@ def _read(validated: _Validated, X: Any, reset: bool) -> tuple[Any, list[str] | 
         if all(values.kind == "number" for values in columns.values()):
             return np.column_stack([values.data for values in columns.values()]), listed
         return list(columns.values()), listed
-    array = np.asarray(X) if not _is_ragged(X) else X
+    array = _as_array(X)
     if getattr(array, "dtype", np.dtype(float)).kind in "OUSMm" and np.ndim(array) == 2:
         validate_data(validated, array, reset=reset, skip_check_array=True)
         if not array.size:
@@ -386,15 +386,16 @@ def _read(validated: _Validated, X: Any, reset: bool) -> tuple[Any, list[str] | 
     return checked, None
 
 
-def _is_ragged(X: Any) -> bool:
-    """Whether NumPy cannot make an array of lists."""
-    if not isinstance(X, (list, tuple)):
-        return not hasattr(X, "dtype")
+def _as_array(X: Any) -> Any:
+    """Return lists and what has a dtype as an array, anything else as it is."""
+    if not isinstance(X, (list, tuple)) and not hasattr(X, "dtype"):
+        return X
     try:
-        np.asarray(X)
+        return np.asarray(X)
     except ValueError:
-        return True
-    return False
+        raise ValueError(
+            "expected X with as many entries in each row, got rows of different lengths"
+        ) from None
 
 
 def _as_columns(table: Any, names: Sequence[str] | None) -> dict[str, Values]:

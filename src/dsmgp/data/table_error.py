@@ -32,9 +32,18 @@ class TableError(ValueError):
     def of(cls, name: str, problems: Sequence[str]) -> TableError:
         """Return one error for all problems of a table."""
         if len(problems) == 1:
-            error = cls(f"{name}: {problems[0]}")
-        else:
-            error = cls("\n  ".join([f"{name} has {len(problems)} problems:", *problems]))
+            return cls._listing([f"{name}: {problems[0]}"], problems)
+        return cls._listing([f"{name} has {len(problems)} problems:", *problems], problems)
+
+    @classmethod
+    def of_columns(cls, problems: Sequence[str]) -> TableError:
+        """Return one error for all columns that cannot be used."""
+        head = [f"{len(problems)} columns cannot be used:"] if len(problems) > 1 else []
+        return cls._listing([*head, *problems], problems)
+
+    @classmethod
+    def _listing(cls, lines: Sequence[str], problems: Sequence[str]) -> TableError:
+        error = cls("\n  ".join(lines))
         error.problems = tuple(problems)
         return error
 

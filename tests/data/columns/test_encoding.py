@@ -140,6 +140,8 @@ def test_other_kinds_are_refused_by_row():
     schema = encode_table(table(x=[1.0, 2.0], c=["u", "v"], y=[1.0, 2.0]), ["y"]).schema
     with pytest.raises(TableError, match=r"'x' holds text \('a' in row 1\), and held numbers when"):
         inputs_of(schema, table(x=["a", "b"], c=["u", "v"]))
+    with pytest.raises(TableError, match=r"'x' holds text \('b' in row 2\), and held numbers when"):
+        inputs_of(schema, table(x=["1", "b"], c=["u", "v"]))
 
 
 def test_infinity_is_refused_by_column_and_row():

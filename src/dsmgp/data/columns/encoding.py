@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def table_values(table: Any, names: Sequence[str]) -> dict[str, Values]:
         except ValueError as error:
             problems.append(str(error))
     if problems:
-        raise TableError("\n".join(problems))
+        raise TableError.of_columns(problems)
     return values
 
 
@@ -77,8 +78,20 @@ def as_in_training(learned: Iterable[Column], columns: Mapping[str, Values]) -> 
 def _converted(values: Values, column: Column) -> Values:
     if values.kind != "category" or column.kind == "category":
         return values
-    convert = values_as_numbers if column.kind == "number" else dates_of_texts
-    return convert(values) or values
+    return _conversion(column)(values) or values
+
+
+def _conversion(column: Column) -> Callable[[Values], Values | None]:
+    return values_as_numbers if column.kind == "number" else dates_of_texts
+
+
+def _first_stray(values: Values, column: Column, first_row: int) -> str:
+    """Quote the first value that is not of the column's kind, with its row."""
+    if values.kind == "category":
+        convert = _conversion(column)
+        fits = [k for k, v in enumerate(values.levels) if convert(Values.of_texts([v])) is not None]
+        values = replace(values, data=np.where(np.isin(values.data, fits), -1, values.data))
+    return values.example(first_row)
 
 
 def level_codes(values: Values, column: Column) -> Index:
@@ -192,7 +205,7 @@ def check_targets(Y: Array, targets: Sequence[str], first_row: int) -> None:
 
 def encode_column(values: Values, column: Column, first_row: int) -> Array:
     """Return the inputs of one column, (n_rows, n_inputs)."""
-    remedy = "remove such rows, or fit the model with missing='model'"
+    remedy = "remove such rows, or fit the model with missing='model' (--missing model)"
     if column.kind == "category":
         if column.required:
             check_no_missing(values, column.name, remedy, first_row)
@@ -200,8 +213,8 @@ def encode_column(values: Values, column: Column, first_row: int) -> Array:
     missing = values.missing
     if values.kind != column.kind and not missing.all():
         raise TableError(
-            f"column {column.name!r} holds {KINDS[values.kind]}{values.example(first_row)}, and held {KINDS[column.kind]} when the "
-            "model was fitted"
+            f"column {column.name!r} holds {KINDS[values.kind]}{_first_stray(values, column, first_row)}, and held "
+            f"{KINDS[column.kind]} when the model was fitted"
         )
     if column.fill is None:
         check_no_missing(values, column.name, remedy, first_row)

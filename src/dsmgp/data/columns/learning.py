@@ -198,7 +198,7 @@ def learn_columns(
         if column is not None:
             learned.append(column)
     if problems:
-        raise TableError("\n".join(problems))
+        raise TableError.of_columns(problems)
     if not learned:
         raise TableError("no column is left to predict from: " + "; ".join(remarks))
     columns = as_in_training(learned, columns)
@@ -265,7 +265,7 @@ def _learn_column(
         values = dates_of_texts(values) or values
     n_missing = int(values.missing.sum())
     if n_missing and rules.missing == "error":
-        remedy = "remove such rows, or use missing='model'"
+        remedy = "remove such rows, or use missing='model' (--missing model)"
         check_no_missing(values, name, remedy, rules.first_row)
     if values.all_missing:
         return None, f"column {name!r} is empty and left out"

@@ -68,23 +68,21 @@ class Values:
     @classmethod
     def of_texts(cls, entries: Sequence[Any]) -> Values:
         """Return the values of a category from its texts; entries that are not texts are written as texts, None is missing."""
-        texts = np.array([None if e is None else level_text(e) for e in entries], dtype=object)
-        present = np.array([text is not None for text in texts], dtype=bool)
-        codes = np.full(len(texts), -1, dtype=np.int64)
-        levels, codes[present] = np.unique(texts[present].astype(str), return_inverse=True)
-        return cls("category", codes, tuple(levels.tolist()))
+        texts = [None if entry is None else level_text(entry) for entry in entries]
+        levels = sorted({text for text in texts if text is not None})
+        code = {level: k for k, level in enumerate(levels)}
+        codes = [-1 if text is None else code[text] for text in texts]
+        return cls("category", np.array(codes, dtype=np.int64), tuple(levels))
 
     @classmethod
     def of_codes(cls, codes: Any, levels: Iterable[Any]) -> Values:
-        """Return the values of a category from codes, -1 where one is missing; levels that do not occur are dropped."""
+        """Return the values of a category from codes, negative where one is missing; levels that do not occur are dropped."""
         texts = [level_text(level) for level in levels]
-        ordered, place = np.unique(np.array(texts, dtype=str), return_inverse=True)
-        codes = np.asarray(codes, dtype=np.int64)
-        codes = np.where(codes < 0, -1, np.append(place, -1)[codes])
-        occurring, inverse = np.unique(codes[codes >= 0], return_inverse=True)
-        compact = np.full(len(codes), -1, dtype=np.int64)
-        compact[codes >= 0] = inverse
-        return cls("category", compact, tuple(ordered[occurring].tolist()))
+        codes = np.maximum(np.asarray(codes, dtype=np.int64), -1)
+        occurring = sorted({texts[code] for code in np.unique(codes).tolist() if code >= 0})
+        place = {text: k for k, text in enumerate(occurring)}
+        new_codes = np.array([*(place.get(text, -1) for text in texts), -1])
+        return cls("category", new_codes[codes], tuple(occurring))
 
     def __len__(self) -> int:
         return len(self.data)
@@ -186,6 +184,8 @@ def column_values(column: Any, label: str) -> Values:
         return Values.of_texts(column.to_list())
     if name.startswith(("Time", "Duration")) or getattr(column.dtype, "kind", "") == "m":
         raise ValueError(f"{label} holds times; turn them into numbers first")
+    if name.endswith("Int128"):  # of polars
+        return Values.of_numbers(column.cast(_polars().Float64).to_numpy())
     if name.startswith(("List(", "Array(", "Struct(")):
         raise ValueError(f"{label} holds several values in a row; make a column of each first")
     if name.startswith(("Date", "Datetime")):  # of polars, whose missing values become NaT
@@ -261,14 +261,13 @@ def _number(entry: Any, row: int, label: str) -> float:
         return np.nan
     if isinstance(entry, (time, timedelta, np.timedelta64)):
         raise ValueError(f"a {type(entry).__name__} {where}; turn times into numbers first")
+    what = f"a {type(entry).__name__} {where}, which is no number; turn the column into"
     if hasattr(entry, "year") or isinstance(entry, np.datetime64):
-        raise ValueError(  # days, moments, periods among other things
-            f"a {type(entry).__name__} {where}, which is no number; turn the column into dates first "
-            "(with pandas.to_datetime) or into numbers"
-        )
+        # Days, moments, periods among other things.
+        raise ValueError(f"{what} dates first (with pandas.to_datetime) or into numbers")
     try:
         return float(entry)
     except OverflowError:
         raise ValueError(f"a number out of range {where}; rescale the data") from None
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"a {type(entry).__name__} {where}: {error}") from None
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} numbers, texts or dates first") from None

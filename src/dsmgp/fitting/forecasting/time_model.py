@@ -3,7 +3,8 @@
 Partitions that cut the time make local leaves, and stationary kernels fall back to the mean outside of the data. So for one date or time
 among the inputs some kernels of one leaf that holds all rows are tried (:mod:`dsmgp.gp.time_kernels`). Each learns on the rows
 before some origins and forecasts those after it (*rolling origin*). Where one of them is clearly better than a kernel without any such
-structure, it is the model; the same forecasts decide between an output and its logarithm, and how wide forecasts are.
+structure, it is the model; the same forecasts decide between an output and its logarithm, and how wide forecasts are. Beside other inputs
+it must also forecast about as well as the mixture that the table is fitted with otherwise.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.forecasting.mixture_forecasts import mixture_forecasts
 from dsmgp.fitting.forecasting.rolling_origin import (
     ORIGINS,
     PLAIN,
@@ -158,6 +160,8 @@ class _Trial:
             logged = TimeCandidate(parts, log=True)
             best, best_forecasts = self._better(logged, best, best_forecasts, first, scores)
         best, best_forecasts = self._widened(best, best_forecasts)
+        if "others" in best.parts and self._mixture_is_better_than(best_forecasts):
+            return None
         gain = float(best_forecasts.gains_over(first).mean())
         kernel, noise = self._final(best)
         return TimeChoice(
@@ -185,6 +189,12 @@ class _Trial:
         if forecasts.is_clear(best_forecasts):
             return candidate, forecasts
         return best, best_forecasts
+
+    def _mixture_is_better_than(self, forecasts: Forecasts) -> bool:
+        mixture = mixture_forecasts(self.rolling, self.schema, self.config)
+        gains = mixture.gains_over(forecasts)
+        logger.info("forecasts with a mixture: gains %s per row", gains.round(3).tolist())
+        return mixture.is_clear(forecasts)
 
     @cached_property
     def _may_take_log(self) -> bool:

@@ -1,0 +1,40 @@
+"""A time model gives way to the mixture of leaves where that forecasts better."""
+
+import numpy as np
+import pytest
+
+from dsmgp import DSMGPRegressor
+from dsmgp.data.input_schema import InputSchema
+from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.forecasting.mixture_forecasts import mixture_forecasts
+from dsmgp.fitting.forecasting.rolling_origin import RollingOrigin, TimeCandidate
+from dsmgp.fitting.state import TrainingRows
+
+N = 240
+
+
+def forecasts_of_both(X, y):
+    """Forecasts of the mixture, and of the candidate that has a trend beside the other inputs."""
+    schema, given = InputSchema.learn(X, y)
+    config = check_parameters(DSMGPRegressor())
+    rolling = RollingOrigin(TrainingRows.first(given.X, given.Y), 0, config)
+    candidate = rolling.forecasts(TimeCandidate(("line", "level", "others")))
+    return mixture_forecasts(rolling, schema, config), candidate
+
+
+@pytest.fixture
+def inputs(rng):
+    return np.column_stack([np.arange(float(N)), rng.uniform(-1.0, 1.0, N)])
+
+
+def test_leaves_forecast_better_where_the_noise_differs(inputs, rng):
+    noise = np.where(inputs[:, 1] < 0.0, 0.01, 2.0)
+    mixture, candidate = forecasts_of_both(inputs, noise * rng.normal(size=N))
+    assert mixture.is_clear(candidate)
+    assert mixture.coverage > 0.8
+
+
+def test_leaves_do_not_go_on_with_a_trend(inputs, rng):
+    y = 0.05 * inputs[:, 0] + np.sin(3.0 * inputs[:, 1]) + 0.1 * rng.normal(size=N)
+    mixture, candidate = forecasts_of_both(inputs, y)
+    assert (mixture.gains_over(candidate) < 0.0).all()
