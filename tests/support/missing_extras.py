@@ -15,7 +15,7 @@ NEED_EXTRA = {
     "cli": {"_util.progress_bar", "cli"},
     "data": {
         "data.columns.arrow_values", "data.parquet.files", "data.parquet.dataset", "data.parquet.sink", "data.parquet.parts", "data.parquet.row_reader", "data.files.tables", "data.files.text_dates",
-        "data.files.text_files", "data.files.text_numbers", "data.files.text_values", "datasets", "fitting.datasets.fit", "fitting.datasets.predict", "fitting.datasets.updates",
+        "data.files.text_column", "data.files.text_files", "data.files.text_numbers", "data.files.text_values", "datasets", "fitting.datasets.fit", "fitting.datasets.predict", "fitting.datasets.updates",
     },
     "plots": {"demo", "report", "reproduce"},
     "ray": {"distributed.ray_actor", "distributed.ray_cluster", "distributed.ray_workers", "ray"},

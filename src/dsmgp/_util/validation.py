@@ -186,7 +186,9 @@ def check_container(values: Any, what: str) -> None:
     if hasattr(values, "to_pandas") and hasattr(values, "column_names"):
         raise ValueError(f"{what} is an Arrow table; call .to_pandas() on it first")
     first = values[0] if isinstance(values, (list, tuple)) and len(values) else values
-    if isinstance(first, dict) or getattr(getattr(first, "dtype", None), "names", None):
+    # A sparse matrix may be a dict, too.
+    by_name = isinstance(first, dict) and not hasattr(first, "dtype")
+    if by_name or getattr(getattr(first, "dtype", None), "names", None):
         raise ValueError(
             f"{what} has its values by name; make a frame of it first, as with pandas.DataFrame"
         )

@@ -54,7 +54,7 @@ Data = Annotated[
 ]
 
 
-# How a text file is written; see :class:`dsmgp.data.files.text_values.TextFormat`.
+# How a text file is written; see :class:`dsmgp.data.files.text_column.TextFormat`.
 Encoding = Annotated[
     str | None,
     typer.Option("--encoding", metavar="NAME", help="Encoding of a text file, such as latin-1, cp1252 or utf-16; UTF-8 if left out."),

@@ -12,18 +12,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
+from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import Dates
 from dsmgp._util.validation import (
-    check_container,
     check_finite,
-    check_numeric,
     check_spread,
-    check_target_shape,
     is_whole_number,
 )
 from dsmgp._util.warnings import warn_user
@@ -33,16 +28,16 @@ from dsmgp.data.columns.encoding import (
     missing_counts,
     table_remarks,
     unknown_levels,
-    values_as_numbers,
 )
 from dsmgp.data.columns.learning import ColumnRules, EncodedTable, learn_columns, with_fill
 from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
-from dsmgp.data.columns.values import Values, column_values, frame_values
+from dsmgp.data.columns.values import Values
 from dsmgp.data.frames import column_names, framed, kind_of
 from dsmgp.data.remarks import training_remarks
 from dsmgp.data.rows import Rows
+from dsmgp.data.user_tables import Validated, read_inputs, target_numbers
 
-__all__ = ["InputSchema", "TableRows", "target_numbers"]
+__all__ = ["InputSchema", "TableRows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +114,8 @@ class InputSchema:
         target_names = column_names(y)
         Y, single = target_numbers(y)
         targets = output_names(target_names, Y.shape[1], single)
-        validated = _Validated()
-        table, names = _read(validated, X, reset=True)
+        validated = Validated()
+        table, names = read_inputs(validated, X, reset=True)
         _check_lengths(table, Y)
         if isinstance(table, np.ndarray):
             _check_not_infinite(table, names)
@@ -193,7 +188,7 @@ class InputSchema:
 
     def to_rows(self, X: ArrayLike) -> Rows:
         """Check test inputs and convert them to rows of the model."""
-        table, _ = _read(self._validated, X, reset=False)
+        table, _ = read_inputs(self._validated, X, reset=False)
         return self._encoded(table)
 
     def _encoded(self, table: Any) -> Rows:
@@ -212,7 +207,7 @@ class InputSchema:
 
     def remarks_on(self, X: ArrayLike) -> list[str]:
         """Describe missing values and new levels of a table to predict from, for the user."""
-        table, _ = _read(self._validated, X, reset=False)
+        table, _ = read_inputs(self._validated, X, reset=False)
         return table_remarks(self.columns, self._table_columns(table))
 
     def to_numbers(self, X: ArrayLike) -> Array:
@@ -222,7 +217,7 @@ class InputSchema:
     def training_rows(self, X: ArrayLike, y: ArrayLike, missing: str = "model") -> TableRows:
         """Check further training data; rows without a target are left out, and with ``missing="drop"`` those with missing values."""
         Y, _ = target_numbers(y)
-        table, _ = _read(self._validated, X, reset=False)
+        table, _ = read_inputs(self._validated, X, reset=False)
         _check_lengths(table, Y)
         if Y.shape[1] != self.n_outputs:
             raise ValueError(
@@ -299,103 +294,16 @@ class InputSchema:
         return self.columns.missing_remarks({k: n for k, n in counts.items() if k not in expected})
 
     @cached_property
-    def _validated(self) -> _Validated:
-        validated = _Validated()
+    def _validated(self) -> Validated:
+        validated = Validated()
         validated.n_features_in_ = self.n_columns
         if self.feature_names is not None:
             validated.feature_names_in_ = np.array(self.feature_names, dtype=object)
         return validated
 
 
-class _Validated(BaseEstimator):  # type: ignore[misc]
-    """Carries names and number of the features through scikit-learn's validation, which keeps them on an estimator."""
-
-    n_features_in_: int
-    feature_names_in_: NDArray[np.object_]
-
-
-# The name in scikit-learn's messages.
-_Validated.__name__ = "DSMGPRegressor"
-
-
 def _leave_out(name: str) -> str:
     return f"drop the column {name!r} of X"
-
-
-def target_numbers(y: Any) -> tuple[Array, bool]:
-    """Return the outputs (n, n_outputs), NaN where one is missing, and whether y has one dimension."""
-    if y is None:
-        raise ValueError("this estimator requires y to be passed, but the target y is None")
-    check_container(y, "y")
-    if kind_of(y) == "default":
-        check_numeric(y, "y")
-        given = np.asarray(y)
-        if given.dtype.kind == "c":
-            raise ValueError("Complex data not supported: y holds complex numbers")
-        numbers = given.astype(np.float64)
-    else:
-        is_frame = hasattr(y, "columns")
-        columns = frame_values(y, "y") if is_frame else {"y": column_values(y, "y")}
-        for name, values in columns.items():
-            if values.kind != "number":
-                label = f"column {name!r} of y" if is_frame else "y"
-                what = "text" if values.kind == "category" else "dates"
-                raise ValueError(f"{label} holds {what}{values.example()}; expected numbers")
-        numbers = np.column_stack([values.data for values in columns.values()])
-        numbers = numbers if is_frame else numbers[:, 0]
-    check_target_shape(numbers)
-    check_finite(np.where(np.isnan(numbers), 0.0, numbers), "y")
-    single = numbers.ndim == 1
-    return np.ascontiguousarray(numbers[:, None] if single else numbers), single
-
-
-def _read(validated: _Validated, X: Any, reset: bool) -> tuple[Any, list[str] | None]:
-    """Check names and number of the columns of X; return an array where all of it is numbers, else the columns, and the names."""
-    check_container(X, "X")
-    if kind_of(X) != "default" and hasattr(X, "columns"):
-        columns = frame_values(X)
-        validate_data(validated, X, reset=reset, skip_check_array=True)
-        names = getattr(validated, "feature_names_in_", None)
-        if not columns or not len(X):
-            raise ValueError(f"found array with {len(X)} sample(s) and {len(columns)} feature(s)")
-        listed = None if names is None else list(names)
-        if all(values.kind == "number" for values in columns.values()):
-            return np.column_stack([values.data for values in columns.values()]), listed
-        return list(columns.values()), listed
-    array = _as_array(X)
-    if getattr(array, "dtype", np.dtype(float)).kind in "OUSMm" and np.ndim(array) == 2:
-        validate_data(validated, array, reset=reset, skip_check_array=True)
-        if not array.size:
-            raise ValueError(f"found array with {len(array)} sample(s)")
-        values = [column_values(column, f"column {k} of X") for k, column in enumerate(array.T)]
-        # Texts that are all numbers count as numbers, as in scikit-learn.
-        values = [v if v.kind != "category" else values_as_numbers(v) or v for v in values]
-        if all(each.kind == "number" for each in values):
-            return np.column_stack([each.data for each in values]), None
-        return values, None
-    checked = validate_data(
-        validated,
-        X,
-        reset=reset,
-        dtype=np.float64,
-        order="C",
-        accept_sparse=False,
-        ensure_all_finite=False,
-        ensure_min_samples=2 if reset else 1,
-    )
-    return checked, None
-
-
-def _as_array(X: Any) -> Any:
-    """Return lists and what has a dtype as an array, anything else as it is."""
-    if not isinstance(X, (list, tuple)) and not hasattr(X, "dtype"):
-        return X
-    try:
-        return np.asarray(X)
-    except ValueError:
-        raise ValueError(
-            "expected X with as many entries in each row, got rows of different lengths"
-        ) from None
 
 
 def _as_columns(table: Any, names: Sequence[str] | None) -> dict[str, Values]:

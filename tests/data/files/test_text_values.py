@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsmgp.data.files.text_values import TextFormat, read_columns
+from dsmgp.data.files.text_column import TextFormat
+from dsmgp.data.files.text_values import read_columns
 
 NUMBERS = [str(k) for k in range(30)]
 

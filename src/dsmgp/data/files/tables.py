@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyarrow import csv, feather, parquet
 
 from dsmgp._util.atomic_write import atomic_write
+from dsmgp.data.files.text_column import TextFormat
 from dsmgp.data.files.text_files import UsedColumns, parse_csv, parse_json, to_utf8
-from dsmgp.data.files.text_values import TextFormat
 from dsmgp.data.table_error import TableError
 
 __all__ = [

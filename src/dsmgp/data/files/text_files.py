@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyarrow import csv
 from pyarrow import json as arrow_json
 
-from dsmgp.data.files.text_values import ColumnReading, TextFormat, read_columns
+from dsmgp.data.files.text_column import ColumnReading, TextFormat
+from dsmgp.data.files.text_values import read_columns
 from dsmgp.data.table_error import TableError
 
 __all__ = ["UsedColumns", "parse_csv", "parse_json", "to_utf8"]

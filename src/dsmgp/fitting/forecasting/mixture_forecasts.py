@@ -13,8 +13,9 @@ import numpy as np
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.forecasting.rolling_origin import MOST_DEVIATIONS, Forecasts, RollingOrigin
-from dsmgp.fitting.in_memory import fit_rows
+from dsmgp.fitting.learning.context import FitContext
 
 __all__ = ["mixture_forecasts"]
 
@@ -27,7 +28,8 @@ def mixture_forecasts(rolling: RollingOrigin, schema: InputSchema, config: FitCo
     rows, config = rolling.rows, replace(config, device="cpu", hypotheses=False)
     forecasts = Forecasts([], [], [])
     for before, after in rolling.folds:
-        state = fit_rows(rows.take(before), schema, config, np.random.default_rng(0))
+        context = FitContext(config, np.random.default_rng(0))
+        state = fit_rows(rows.take(before), schema, context)
         distribution = state.model.mixture(rows.X[after])
         y = rows.Y[after, 0]
         # As for the candidates, large errors do not count as larger still.
