@@ -6,7 +6,7 @@ leaves' regions and the training inputs.
 
 from __future__ import annotations
 
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.ragged import Ragged
-from dsmgp.tree.nodes import Leaf, Node, Product, Sum, leaves, map_leaves, nodes
+from dsmgp.tree.nodes import Leaf, Node, Product, Sum, leaves, nodes
 from dsmgp.tree.region import Region
-from dsmgp.tree.routing import route
+from dsmgp.tree.routing import route, route_outline
 
 __all__ = ["flatten_tree", "grow_flat"]
 
@@ -83,31 +83,39 @@ def grow_flat(flat: dict[str, NDArray[Any]], X: Array | None, n_dims: int) -> No
     ValueError
         If the arrays describe no tree over ``n_dims`` inputs, or its leaves list other rows than those in their regions.
     """
-    root = _grow(flat["numbers"].tolist(), flat["values"].tolist(), n_dims)
-    if X is None:
-        return root
-    rows = route(root, X).by_leaf(len(leaves(root)))
-    if "rows" in flat:
-        listed = Ragged(flat["rows"], flat["row_ends"])
-        if not np.array_equal(listed.ends, rows.ends) or len(listed.flat) != len(rows.flat):
-            raise ValueError("leaves do not list the rows in their regions")
-        in_order = listed.flat[np.lexsort((listed.flat, listed.owner))]
-        if not np.array_equal(in_order, rows.flat):
-            raise ValueError("leaves list rows that are not in their regions")
-        rows = listed
-    rows.flat.flags.writeable = False
-    numbers = count()
-    return map_leaves(root, lambda leaf: Leaf._unchecked(leaf.region, rows[next(numbers)]))
+    numbers = flat["numbers"].tolist()
+    values = _values_of_nodes(numbers, flat["values"].tolist())
+    regions = _regions(numbers, values, n_dims)
+    rows = None if X is None else _rows_of_leaves(flat, numbers, values, X)
+    built: list[Node] = []  # from the leaves up, the latest last
+    number = 0 if rows is None else len(rows)
+    for (kind, n_children, dimension), own, region in zip(
+        reversed(numbers), reversed(values), reversed(regions), strict=True
+    ):
+        children = tuple(built.pop() for _ in range(n_children))
+        if kind == LEAF:
+            number -= 1
+            built.append(Leaf(region) if rows is None else Leaf._unchecked(region, rows[number]))
+        elif kind == SUM:
+            built.append(Sum(children, np.array(own)))
+        else:
+            built.append(Product._unchecked(children, dimension, tuple(own), region))
+    return built[0]
 
 
-def _grow(numbers: list[list[int]], values: list[float], n_dims: int) -> Node:
-    """Find regions from the root down, then build nodes from the leaves up."""
+def _values_of_nodes(numbers: list[list[int]], values: list[float]) -> list[list[float]]:
+    """The splits or log weights of each node."""
     ends = np.cumsum([0, *(n - (kind == PRODUCT) for kind, n, _ in numbers)]).tolist()
     if not numbers or ends[-1] != len(values) or sum(n for _, n, _ in numbers) != len(numbers) - 1:
         raise ValueError("its numbers of nodes, splits and weights do not agree")
+    return [values[start:end] for start, end in pairwise(ends)]
+
+
+def _regions(numbers: list[list[int]], values: list[list[float]], n_dims: int) -> list[Region]:
+    """Check that nodes make a tree, and return the region of each."""
     regions: list[Region] = []
     waiting = [Region.whole(n_dims)]  # regions of the nodes to come, the next one last
-    for k, (kind, n_children, dimension) in enumerate(numbers):
+    for (kind, n_children, dimension), splits in zip(numbers, values, strict=True):
         if n_children < FEWEST_CHILDREN.get(kind, n_children + 1) or (kind == LEAF and n_children):
             raise ValueError("it has a node of no known kind")
         if not 0 <= dimension < n_dims:
@@ -119,24 +127,30 @@ def _grow(numbers: list[list[int]], values: list[float], n_dims: int) -> Node:
         if kind == SUM:
             waiting += [region] * n_children
         elif kind == PRODUCT:
-            splits = values[ends[k] : ends[k + 1]]
             edges = [region.lower[dimension], *splits, region.upper[dimension]]
             if not all(low < high for low, high in pairwise(edges)):
                 raise ValueError("it has splits that do not increase inside their region")
             waiting += reversed(region.split(dimension, splits))
-    built: list[Node] = []  # the latest last
-    for k in reversed(range(len(numbers))):
-        kind, n_children, dimension = numbers[k]
-        if n_children > len(built):
-            raise ValueError("it lacks children")
-        children = tuple(built.pop() for _ in range(n_children))
-        node_values = values[ends[k] : ends[k + 1]]
-        if kind == LEAF:
-            built.append(Leaf(regions[k]))
-        elif kind == SUM:
-            built.append(Sum(children, np.array(node_values)))
-        else:
-            built.append(Product._unchecked(children, dimension, tuple(node_values), regions[k]))
-    if len(built) != 1:
-        raise ValueError("it has more than one root")
-    return built[0]
+    return regions
+
+
+def _rows_of_leaves(
+    flat: dict[str, NDArray[Any]], numbers: list[list[int]], values: list[list[float]], X: Array
+) -> Ragged:
+    """The rows of ``X`` in each leaf, in the order in which the arrays list them."""
+    outline = (
+        (n_children, dimension, own if kind == PRODUCT else ())
+        for (kind, n_children, dimension), own in zip(numbers, values, strict=True)
+    )
+    n_leaves = sum(kind == LEAF for kind, _, _ in numbers)
+    rows = route_outline(outline, X).by_leaf(n_leaves)
+    if "rows" in flat:
+        listed = Ragged(flat["rows"], flat["row_ends"])
+        if not np.array_equal(listed.ends, rows.ends) or len(listed.flat) != len(rows.flat):
+            raise ValueError("leaves do not list the rows in their regions")
+        in_order = listed.flat[np.lexsort((listed.flat, listed.owner))]
+        if not np.array_equal(in_order, rows.flat):
+            raise ValueError("leaves list rows that are not in their regions")
+        rows = listed
+    rows.flat.flags.writeable = False
+    return rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,10 +21,10 @@ from dsmgp._util.compiled import Kernel
 from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
 from dsmgp.linalg.threads import Threads
-from dsmgp.tree.nodes import Leaf, Node, Product, Sum, fold, from_root, leaves, map_leaves, nodes
+from dsmgp.tree.nodes import Leaf, Node, Product, Sum, fold, leaves, map_leaves, nodes
 from dsmgp.tree.region import Region, box
 
-__all__ = ["Router", "Routes", "place", "route"]
+__all__ = ["Outline", "Router", "Routes", "place", "route", "route_outline"]
 
 _descend = Kernel("dsmgp.tree.routing_numba", "descend")
 _reach = Kernel("dsmgp.tree.routing_numba", "reach")
@@ -32,6 +32,9 @@ _reach = Kernel("dsmgp.tree.routing_numba", "reach")
 PIECE_ROWS = 2**14
 # Up to so many rows are routed before threads would have woken up: see Threads.map.
 BRIEF_ROWS = 1000
+
+#: The nodes of a tree, parents first and children in order: number of children (none of a leaf), dimension and splits (none of a sum).
+Outline = Iterable[tuple[int, int, Sequence[float]]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Router:
 
     def __init__(self, root: Node) -> None:
         self.root = root
-        self._flat = _FlatTree.of(root)
+        self._flat = _FlatTree.of(_outline(root))
 
     @cached_property
     def max_reached(self) -> int:
@@ -114,13 +117,7 @@ class Router:
 
     def route(self, X: Array) -> Routes:
         """Return the leaves that each row of ``X``, of shape (n_rows, n_dims), reaches."""
-        pieces = Threads().map(
-            lambda first: self._flat.pairs(X[first : first + PIECE_ROWS], first),
-            range(0, max(len(X), 1), PIECE_ROWS),
-            brief=len(X) <= BRIEF_ROWS,
-        )
-        leaf, row = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))
-        return Routes.of(leaf, row)  # rows of a leaf are in order, within a piece and across pieces
+        return _route(self._flat, X)
 
     def reached(self, X: Array) -> Index:
         """Return the numbers of the leaves that few rows reach, (n_rows, max_reached), in increasing order and then -1. Needs numba."""
@@ -158,8 +155,8 @@ class _FlatTree:
     sums: dict[int, list[int]]
 
     @classmethod
-    def of(cls, root: Node) -> _FlatTree:
-        entries = _Entries(root)
+    def of(cls, outline: Outline) -> _FlatTree:
+        entries = _Entries(outline)
         dimension, below, above, leaf = (
             np.array(values, dtype=np.int64)
             for values in (entries.dimension, entries.below, entries.above, entries.leaf)
@@ -222,23 +219,25 @@ class _Entries:
     A product of several cuts becomes a nest of two-way cuts.
     """
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, outline: Outline) -> None:
         self.dimension: list[int] = []
         self.split: list[float] = []
         self.below: list[int] = []
         self.above: list[int] = []
         self.leaf: list[int] = []
         self.sums: dict[int, list[int]] = {}
-        entries = from_root(root, self._new(), self._of_children)
-        for number, leaf in enumerate(leaves(root)):
-            self.leaf[entries[leaf]] = number
-
-    def _of_children(self, node: Sum | Product, at: int) -> list[int]:
-        """Return the entries of a node's children."""
-        if isinstance(node, Product):
-            return self._cut(at, node.dimension, node.splits)
-        self.sums[at] = [self._new() for _ in node.children]
-        return self.sums[at]
+        number = itertools.count()
+        waiting = [self._new()]  # entries of the nodes to come, the next one last
+        for n_children, dimension, splits in outline:
+            at = waiting.pop()
+            if not n_children:
+                self.leaf[at] = next(number)
+                continue
+            if splits:
+                children = self._cut(at, dimension, splits)
+            else:
+                children = self.sums[at] = [self._new() for _ in range(n_children)]
+            waiting += reversed(children)
 
     def _new(self) -> int:
         at = len(self.leaf)
@@ -263,9 +262,35 @@ class _Entries:
         ]
 
 
+def _outline(root: Node) -> Iterator[tuple[int, int, Sequence[float]]]:
+    for node in nodes(root):
+        match node:
+            case Leaf():
+                yield 0, 0, ()
+            case Product():
+                yield len(node.children), node.dimension, node.splits
+            case Sum():
+                yield len(node.children), 0, ()
+
+
 def route(root: Node, X: Array) -> Routes:
     """Return the leaves that the rows of ``X`` reach; for several ``X``, keep a :class:`Router`."""
     return Router(root).route(X)
+
+
+def route_outline(outline: Outline, X: Array) -> Routes:
+    """Return the leaves that the rows of ``X`` reach, in a tree whose nodes are yet to be built."""
+    return _route(_FlatTree.of(outline), X)
+
+
+def _route(flat: _FlatTree, X: Array) -> Routes:
+    pieces = Threads().map(
+        lambda first: flat.pairs(X[first : first + PIECE_ROWS], first),
+        range(0, max(len(X), 1), PIECE_ROWS),
+        brief=len(X) <= BRIEF_ROWS,
+    )
+    leaf, row = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))
+    return Routes.of(leaf, row)  # rows of a leaf are in order, within a piece and across pieces
 
 
 def place(root: Node, X: Array, replace_rows: bool = False) -> Node:
