@@ -111,7 +111,7 @@ def test_every_row_is_seen_whatever_the_sample(folder, rows, small_sample, weigh
 
 
 def test_predictions_are_streamed_to_a_file(folder, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(predictions, "ROWS_AT_ONCE", 1500)
+    monkeypatch.setattr(predictions, "ROWS_AT_ONCE", 1)
     monkeypatch.setattr("dsmgp.data.parquet.dataset.PIECE_ROWS", 400)
     monkeypatch.setattr("dsmgp.data.parquet.dataset.BATCH_ROWS", 150)
     monkeypatch.setattr("dsmgp.mixture.model.AT_ONCE", 200)  # of a batch, too
@@ -130,6 +130,10 @@ def test_predictions_are_streamed_to_a_file(folder, rows, tmp_path, monkeypatch)
     np.testing.assert_allclose(table["y_low_80"], distribution.interval(0.8)[0], **EXACT)
     np.testing.assert_allclose(table["y_q50"], distribution.quantile(0.5), **EXACT)
     np.testing.assert_array_equal(table["y"], rows["y"])
+    # More rows than the model was fitted to: shards predict twice.
+    model.predict_dataset([folder, folder], out)
+    twice = parquet.read_table(out)["y_mean"].to_numpy()
+    np.testing.assert_allclose(twice, np.tile(distribution.mean, 2), **EXACT)
     model.predict_dataset([folder / "0.parquet"], out)
     assert parquet.read_table(out).column_names == ["y_mean", "y_std"]
     assert [p.name for p in tmp_path.iterdir()] == ["predicted.parquet"]

@@ -33,7 +33,8 @@ from dsmgp.progress import span, tick
 
 __all__ = ["predict_files"]
 
-# Rows whose leaf predictions are in files at once: some 200 bytes of disk for each; shards that do not fit in memory are conditioned again for the next.
+# Rows whose leaf predictions are in files at once, or as many as the model was fitted to: they take about as much disk as its own rows. Shards that do not fit
+# in memory are conditioned again for the next.
 ROWS_AT_ONCE = 2**26
 
 
@@ -126,9 +127,9 @@ def _shard_by_shard(stream: RowStream, work: PredictPiece) -> Iterator[tuple[Tal
     """Predict by a model whose training rows are in files: its shards predict the rows of many pieces at once."""
     posterior = work.model.leaf_posterior
     firsts, n_outputs = posterior.leaf_gps.store.firsts, work.model.outputs.n_outputs
+    at_once = max(ROWS_AT_ONCE, posterior.n_rows)
     light = _with_posterior(work.model, StoredLeafPosterior(posterior))
-    # Pieces of the data that fit in files, whatever the disk holds.
-    for pieces, low, high in _together([piece for piece in stream.pieces if piece.n_rows]):
+    for pieces, low, high in _together([piece for piece in stream.pieces if piece.n_rows], at_once):
         with (
             span(low / stream.n_rows, high / stream.n_rows, "predicting rows"),
             TemporaryDirectory(dir=work.parts.folder) as folder,
@@ -146,11 +147,11 @@ def _shard_by_shard(stream: RowStream, work: PredictPiece) -> Iterator[tuple[Tal
                     yield found
 
 
-def _together(pieces: Sequence[Piece]) -> Iterator[tuple[list[Piece], int, int]]:
-    """Yield pieces that are predicted together, the number of their first row, and the first row after them."""
+def _together(pieces: Sequence[Piece], most: int) -> Iterator[tuple[list[Piece], int, int]]:
+    """Yield pieces of at most so many rows together, the number of their first row, and the first row after them."""
     held: list[Piece] = []
     for piece in pieces:
-        if held and piece.first + piece.n_rows - held[0].first > ROWS_AT_ONCE:
+        if held and piece.first + piece.n_rows - held[0].first > most:
             yield held, held[0].first, piece.first
             held = []
         held.append(piece)
