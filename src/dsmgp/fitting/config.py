@@ -37,7 +37,7 @@ OBJECTIVES = ("surrogate", "full")
 OPTIMIZERS = {"lbfgs": 60, "adam": 300, "rmsprop": 1000}
 DTYPES = ("float64", "float32")
 INPUT_WARPS = ("auto", "rank", "both")
-METRICS = ("auto", "diagonal", "full")
+METRICS = ("auto", "diagonal", "full", "deep")
 # Names of GPUs, where torch is not there to tell.
 GPU = r"(cuda|mps|xpu)(:\d+)?"
 #: Matrices of a leaf that are held at the same time.
@@ -254,22 +254,25 @@ def _check_coordinates(estimator: Any) -> None:
         check_choice("input_warp", estimator.input_warp, INPUT_WARPS, "or None")
     check_choice("metric", estimator.metric, METRICS)
     asked = [f"input_warp={estimator.input_warp!r}"] * (estimator.input_warp in INPUT_WARPS[1:])
-    asked += ["metric='full'"] * (estimator.metric == "full")
+    learned = estimator.metric in ("full", "deep")
+    asked += [f"metric={estimator.metric!r}"] * learned
     if asked and estimator.structure not in ("balanced", "paper", "learned"):
         raise ValueError(
             f"{asked[0]} needs structure='balanced', 'paper' or 'learned': other structures cut the inputs as they are"
         )
-    if estimator.metric != "full":
+    if not learned:
         return
     if estimator.optimizer is None:
-        raise ValueError("metric='full' is learned: it needs an optimizer, got None")
+        raise ValueError(f"metric={estimator.metric!r} is learned: it needs an optimizer, got None")
     kernel, mean = estimator.kernel, estimator.mean
     if not (isinstance(kernel, str) and kernel in ("auto", *METRIC_KINDS)):
         raise ValueError(
-            f"metric='full' needs kernel='auto' or one of {', '.join(map(repr, METRIC_KINDS))}, got {kernel!r}"
+            f"metric={estimator.metric!r} needs kernel='auto' or one of {', '.join(map(repr, METRIC_KINDS))}, got {kernel!r}"
         )
     if not (isinstance(mean, str) and mean in ("auto", "zero", "constant")):
-        raise ValueError(f"metric='full' needs mean='auto', 'zero' or 'constant', got {mean!r}")
+        raise ValueError(
+            f"metric={estimator.metric!r} needs mean='auto', 'zero' or 'constant', got {mean!r}"
+        )
 
 
 def _hypotheses_are_open(estimator: Any) -> bool:

@@ -182,7 +182,7 @@ class FittedState:
     def user_tree(self) -> Node:
         """:attr:`tree` with its splits in the user's units; in coordinates if a metric makes its regions oblique."""
         coordinates = self.model.inputs.coordinates
-        if coordinates is None or coordinates.metric is not None:
+        if coordinates is None or coordinates.is_oblique:
             return self.tree
         columns = coordinates.columns.tolist()
         return map_splits(

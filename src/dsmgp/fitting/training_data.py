@@ -189,7 +189,7 @@ def coordinate_ties(
     input_ties: Index | None, coordinates: Coordinates | None
 ) -> tuple[int, ...] | None:
     """Return which coordinates share a length scale, given which inputs do; None if none does, as under a metric."""
-    if input_ties is None or (coordinates is not None and coordinates.metric is not None):
+    if input_ties is None or (coordinates is not None and coordinates.is_oblique):
         return None
     columns = np.arange(len(input_ties)) if coordinates is None else coordinates.columns
     group = input_ties[columns]

@@ -2,7 +2,7 @@
 
 A GP with a length scale per input takes inputs in the units they come in, which suits neither skewed columns nor functions that vary
 along combinations of inputs. :class:`Coordinates` warps columns one by one (:class:`InputWarp`), may use a column twice, as it is and
-warped, and may then apply a linear map, the *metric*. Which of this is done is chosen in :mod:`dsmgp.fitting.selection.coordinates`; scaling to
+warped, may then apply a linear map, the *metric*, and may append the outputs of a :class:`~dsmgp.gp.network.Network`. Which of this is done is chosen in :mod:`dsmgp.fitting.selection.coordinates`; scaling to
 zero mean and unit variance comes after it (:mod:`dsmgp.gp.scaling`).
 """
 
@@ -17,6 +17,7 @@ from scipy.interpolate import CubicHermiteSpline
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import mid_rank_scores, weighted_values
+from dsmgp.gp.network import Network
 
 __all__ = ["Coordinates", "InputWarp"]
 
@@ -149,7 +150,7 @@ class InputWarp:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coordinates:
-    """Columns, warped or as they are, and a linear map of them.
+    """Columns, warped or as they are, a linear map of them, and a network of its results.
 
     Attributes
     ----------
@@ -159,8 +160,10 @@ class Coordinates:
         The column that each feature is computed from; a column may have two features, or none.
     warps : tuple of InputWarp or None
         The warp of each feature; None takes the column as it is.
-    metric : ndarray of shape (n_features, n_coordinates), optional
+    metric : ndarray of shape (n_features, n_directions), optional
         The coordinates are ``features @ metric``; without it they are the features.
+    network : Network, optional
+        Of these coordinates; its outputs are further ones.
 
     Examples
     --------
@@ -174,11 +177,13 @@ class Coordinates:
     columns: Index
     warps: tuple[InputWarp | None, ...]
     metric: Array | None = None
+    network: Network | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(self.names([f"x{k}" for k in range(self.n_inputs)]))
-        directions = "" if self.metric is None else f" in {self.n_coordinates} directions"
-        return f"Coordinates({names}{directions})"
+        directions = "" if self.metric is None else f" in {self.n_linear} directions"
+        learned = "" if self.network is None else f" and {self.network.n_outputs} of a network"
+        return f"Coordinates({names}{directions}{learned})"
 
     @classmethod
     def identity(cls, n_inputs: int) -> Coordinates:
@@ -208,15 +213,25 @@ class Coordinates:
         return cls(X.shape[1], np.array(columns, dtype=np.int64), tuple(warps))
 
     @property
-    def n_coordinates(self) -> int:
+    def n_linear(self) -> int:
+        """Number of coordinates that are linear in the features; those of the network come after them."""
         return len(self.columns) if self.metric is None else int(self.metric.shape[1])
+
+    @property
+    def n_coordinates(self) -> int:
+        return self.n_linear + (0 if self.network is None else self.network.n_outputs)
+
+    @property
+    def is_oblique(self) -> bool:
+        """Whether a coordinate may depend on several inputs, so that regions are not boxes of inputs."""
+        return self.metric is not None or self.network is not None
 
     @property
     def is_identity(self) -> bool:
         """Whether the coordinates are the columns as they are."""
         plain = all(warp is None for warp in self.warps)
         return (
-            plain and self.metric is None and np.array_equal(self.columns, np.arange(self.n_inputs))
+            plain and not self.is_oblique and np.array_equal(self.columns, np.arange(self.n_inputs))
         )
 
     def features(self, X: Array) -> Array:
@@ -228,18 +243,23 @@ class Coordinates:
 
     def __call__(self, X: Array) -> Array:
         """Return the coordinates of rows of X, (n_rows, n_coordinates)."""
+        U = self.linear(X)
+        return U if self.network is None else np.hstack([U, self.network(U)])
+
+    def linear(self, X: Array) -> Array:
+        """Return the coordinates without those of the network, (n_rows, n_linear)."""
         features = self.features(X)
         if self.metric is None:
             return features
         # Feature by feature: a matrix product rounds differently for other numbers of rows, and equal rows must stay equal.
-        U = np.zeros((len(X), self.n_coordinates))
+        U = np.zeros((len(X), self.n_linear))
         for k, loadings in enumerate(self.metric):
             U += features[:, k : k + 1] * loadings
         return U
 
     def to_input(self, coordinate: int, u: Array) -> Array:
-        """Return the values of its column at which a coordinate is u; only without a metric."""
-        assert self.metric is None
+        """Return the values of its column at which a coordinate is u; only if coordinates are not oblique."""
+        assert not self.is_oblique
         warp = self.warps[coordinate]
         return np.asarray(u, dtype=np.float64) if warp is None else warp.inverse(u)
 
@@ -273,10 +293,14 @@ class Coordinates:
         ndarray of shape (..., n_inputs)
             The root of the sum of squares over the features of an input.
         """
+        squared_rates = np.square(rates[..., : self.n_linear])
+        if self.network is not None:
+            of_network = np.square(rates[..., self.n_linear :])
+            squared_rates = squared_rates + of_network @ np.square(self.network.slopes).T
         if self.metric is None:
-            squares = np.square(rates * unit)
+            squares = squared_rates * np.square(unit)
         else:
-            squares = np.square(rates) @ np.square(self.metric * unit[:, None]).T
+            squares = squared_rates @ np.square(self.metric * unit[:, None]).T
         total = np.zeros((*squares.shape[:-1], self.n_inputs))
         for k, column in enumerate(self.columns):
             total[..., column] += squares[..., k]

@@ -172,7 +172,7 @@ class Model:
         if coordinates is None:
             return Splits.of_tree(self.tree, reach, dimension, values)
         # Under a metric regions are oblique: no cut is along one input.
-        of_input = [] if coordinates.metric is not None else coordinates.columns == dimension
+        of_input = [] if coordinates.is_oblique else coordinates.columns == dimension
         parts = [
             Splits.of_tree(self.tree, reach, k, values, partial(coordinates.to_input, k))
             for k in np.flatnonzero(of_input).tolist()

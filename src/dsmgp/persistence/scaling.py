@@ -11,6 +11,7 @@ from dsmgp._util.constants import LARGEST
 from dsmgp._util.validation import check_finite
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.coordinates import Coordinates, InputWarp
+from dsmgp.gp.network import Layer, Network
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
 from dsmgp.persistence.output_warps import OUTPUT_WARPS, latents_in_range
@@ -42,12 +43,36 @@ INPUT_WARP = Record(
 )
 
 
+LAYER = Record(
+    "layer of a network",
+    Layer,
+    {"weights": ArrayField((None, None)), "biases": ArrayField((None,))},
+    check=lambda layer: layer.weights.shape[1] == len(layer.biases) > 0,
+)
+
+
+def _fit_together(network: Network) -> bool:
+    """Whether layers take as many inputs as those before have outputs."""
+    widths = [len(network.slopes), *(len(layer.biases) for layer in network.layers)]
+    n_inputs = [len(layer.weights) for layer in network.layers]
+    return n_inputs == widths[:-1] and network.slopes.shape[1] == widths[-1]
+
+
+NETWORK = Record(
+    "network",
+    Network,
+    {"layers": Items(LAYER, prefix="layer."), "slopes": ArrayField((None, None))},
+    check=_fit_together,
+)
+
+
 def _is_valid(coordinates: Coordinates) -> bool:
     n_features = len(coordinates.columns)
     return bool(
         n_features == len(coordinates.warps) > 0
         and (coordinates.columns < coordinates.n_inputs).all()
         and (coordinates.metric is None or len(coordinates.metric) == n_features)
+        and (coordinates.network is None or len(coordinates.network.slopes) == coordinates.n_linear)
     )
 
 
@@ -58,7 +83,8 @@ COORDINATES = Record(
         "n_inputs": Length("inputs"),
         "columns": Entry(checks.array_of(checks.count())),
         "warps": Items(INPUT_WARP, prefix="warp.", nullable=True),
-        "metric": ArrayField((None, "coordinates"), optional=True),
+        "metric": ArrayField((None, None), optional=True),
+        "network": Part(NETWORK, prefix="network.", optional=True),
     },
     check=_is_valid,
 )

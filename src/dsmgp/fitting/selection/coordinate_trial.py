@@ -20,6 +20,7 @@ from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_TOLERANCE, learn_on_trial, loo_posterior
 from dsmgp.fitting.learning.metric import learn_metric
+from dsmgp.fitting.learning.network import learn_network
 from dsmgp.fitting.selection.candidate_scores import CandidateScores, RowScores
 from dsmgp.fitting.selection.loo_predictions import loo_predictions
 from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
@@ -53,6 +54,8 @@ MOST_DIRECTIONS, NEGLIGIBLE_DIRECTION = 20, 3e-3
 # Rows that an entry of a metric needs at least.
 ROWS_PER_ENTRY = 6
 METRIC_ITERATIONS = 30
+# Share of the rows that the network of the model is not learned on, and most of them: the gate is fitted to these.
+NETWORK_HELD_OUT, MOST_HELD_OUT = 0.2, 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +184,22 @@ class CoordinateTrial:
             if all(warp is None for warp in self.best.coordinates[0].warps):
                 self.gains.pop("input warp", None)
 
+    def try_network(self, forced: bool) -> None:
+        """Try a network of the coordinates so far, whose outputs are further coordinates."""
+        self._take_best("network", [self._with_network(self.best)], forced=forced)
+
+    def learned_coordinates(self) -> Coordinates:
+        """Return the coordinates of the best candidate; a network is learned again, on more rows than when it was judged."""
+        best = self.best
+        coordinates = best.coordinates[0]
+        if coordinates.network is None:
+            return coordinates
+        n_rows = len(self.X)
+        n_held_out = min(round(NETWORK_HELD_OUT * n_rows), MOST_HELD_OUT)
+        self.learned_on = np.sort(self.context.rng.permutation(n_rows)[n_held_out:])
+        data = self.rows.rescaled(self._linear[0], best.output_warps, self.config)
+        return self._network(self._linear[0], self._linear_families[0], data, self.learned_on)
+
     def _take_best(
         self,
         what: str,
@@ -278,6 +297,25 @@ class CoordinateTrial:
             for each, family, learned_on in of_folds
         )
         return self._learned(replace(start, coordinates=coordinates))
+
+    def _with_network(self, start: Candidate) -> Candidate:
+        """Learn a network on the rows of each fold and on those that do not judge, and length scales beside it."""
+        self._linear, self._linear_families = start.coordinates, start.families
+        spare = np.setdiff1d(np.arange(len(self.X)), self.used)
+        coordinates = []
+        for each, family, fold in zip(start.coordinates, start.families, self.folds, strict=True):
+            data = self.rows.rescaled(each, start.output_warps, self.config)
+            rows = np.union1d(self.used[_rows(fold)], spare)
+            coordinates.append(self._network(each, family, data, rows))
+        return self._learned(replace(start, coordinates=tuple(coordinates), families=()))
+
+    def _network(
+        self, linear: Coordinates, family: Family, data: TrainingData, rows: Index
+    ) -> Coordinates:
+        """Return coordinates with a network that is learned on some of all rows, in the scaling of ``data``."""
+        Z, targets = data.inputs.to_experts(self.X[rows]), data.outputs.to_experts(self.Y[rows])
+        network = learn_network(Z, targets, family.processes, self.context.rng)
+        return replace(linear, network=network.after(data.inputs.centre, data.inputs.scale))
 
     def _metric(
         self,

@@ -43,7 +43,7 @@ class CoordinateChoice:
     gains : dict of str to float
         For each step that was taken, the gain in nats per row over the step before (log density and half the relative squared error).
     learned_on : ndarray of int
-        Rows that a metric was learned on. It has many entries, and leave-one-out predictions of these rows are too good.
+        Rows that a metric or a network was learned on. It has many entries, and leave-one-out predictions of these rows are too good.
     """
 
     coordinates: Coordinates | None = None
@@ -67,14 +67,15 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
         config.output_warp == "auto" and _may_choose(rows, config) and rows.data.noise is None
     )
     has_metric = config.kernel == "auto" or config.kernel in METRIC_KINDS
-    open_metric = config.metric == "full" or (
-        config.metric == "auto" and has_metric and _may_choose(rows, config)
-    )
-    if not (open_inputs or open_outputs or open_metric):
+    may_learn = config.metric == "auto" and has_metric and _may_choose(rows, config)
+    open_metric = config.metric == "full" or may_learn
+    # A network takes longer to learn than the rest of a fit of medium effort.
+    open_network = config.metric == "deep" or (may_learn and config.effort == "high")
+    if not (open_inputs or open_outputs or open_metric or open_network):
         return first
     trial = CoordinateTrial(rows.data, context)
     trial.start(first.coordinates, first.output_warps)
-    if trial.is_exact and config.metric != "full":
+    if trial.is_exact and config.metric not in ("full", "deep"):
         return first
     # A fit that is to stop keeps what it has.
     if open_inputs and not stopping():
@@ -85,10 +86,12 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
         and (trial.n_features <= MOST_FEATURES or config.metric == "full")
     ):
         trial.try_metric(forced=config.metric == "full", also_raw=open_inputs)
+    if open_network and not stopping():
+        trial.try_network(forced=config.metric == "deep")
     # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
     if open_outputs and not stopping():
         trial.try_output_warps()
-    best = trial.best.coordinates[0]
+    best = trial.learned_coordinates()
     return CoordinateChoice(
         None if best.is_identity else best, trial.best.output_warps, trial.gains, trial.learned_on
     )
