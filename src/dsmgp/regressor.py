@@ -167,9 +167,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``"positive"``: as ``"rank"``, with predictions above 0. ``"auto"`` tries normal scores and keeps them
         if their leave-one-out gain is clear, under the conditions of ``input_warp``. Predictions are in the
         units of y. Cannot be combined with known noise.
-    metric : {"auto", "diagonal", "full"}, default="auto"
+    metric : {"auto", "diagonal", "full", "deep"}, default="auto"
         ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the
-        evidence; trees then cut along its directions. ``"auto"`` keeps one if its leave-one-out gain is clear,
+        evidence; trees then cut along its directions. ``"deep"``: a deep kernel; the outputs of a small
+        network, learned by the evidence, are further coordinates, in which trees cut as well. ``"auto"`` tries
+        a linear map, with ``effort="high"`` also a network, and keeps each if its leave-one-out gain is clear,
         under the conditions of ``input_warp``.
     missing : {"model", "drop", "error"}, default="model"
         What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing category is a level of its
@@ -197,7 +199,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     tree_ : Sum, Product or Leaf
-        The structure, in the units of X; with a full metric in those of ``coordinates_(X)``, along whose
+        The structure, in the units of X; with a learned metric in those of ``coordinates_(X)``, along whose
         directions trees cut. Leaves list the positions of their training rows.
     coordinates_ : Coordinates or None
         The map from inputs to the coordinates that trees cut and kernels compare, if inputs were warped or a

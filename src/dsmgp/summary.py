@@ -141,6 +141,9 @@ def _coordinate_lines(state: FittedState) -> list[str]:
         if coordinates.metric is not None:
             lines.append("metric          trees cut along, and kernels measure distances along:")
             lines += _direction_lines(state)
+        if coordinates.network is not None:
+            layers = " -> ".join(map(str, coordinates.network.widths))
+            lines.append(f"network         {layers} units; its outputs are further coordinates")
     if state.search.gains:
         gains = (f"{step} {gain:.3g}" for step, gain in state.search.gains.items())
         lines.append(f"gains           {', '.join(gains)} (nats per row, leave-one-out)")
@@ -155,8 +158,10 @@ def _direction_lines(state: FittedState) -> list[str]:
     assert coordinates.metric is not None
     names = coordinates.names(state.schema.input_names)
     spread = coordinates.features(state.rows.X).std(axis=0)
-    loadings = coordinates.metric * spread[:, None] / inputs.scale  # per standard deviations
-    order = np.arange(coordinates.n_coordinates)
+    n_directions = coordinates.n_linear
+    # per standard deviations
+    loadings = coordinates.metric * spread[:, None] / inputs.scale[:n_directions]
+    order = np.arange(n_directions)
     leaf_kernel = state.model.processes[0].leaf_kernel
     if isinstance(leaf_kernel, StationaryKernel):
         order = np.argsort(state.model.processes[0].kernel_parameters()[: len(order)])

@@ -52,7 +52,7 @@ Categories = Literal["auto", "onehot", "refuse"]
 Missing = Literal["drop", "model", "error"]
 Effort = Literal["low", "medium", "high"]
 InputWarp = Literal["auto", "none", "rank", "both"]
-Metric = Literal["auto", "diagonal", "full"]
+Metric = Literal["auto", "diagonal", "full", "deep"]
 OutputWarp = Literal["auto", "none", "rank", "log", "positive"]
 Structure = Literal["balanced", "paper", "learned"]
 Priors = Literal["lognormal", "none"]
@@ -102,7 +102,7 @@ def fit(
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
     max_iter: Annotated[int | None, typer.Option(metavar="NUMBER", help="Most iterations of the optimiser.")] = None,
     input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = "auto",
-    metric: Annotated[Metric, typer.Option(help="A length scale per input, or a linear map of the inputs; auto learns one and keeps it if leave-one-out says so.")] = "auto",
+    metric: Annotated[Metric, typer.Option(help="A length scale per input, a linear map of the inputs, or a small network of them; auto learns a map (with high effort also a network) and keeps it if leave-one-out says so.")] = "auto",
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = "auto",
     hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = "auto",
     priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = "lognormal",

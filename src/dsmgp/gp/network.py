@@ -54,8 +54,12 @@ class Network:
     slopes: Array
 
     def __repr__(self) -> str:
-        widths = [len(self.layers[0].weights), *(len(layer.biases) for layer in self.layers)]
-        return f"Network({' -> '.join(map(str, widths))})"
+        return f"Network({' -> '.join(map(str, self.widths))})"
+
+    @property
+    def widths(self) -> list[int]:
+        """Numbers of inputs, of units of each hidden layer, and of outputs."""
+        return [len(self.layers[0].weights), *(len(layer.biases) for layer in self.layers)]
 
     @property
     def n_outputs(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dsmgp import DSMGPRegressor
+from dsmgp import DSMGPRegressor, scores
 from dsmgp.tree.nodes import Product, nodes
 from dsmgp.tree.routing import Router
 
@@ -121,7 +121,9 @@ def test_the_tree_is_in_the_units_of_the_inputs():
     assert model.split_posterior(0).low.min() > 0
 
 
-@pytest.mark.parametrize("settings", [{"input_warp": "both"}, {"metric": "full"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"input_warp": "both"}, {"metric": "full"}, {"metric": "deep"}], ids=str
+)
 def test_updates_and_files_keep_the_coordinates(settings, tmp_path):
     X, y = oblique(400)
     model = DSMGPRegressor("rbf", effort="low", random_state=0, **settings).fit(X[:350], y[:350])
@@ -147,6 +149,32 @@ def test_joint_draws_have_the_predicted_moments():
     assert np.allclose(np.sqrt(np.diag(covariance)), model.predict(X[:3], return_std=True)[1])
 
 
+def bent(n, seed=0):
+    """A function that varies faster the larger the first input is."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, 3))
+    return X, np.sin(3.0 * np.exp(X[:, 0])) + 0.05 * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def deep():
+    X, y = bent(900)
+    return DSMGPRegressor("rbf", effort="low", metric="deep", random_state=0).fit(X, y)
+
+
+def test_a_network_bends_the_inputs(deep):
+    """It is learned on some of the rows only, which leave-one-out scores leave out, and works as oblique coordinates do."""
+    X, y = bent(500, seed=1)
+    flat = DSMGPRegressor("rbf", effort="low", random_state=0).fit(*bent(900))
+    assert scores.nlpd(y, deep.predict_dist(X)) < scores.nlpd(y, flat.predict_dist(X)) - 0.1
+    assert abs(scores.nlpd(y, deep.predict_dist(X)) - deep.loo_score_) < 0.3
+    assert 0 < len(deep.state_.metric_rows) < 900
+    assert deep.coordinates_.n_coordinates == 3 + deep.coordinates_.network.n_outputs
+    assert "network" in deep.summary()
+    assert len(deep.split_posterior(0).low) == 0
+    assert deep.feature_importances_.argmax() == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -156,6 +184,7 @@ def test_joint_draws_have_the_predicted_moments():
             {"metric": "full", "structure": "changepoint"},
             "needs structure='balanced', 'paper' or 'learned'",
         ),
+        ({"metric": "deep", "kernel": "rq"}, "metric='deep' needs kernel='auto' or one of"),
         ({"metric": "full", "optimizer": None}, "it needs an optimizer"),
         ({"metric": "full", "kernel": "rbf+matern12"}, "needs kernel='auto' or one of"),
         ({"metric": "full", "mean": "linear"}, "needs mean='auto', 'zero' or 'constant'"),

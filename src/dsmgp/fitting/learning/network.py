@@ -196,7 +196,8 @@ def _evidence_gradient(
     lengthscale, (outputscale, noise) = np.exp(theta[:-2]), np.exp(theta[-2:])
     U = inputs / lengthscale
     squares = np.square(U).sum(axis=1)
-    r2 = np.maximum(squares[:, None] + squares - 2.0 * (U @ U.T), 1e-12)
+    r2 = np.maximum(squares[:, None] + squares - 2.0 * (U @ U.T), 0.0)
+    np.fill_diagonal(r2, 0.0)
     k, slope = STATIONARY[kernel](r2, 1.0)
     K = outputscale * k
     K[np.diag_indices_from(K)] += noise + JITTER * outputscale

@@ -67,10 +67,11 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
         config.output_warp == "auto" and _may_choose(rows, config) and rows.data.noise is None
     )
     has_metric = config.kernel == "auto" or config.kernel in METRIC_KINDS
-    may_learn = config.metric == "auto" and has_metric and _may_choose(rows, config)
+    may_learn = config.metric in ("auto", "deep") and has_metric and _may_choose(rows, config)
     open_metric = config.metric == "full" or may_learn
     # A network takes longer to learn than the rest of a fit of medium effort.
-    open_network = config.metric == "deep" or (may_learn and config.effort == "high")
+    tries_network = config.metric == "auto" and config.effort == "high" and may_learn
+    open_network = config.metric == "deep" or tries_network
     if not (open_inputs or open_outputs or open_metric or open_network):
         return first
     trial = CoordinateTrial(rows.data, context)
