@@ -22,6 +22,7 @@ import changepoints
 import cluster
 import compare
 import concurrency
+import deep
 import duplicates
 import edges
 import engine
@@ -48,7 +49,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, concurrency, duplicates, edges, engine, finetune, footprint, forecast, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
