@@ -448,6 +448,7 @@ BAD_PARAMETERS = {
     "kernels_unlike": ({"kernel": ["rbf", "rq"]}, "'rbf' has 4, 'rq' has 5"),
     "kernels_full": ({"kernel": ["rbf", "rq"], "objective": "full"}, "learns one kernel"),
     "kernels_changes": ({"kernel": ["rbf", "rq"], "structure": "changepoint"}, "one kernel"),
+    "outputs": ({"outputs": "mixed"}, "expected outputs to be one of 'auto', 'independent'"),
     "priors": ({"priors": "flat"}, "expected priors to be one of 'lognormal' or None"),
     "sum_children": ({"sum_children": 0}, "sum_children to be a whole number"),
     "product_children": ({"product_children": 1}, "at least 2, got 1"),

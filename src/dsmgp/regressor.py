@@ -195,6 +195,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     priors : "lognormal" or None, default="lognormal"
         Priors on the hyperparameters of named kernels: wide log-normal ones on length scales, output scales and
         periods, or None for maximum likelihood, as in the paper. GPyTorch kernels keep their own.
+    outputs : {"auto", "independent"}, default="auto"
+        How several outputs are modelled, always with one tree and hyperparameters for each. ``"auto"``: where
+        they are correlated, their principal components and their residuals on one another are tried as well,
+        and leave-one-out decides. ``"independent"``: each output is a GP of its own, as in the paper.
 
     Attributes
     ----------
@@ -323,6 +327,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         hypotheses: str | None = "auto",
         variances: str = "auto",
         priors: str | None = "lognormal",
+        outputs: str = "auto",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -355,6 +360,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.hypotheses = hypotheses
         self.variances = variances
         self.priors = priors
+        self.outputs = outputs
 
     def fit(
         self,

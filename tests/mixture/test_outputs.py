@@ -105,6 +105,18 @@ def test_uncorrelated_outputs_are_left_as_they_are_and_equal_separate_fits(rng):
         assert both.noise_[k] == pytest.approx(alone.noise_, rel=1e-9)
 
 
+def test_independent_outputs_equal_separate_fits_although_they_are_correlated(correlated):
+    X, Y = correlated[0][:120], correlated[1][:120]
+    options = {"structure": Leaf(Region.whole(1)), "max_iter": 15}
+    assert not DSMGPRegressor("rbf", **options).fit(X, Y).state_.model.outputs.diagonal
+    both = DSMGPRegressor("rbf", outputs="independent", **options).fit(X, Y)
+    assert both.state_.model.outputs.diagonal
+    for k in (0, 1):
+        alone = DSMGPRegressor("rbf", **options).fit(X, Y[:, k])
+        np.testing.assert_allclose(both.predict(X)[:, k], alone.predict(X), rtol=1e-9)
+        assert both.noise_[k] == pytest.approx(alone.noise_, rel=1e-9)
+
+
 def test_one_output_as_a_column_keeps_its_shape(wavy):
     X, y = wavy
     flat = DSMGPRegressor(hypotheses=None, random_state=0).fit(X, y)

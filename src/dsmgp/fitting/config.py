@@ -37,6 +37,7 @@ OBJECTIVES = ("surrogate", "full")
 OPTIMIZERS = {"lbfgs": 60, "adam": 300, "rmsprop": 1000}
 DTYPES = ("float64", "float32")
 INPUT_WARPS = ("auto", "rank", "both")
+OUTPUTS = ("auto", "independent")
 METRICS = ("auto", "diagonal", "full", "deep")
 # Names of GPUs, where torch is not there to tell.
 GPU = r"(cuda|mps|xpu)(:\d+)?"
@@ -79,6 +80,7 @@ class FitConfig:
     hypotheses: bool = False
     mean_is_open: bool = False
     priors: str | None = "lognormal"
+    outputs: str = "auto"
     checkpoint: str | Path | None = None
     random_state: Any = None
 
@@ -161,6 +163,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         hypotheses=_hypotheses_are_open(estimator),
         mean_is_open=_is_auto(estimator.mean),
         priors=estimator.priors,
+        outputs=estimator.outputs,
         checkpoint=estimator.checkpoint,
         random_state=estimator.random_state,
     )
@@ -187,6 +190,7 @@ def _check_choices(estimator: Any) -> None:
         check_choice("output_warp", estimator.output_warp, ("auto", *NAMED_WARPS), "or None")
     if estimator.priors is not None:
         check_choice("priors", estimator.priors, ["lognormal"], "or None")
+    check_choice("outputs", estimator.outputs, OUTPUTS)
     if estimator.hypotheses is not None:
         check_choice("hypotheses", estimator.hypotheses, ["auto"], "or None")
     check_choice("variances", estimator.variances, ("auto", "exact"))

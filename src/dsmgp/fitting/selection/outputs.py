@@ -38,7 +38,7 @@ def choose_outputs(
     """Choose the output scaling in which several outputs are learned best.
 
     Candidates: each output on its own, principal components, and each output less its regression on those before it, in both
-    orders.
+    orders. With ``outputs="independent"`` only the first.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ def choose_outputs(
     Y, standardize, warps = sample.Y, context.config.standardize, sample.outputs.warps
     weights = sample.row_weights
     # Noise that is known output by output would be correlated in mixed outputs.
-    if sample.n_outputs == 1 or sample.noise is not None:
+    independent = context.config.outputs == "independent"
+    if independent or sample.n_outputs == 1 or sample.noise is not None:
         return sample.outputs
     if _max_correlation(sample.outputs.to_latent(Y), weights) <= MIN_CORRELATION:
         return sample.outputs
