@@ -183,10 +183,24 @@ class GateObjective:
     known_noise: Array | None = None
     row_weights: Array | None = None
 
+    # With rows last, (n_components, n), contiguous.
+
     @cached_property
-    def square(self) -> Array:
+    def _square(self) -> Array:
         """Standardised squared residuals, summed over outputs."""
-        return np.asarray((self.residual**2 / self.spread).sum(-1))
+        return np.ascontiguousarray((self.residual**2 / self.spread).sum(-1).T)
+
+    @cached_property
+    def _log_v(self) -> Array:
+        return np.ascontiguousarray(self.log_v.T)
+
+    @cached_property
+    def _log_z(self) -> Array:
+        return np.ascontiguousarray(self.log_z.T)
+
+    @cached_property
+    def _log_scale(self) -> Array:
+        return self._log_v + self._log_z
 
     @cached_property
     def trust(self) -> Array:
@@ -219,69 +233,80 @@ class GateObjective:
     def score(self, theta: Array) -> tuple[float, Array]:
         """Return the mean log density minus the log root mean square error, and its gradient."""
         tau, kappa, log_weights, log_variances = self.unpack(theta)
-        gate, _ = _softmax(self.log_path - tau * self.log_v - kappa * self.log_z)
-        density, by_density = self._log_density(gate, log_weights, log_variances)
+        logits = self.log_path - tau * self.log_v - kappa * self.log_z
+        gate, log_total = _softmax(logits)
+        log_gate = logits - log_total[:, None]
+        density, by_density = self._log_density(gate, log_gate, log_weights, log_variances)
+        if gate.shape[1] == 1:  # the mean is the only leaf's, whatever the gate
+            return density - self._error_of_one, by_density
         error, by_error = self._log_error(gate)
         by_density[: len(by_error)] -= by_error
         return density - error, by_density
+
+    @cached_property
+    def _error_of_one(self) -> float:
+        """The log root mean square error where each row has one leaf."""
+        return self._log_error(np.ones(self.residual.shape[:2]))[0]
 
     def _log_error(self, gate: Array) -> tuple[float, Array]:
         """Return the log root mean square error of the mixture mean, summed over outputs, and its gradient by the exponents.
 
         ``gate`` has the weights of the leaves at each row, (n, n_components).
         """
+        n = len(gate)
         error = np.einsum("nk,nkp->np", gate, self.residual)
-        square = np.maximum(np.mean(self.trust * error**2, axis=0), np.finfo(np.float64).tiny)
-        gradient = []
-        for pull in (self.log_v, self.log_z)[: 2 if self.n_shapes else 1]:
-            away = gate * ((gate * pull).sum(axis=1, keepdims=True) - pull)
-            moved = np.einsum("nk,nkp->np", away, self.residual)
-            gradient.append(float((np.mean(self.trust * error * moved, axis=0) / square).sum()))
-        return 0.5 * float(np.log(square).sum()), np.array(gradient)
+        weighted = self.trust * error
+        square = np.maximum((weighted * error).sum(0) / n, np.finfo(np.float64).tiny)
+        # By the log weight of a leaf; constants cancel in the sums over leaves.
+        away = self.residual - error[:, None]
+        by_logit = gate * np.einsum("nkp,np->nk", away, weighted / (n * square))
+        pulls = (self.log_v, self.log_z)[: 2 if self.n_shapes else 1]
+        gradient = np.array([-np.vdot(by_logit, pull) for pull in pulls])
+        return 0.5 * float(np.log(square).sum()), gradient
 
     def _log_density(
-        self, gate: Array, log_weights: Array, log_variances: Array
+        self, gate: Array, log_gate: Array, log_weights: Array, log_variances: Array
     ) -> tuple[float, Array]:
         """Return the mean log density of the rows, and its gradient."""
-        with np.errstate(divide="ignore"):
-            log_gate = np.log(gate)
         normal, by_variance = self._log_normal(log_variances)
-        terms = log_gate[:, :, None] + log_weights + normal  # (rows, components, shapes)
-        n = len(terms)
-        posterior, total = _softmax(terms.reshape(n, -1))
-        posterior = posterior.reshape(terms.shape)
+        # Rows stand last, where NumPy sums over the other axes fast.
+        terms = normal + (log_gate.T + log_weights[:, None, None])  # (shapes, components, rows)
+        shape, n = terms.shape, terms.shape[-1]
+        posterior, total = _softmax(terms.reshape(-1, n), 0)
         if self._share is not None:
-            gate, posterior = gate * self._share[:, None], posterior * self._share[:, None, None]
-        moved = posterior.sum(-1) - gate  # weights of the leaves given y, minus those without
-        gradient = [-(moved * self.log_v).sum() / n]
+            gate, posterior = gate * self._share[:, None], posterior * self._share
+        posterior = posterior.reshape(shape)
+        moved = posterior.sum(0) - gate.T  # weights of the leaves given y, minus those without
+        gradient = [-np.vdot(moved, self._log_v) / n]
         if self.n_shapes:
-            by_shape = posterior.sum((0, 1)) / n
-            gradient.append(-(moved * self.log_z).sum() / n)
+            by_shape = posterior.reshape(shape[0], -1).sum(1) / n
+            gradient.append(-np.vdot(moved, self._log_z) / n)
             gradient += list((by_shape - np.exp(log_weights))[1:])
-            gradient += list(np.einsum("nkj,nkj->j", posterior, by_variance) / n)
+            gradient += list(np.einsum("jkn,jkn->j", posterior, by_variance) / n)
         return float(np.average(total, weights=self._share)), np.array(gradient)
 
     def _log_normal(self, log_variances: Array) -> tuple[Array, Array]:
         """Return the log density under each leaf and shape, and its derivative by the shape's log variance.
 
-        Both are (n, n_components, n_shapes).
+        Both are (n_shapes, n_components, n).
         """
+        factors = np.exp(log_variances)
         if self.known_noise is None:
             n_outputs = self.residual.shape[-1]
-            square = self.square[:, :, None] * np.exp(-log_variances)
-            normal = -0.5 * (self.log_v + self.log_z + n_outputs * LOG_2PI)[:, :, None]
-            density = normal - 0.5 * (square + n_outputs * log_variances)
-            return density, 0.5 * (square - n_outputs)
-        scaled = self.spread[:, :, None, :] * np.exp(log_variances)[:, None]
-        total = scaled + self.known_noise[:, None, None, :]  # leaves do not scale known noise
-        square = self.residual[:, :, None, :] ** 2 / total
-        density = -0.5 * (square + np.log(total) + LOG_2PI).sum(-1)
-        return density, 0.5 * ((square - 1.0) * scaled / total).sum(-1)
+            square = self._square / factors[:, None, None]
+            constants = 0.5 * n_outputs * (log_variances + LOG_2PI)
+            density = -0.5 * (square + self._log_scale) - constants[:, None, None]
+            return density, 0.5 * square - 0.5 * n_outputs
+        scaled = self.spread.T[:, None] * factors[:, None, None]  # outputs first
+        total = scaled + self.known_noise.T[:, None, None]  # leaves do not scale known noise
+        square = self.residual.T[:, None] ** 2 / total
+        density = -0.5 * (square + np.log(total) + LOG_2PI).sum(0)
+        return density, 0.5 * ((square - 1.0) * scaled / total).sum(0)
 
 
-def _softmax(log_weights: Array) -> tuple[Array, Array]:
-    """Return weights normalised over axis 1, and the logs of their normalisers."""
-    top = log_weights.max(axis=1, keepdims=True)
+def _softmax(log_weights: Array, axis: int = 1) -> tuple[Array, Array]:
+    """Return weights normalised over an axis, and the logs of their normalisers."""
+    top = log_weights.max(axis=axis, keepdims=True)
     weights = np.exp(log_weights - top)
-    total = weights.sum(axis=1, keepdims=True)
-    return weights / total, (np.log(total) + top)[:, 0]
+    total = weights.sum(axis=axis, keepdims=True)
+    return weights / total, (np.log(total) + top).squeeze(axis)
