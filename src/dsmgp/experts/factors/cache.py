@@ -113,9 +113,11 @@ class FactorCache:
                 left -= size
         self._held: dict[int, GroupFactors] = {}
         self._passing: OrderedDict[int, GroupFactors] = OrderedDict()
-        self._set_locks()
+        self._start()
 
-    def _set_locks(self) -> None:
+    def _start(self) -> None:
+        # Bytes of what is passing: an online update passes hundreds of groups.
+        self._passing_bytes = sum(self.sizes[group] for group in self._passing)
         self._lock = threading.Lock()
         # Of each group: threads that need the same factors wait for one of them to compute them.
         self._computing = [threading.Lock() for _ in self.sizes]
@@ -156,15 +158,19 @@ class FactorCache:
     def _pass_on(self, group: int, factors: GroupFactors) -> None:
         """Keep factors for as long as there is room for them."""
         with self._lock:
+            if group not in self._passing:
+                self._passing_bytes += self.sizes[group]
             self._passing[group] = factors
-            while sum(self.sizes[g] for g in self._passing) > self._room and self._passing:
-                self._passing.popitem(last=False)
+            while self._passing_bytes > self._room and self._passing:
+                oldest, _ = self._passing.popitem(last=False)
+                self._passing_bytes -= self.sizes[oldest]
 
     def keep_less(self) -> bool:
         """Drop half of what is held; False if nothing is."""
         with self._lock:
             held = bool(self._passing or self._held)
             self._passing.clear()
+            self._passing_bytes = 0
             for group in sorted(self._stay)[len(self._stay) // 2 :]:
                 self._stay.remove(group)
                 self._held.pop(group, None)
@@ -174,7 +180,7 @@ class FactorCache:
     def n_bytes(self) -> int:
         """Bytes held now."""
         with self._lock:
-            return sum(self.sizes[g] for g in (*self._held, *self._passing))
+            return sum(self.sizes[g] for g in self._held) + self._passing_bytes
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:  # copies: what another thread changes cannot be pickled
@@ -184,4 +190,4 @@ class FactorCache:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._set_locks()
+        self._start()
