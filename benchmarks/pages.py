@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
@@ -53,9 +53,10 @@ MODULES = (
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
-# The README's peers.
+# The README's methods.
 SUMMARY = {
-    "exact": "exact GP: RMSE, NLPD (seeds)",
+    "dsmgp": "dsmgp",
+    "exact": "exact GP",
     "svgp": "SVGP",
     "gpboost": "GPBoost",
     "hist-boosting": "HistGradientBoosting",
@@ -98,40 +99,36 @@ def results(name: str) -> list | dict:
 
 
 def summary(rows: list[dict], on_gpu: list[dict]) -> str:
-    """Ours beside other GPs, boosted trees and the best of the paper's columns; means over seeds."""
-
-    def peer(name: str, method: str, key: str) -> tuple[str, int]:
-        # The same seeds: one that was run on both machines counts once.
-        found = {r["seed"]: r for r in rows + on_gpu if (r["data"], r["method"]) == (name, method)}
-        return _means(found.values(), (key,)), len(found)
-
+    """RMSE and NLPD of ours and of its peers, means over seeds, the best of each table in bold."""
+    # Ours by one machine: accuracy-gpu also has earlier runs of it.
+    rows = rows + [row for row in on_gpu if row["method"] != "dsmgp"]
     lines = []
-    for name, ours in (
-        (n, [r for r in rows if (r["data"], r["method"]) == (n, "dsmgp")]) for n in accuracy.DATA
-    ):
-        peers = {}
-        for method in SUMMARY:
-            rmse, n_seeds = peer(name, method, "rmse")
-            nlpd, _ = peer(name, DENSITY.get(method, method), "nlpd")
-            peers[method] = f"{rmse}, {nlpd} ({n_seeds})" if n_seeds else ""
-        paper = accuracy.PAPER.get(name, {})
-        best = [f"{min(cell[k] for cell in paper.values()):.2f}" for k in (0, 1)] if paper else []
-        lines.append(
-            {
-                "data": name,
-                "seeds": len(ours),
-                "ours": _means(ours, ("mae", "rmse", "nlpd")),
-                "covers": _means(ours, ("coverage90",)),
-                **peers,
-                "paper": ", ".join(best),
-            }
-        )
-    titles = {
-        "data": "data", "seeds": "seeds", "ours": "dsmgp: MAE, RMSE, NLPD", "covers": "90% covers",
-        **SUMMARY, "paper": "paper's best: MAE, NLPD",
-    }  # fmt: skip
+    for name in accuracy.DATA:
+        ours = [r for r in rows if (r["data"], r["method"]) == (name, "dsmgp")]
+        scores = {
+            method: [
+                # The same seeds: one that was run on both machines counts once.
+                {r["seed"]: r[key] for r in rows if (r["data"], r["method"]) == (name, of)}
+                for key, of in (("rmse", method), ("nlpd", DENSITY.get(method, method)))
+            ]
+            for method in SUMMARY
+        }
+        means = {m: [mean(s.values()) for s in both] for m, both in scores.items() if all(both)}
+        best = [min(both[k] for both in means.values()) for k in (0, 1)]
+        line = {"data": name}
+        for method, both in means.items():
+            shown = (
+                f"**{m:.3f}**" if m == b else f"{m:.3f}" for m, b in zip(both, best, strict=True)
+            )
+            n_seeds = len(scores[method][0])
+            line[method] = ", ".join(shown) + (f" ({n_seeds})" if n_seeds < len(ours) else "")
+        lines.append(line)
     commits = ", ".join(dict.fromkeys(r["commit"] for r in rows if r["method"] == "dsmgp"))
-    return f"{table(titles, lines)}\n\n*dsmgp at commit {commits}.*"
+    note = (
+        "RMSE, NLPD; lower is better, the best in bold. In brackets: the number of seeds, where a "
+        "peer was run on fewer than dsmgp."
+    )
+    return f"{table({'data': 'data', **SUMMARY}, lines)}\n\n*{note} dsmgp at commit {commits}.*"
 
 
 def timings() -> str:
@@ -166,10 +163,6 @@ def side_by_side(rows: list[dict]) -> str:
                 line[f"{key} {commit}"] = ", ".join(seconds)
         lines.append(line)
     return table({key: key.replace("what", "") for key in lines[0]}, lines)
-
-
-def _means(rows: Collection[dict], keys: tuple[str, ...]) -> str:
-    return ", ".join(f"{mean([row[key] for row in rows]):.3f}" for key in keys) if rows else ""
 
 
 def origin(name: str, found: list | dict) -> str:

@@ -18,6 +18,7 @@ from dsmgp import DSMGPRegressor, demo, plots
 from dsmgp.cli.app import app
 from dsmgp.plots import plot_changepoints, plot_predictive, plot_splits, style
 from dsmgp.plots import structure as structure_plots
+from dsmgp.plots.predictive import _averaged
 from dsmgp.plots.relevance import relevance
 from dsmgp.report import report_html
 from dsmgp.tree.nodes import leaves
@@ -146,6 +147,22 @@ def test_partial_dependence_is_the_average_of_predictions(uneven):
         assert mean == pytest.approx(model.predict(rows).mean(), abs=1e-6)
     width = np.ptp([line(ax, "90% interval").get_ydata(), ax.get_lines()[2].get_ydata()], axis=0)
     assert width[-1] > 2 * width[0]  # where there is more noise
+
+
+def test_the_interval_of_a_warped_dependence_is_around_its_mean(rng):
+    """The rows' other input moves predictions over four orders of magnitude; means are averaged after the warp."""
+    X = np.column_stack([rng.choice([0.0, 1.0, 2.0], 60), rng.uniform(0, 9, 60)])
+    y = np.exp(X[:, 1] + 0.2 * X[:, 0] + 0.1 * rng.normal(size=60))
+    model = DSMGPRegressor("rbf", output_warp="log", hypotheses=None, max_iter=10, random_state=0)
+    averaged, means = _averaged(model.fit(X, y), X, [0], np.array([[0.0], [1.0], [2.0]]), 0)
+    low, high = averaged.interval(0.9)
+    assert (low < means).all()
+    assert (means < high).all()
+    np.testing.assert_allclose(averaged.mean, means, rtol=0.01)
+    assert (low > 0).all()
+    plain = DSMGPRegressor("rbf", output_warp=None, hypotheses=None, max_iter=2).fit(X, y)
+    averaged, means = _averaged(plain, X, [0], np.array([[0.0], [1.0], [2.0]]), 0)
+    np.testing.assert_allclose(averaged.mean, means)
 
 
 def test_relevance_of_a_model_with_change_points(rng):

@@ -35,6 +35,8 @@ __all__ = ["plot_dependence", "plot_predictive"]
 MAX_BACKGROUND_ROWS = 100
 # Mixture components of an averaged distribution that are drawn, the heaviest first.
 MAX_COMPONENTS = 1000
+# Halvings of the range of the rows' latent means: the mean of a warped output is right to a thousandth of it.
+N_BISECTIONS = 12
 # Levels of a category that are drawn, the most frequent.
 MOST_LEVELS = 20
 # A number with at most this many distinct values is drawn value by value: between them there is no data.
@@ -284,8 +286,9 @@ def _averaged(
     Returns
     -------
     distribution : Mixture
-        For each line of ``values`` the mixture of the rows' distributions, each shifted to their average mean; where the
-        output is warped they are shifted before the warp, so that they keep its bound.
+        For each line of ``values`` the mixture of the rows' distributions, each shifted to their average mean. Where the
+        output is warped they are shifted before the warp, so that they keep its bounds, to where the mean after it is the
+        average mean.
     means : ndarray of shape (n_values,)
         These average means.
     """
@@ -304,21 +307,34 @@ def _averaged(
 def _shifted(each: Mixture, n_values: int) -> Mixture:
     """Mix the distributions of rows, ``n_values`` groups of them one after the other, each shifted to the average mean of its group."""
     latent = each.latent
-    latent_means = _row_means(latent, n_values)
-    n_rows = latent_means.shape[1]
-    shift = (latent_means.mean(axis=1, keepdims=True) - latent_means).reshape(-1, 1)
+    row_means = _row_means(latent, n_values)
+    n_rows = row_means.shape[1]
     weights = each.weights.reshape(n_values, -1) / n_rows
-    means = (latent.component_means[:, :, 0] + shift).reshape(n_values, -1)
+    deviations = (latent.component_means[:, :, 0] - row_means.reshape(-1, 1)).reshape(n_values, -1)
     variances = latent.component_variances[:, :, 0].reshape(n_values, -1)
     # Components of negligible weight cost as much as the others.
     n_kept = min(MAX_COMPONENTS, weights.shape[1])
     heaviest = np.argpartition(-weights, n_kept - 1, axis=1)[:, :n_kept]
-    weights, means, variances = (
-        np.take_along_axis(table, heaviest, axis=1) for table in (weights, means, variances)
+    weights, deviations, variances = (
+        np.take_along_axis(table, heaviest, axis=1) for table in (weights, deviations, variances)
     )
     weights /= weights.sum(axis=1, keepdims=True)
     units = OutputScaling(np.zeros(1), np.eye(1), each.warps)
-    return Mixture(weights, means[:, :, None], variances[:, :, None], units)
+
+    def around(centres: Array) -> Mixture:
+        means = centres[:, None] + deviations
+        return Mixture(weights, means[:, :, None], variances[:, :, None], units)
+
+    if not each.warps:
+        return around(row_means.mean(axis=1))
+    # The latent centre at which the mean after the warp is the average mean: it grows with the centre.
+    target = _row_means(each, n_values).mean(axis=1)
+    low, high = row_means.min(axis=1), row_means.max(axis=1)
+    for _ in range(N_BISECTIONS):
+        middle = 0.5 * (low + high)
+        below = around(middle).mean < target
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return around(0.5 * (low + high))
 
 
 def _row_means(distribution: Mixture, n_values: int) -> Array:
