@@ -208,7 +208,7 @@ def test_no_modules_import_one_another_in_a_circle():
     assert_no_circle(import_graph(lambda module: module))
 
 
-@pytest.mark.parametrize("package", ["experts", "fitting"])
+@pytest.mark.parametrize("package", ["data", "experts", "fitting"])
 def test_no_subpackages_import_one_another_in_a_circle(package):
     """A subpackage counts as one module beside the modules of its package."""
 

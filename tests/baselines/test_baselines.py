@@ -28,7 +28,8 @@ from dsmgp.baselines import (
 )
 from dsmgp.baselines.moe import InputGate, _hold_out, _members, _within
 from dsmgp.experts.conditioning import condition
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import leaves
 from tests.baselines.contract import beats_a_linear_model, holds_its_contract, ignores_units
@@ -286,7 +287,7 @@ def test_moe_judges_sweeps_by_rows_that_no_expert_has(wavy):
     assert sorted(np.concatenate([leaf.rows for leaf in some])) == kept.tolist()
     model = MoE(**fixed(leaf_size=30, n_reached=99))
     config = model._config()
-    data = TrainingData.of(X, y[:, None], config)
+    data = ScaledRows.of(X, y[:, None], config)
     family = build_family(model.kernel, data, config)
     gps = set_up_leaves(some, family.leaf_kernels, data, config)
     posterior = condition(gps, family.kernel_parameters, leave_out=True)

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.data.columns.schema import N_ALTERNATIVES
-from dsmgp.data.rows import Rows
+from dsmgp.data.rows import N_ALTERNATIVES, Rows
 from dsmgp.data.unknown_inputs import mean_at, mixture_at, moments_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:column:UserWarning")

@@ -7,7 +7,7 @@ import pytest
 from dsmgp import DSMGPRegressor, load
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.datasets import fit as dataset
-from dsmgp.fitting.training_data import TrainingData
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.output_warp import LogWarp, normal_scores
 from dsmgp.gp.scaling import OutputScaling
 
@@ -35,14 +35,12 @@ def same(one, other, X):
 
 def test_latents_are_what_is_scaled(skewed):
     X, y = skewed
-    data = TrainingData.of(X, y[:, None], FitConfig(output_warp="log"))
+    data = ScaledRows.of(X, y[:, None], FitConfig(output_warp="log"))
     t = np.log(y)
     np.testing.assert_allclose(data.scaled_Y[:, 0], (t - t.mean()) / t.std())
-    given = TrainingData.of(X, y[:, None], FitConfig(), warps=[normal_scores(y, 0.5)])
+    given = ScaledRows.of(X, y[:, None], FitConfig(), warps=[normal_scores(y, 0.5)])
     assert given.outputs.warps[0].strength == 0.5
-    assert (
-        TrainingData.of(X, y[:, None], FitConfig(output_warp="log"), warps=()).outputs.warps == ()
-    )
+    assert ScaledRows.of(X, y[:, None], FitConfig(output_warp="log"), warps=()).outputs.warps == ()
 
 
 @pytest.mark.parametrize("make", ["of", "rotated", "chained"])

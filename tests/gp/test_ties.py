@@ -9,7 +9,7 @@ import pytest
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.learning.optimize import evidence_objective
-from dsmgp.fitting.training_data import coordinate_ties
+from dsmgp.fitting.scaled_rows import coordinate_ties
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.metric_process import metric_directions, metric_process

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from dsmgp.data.columns.remarks import evaluation_remarks, training_remarks
 from dsmgp.data.columns.values import Values
-from dsmgp.data.remarks import evaluation_remarks, training_remarks
 from dsmgp.report.references import compare
 from dsmgp.report.verdict import calibration, reach, suspicions
 

@@ -14,9 +14,10 @@ from dsmgp.baselines.division import divide
 from dsmgp.baselines.estimator import Baseline
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig, check_parameters
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.process import Family
 from dsmgp.regressor import DSMGPRegressor
@@ -147,7 +148,7 @@ class Committee(Baseline):
 
     def _fit(self, X: Array, Y: Array) -> None:
         config, rng = self._config(), random_generator(self.random_state)
-        data = TrainingData.of(X, Y, config)
+        data = ScaledRows.of(X, Y, config)
         disjoint = self._divide(data, rng)
         family = build_family(self.kernel, data, config)
         self.n_iter_ = self.n_evaluations_ = 0
@@ -178,12 +179,12 @@ class Committee(Baseline):
         )
         return check_parameters(regressor)
 
-    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+    def _divide(self, data: ScaledRows, rng: np.random.Generator) -> list[Leaf]:
         """Divide the rows among experts, each row to one of them."""
         return divide(self.experts, data.X, self.leaf_size, rng, data.inputs.scale)
 
     def _learned_on(
-        self, disjoint: list[Leaf], data: TrainingData, rng: np.random.Generator
+        self, disjoint: list[Leaf], data: ScaledRows, rng: np.random.Generator
     ) -> list[Leaf]:
         """Return the experts whose evidence is maximised, summed as that of independent experts."""
         return disjoint
@@ -192,9 +193,7 @@ class Committee(Baseline):
         """Return the experts that predict."""
         return disjoint
 
-    def _condition(
-        self, gps: LeafGPs, family: Family, data: TrainingData, config: FitConfig
-    ) -> None:
+    def _condition(self, gps: LeafGPs, family: Family, data: ScaledRows, config: FitConfig) -> None:
         self._family, self._inputs, self._outputs = family, data.inputs, data.outputs
         self._posterior = gps.condition(family.kernel_parameters, 0.5 * config.memory)
 

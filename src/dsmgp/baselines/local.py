@@ -10,7 +10,7 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count
 from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import partition, unbounded_leaf
-from dsmgp.fitting.training_data import TrainingData
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.tree.nodes import Leaf, Node, leaves
 from dsmgp.tree.routing import route
@@ -66,11 +66,11 @@ class ExactGP(Committee):
 
     _layout = "whole"
 
-    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+    def _divide(self, data: ScaledRows, rng: np.random.Generator) -> list[Leaf]:
         return [unbounded_leaf(np.arange(len(data.X)), data.n_dims)]
 
     def _learned_on(
-        self, disjoint: list[Leaf], data: TrainingData, rng: np.random.Generator
+        self, disjoint: list[Leaf], data: ScaledRows, rng: np.random.Generator
     ) -> list[Leaf]:
         n_rows = check_count("learning_rows", self.learning_rows, 1, True)
         if n_rows is None or n_rows >= len(data.X):
@@ -128,7 +128,7 @@ class NaiveLocalExperts(Committee):
 
     _layout = "local"
 
-    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+    def _divide(self, data: ScaledRows, rng: np.random.Generator) -> list[Leaf]:
         self._tree = partition(self.experts, data.X, self.leaf_size, rng, data.inputs.scale)
         return leaves(self._tree)
 

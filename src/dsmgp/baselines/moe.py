@@ -15,9 +15,10 @@ from dsmgp.baselines.committee import Committee
 from dsmgp.baselines.division import unbounded_leaf
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.mixture.distribution import LOG_SQRT_2PI, Mixture
 from dsmgp.tree.nodes import Leaf
@@ -152,7 +153,7 @@ class MoE(Committee):
         check_count("n_sweeps", self.n_sweeps, 0)
         check_count("n_reached", self.n_reached)
         config, rng = self._config(), random_generator(self.random_state)
-        data = TrainingData.of(X, Y, config)
+        data = ScaledRows.of(X, Y, config)
         Z = data.inputs.to_experts(X)
         held, kept = _hold_out(len(X), rng)
         expert = self._cluster(Z[kept], rng)
@@ -204,7 +205,7 @@ class MoE(Committee):
     def _joint(
         self,
         posterior: InMemoryLeafPosterior,
-        data: TrainingData,
+        data: ScaledRows,
         gate: InputGate,
         Z: Array,
         rows: Index,
@@ -228,7 +229,7 @@ class MoE(Committee):
     def _reassign(
         self,
         posterior: InMemoryLeafPosterior,
-        data: TrainingData,
+        data: ScaledRows,
         gate: InputGate,
         Z: Array,
         kept: Index,

@@ -17,7 +17,7 @@ from dsmgp._util.validation import check_choice
 from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import divide, unbounded_leaf
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.training_data import TrainingData
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.tree.nodes import Leaf, Node
 
@@ -168,7 +168,7 @@ class GRBCM(Committee):
 
     _layout = "communicating"
 
-    def _divide(self, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+    def _divide(self, data: ScaledRows, rng: np.random.Generator) -> list[Leaf]:
         """Draw the rows of the first expert, and divide the rest among the others."""
         n_rows, n_dims = data.X.shape
         first = np.sort(rng.choice(n_rows, min(self.leaf_size, n_rows), replace=False))

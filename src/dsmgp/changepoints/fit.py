@@ -18,9 +18,10 @@ from dsmgp.changepoints.outliers import Outliers, find_outliers
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.edges import with_edges
+from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling
@@ -55,7 +56,7 @@ class TrainingLeaves:
 
     Attributes
     ----------
-    rows : TrainingData
+    rows : ScaledRows
     config : FitConfig
     rng : Generator
     tree : Node
@@ -66,7 +67,7 @@ class TrainingLeaves:
         The same with shorter segments, on which theta is learned at a fraction of the cost.
     """
 
-    rows: TrainingData
+    rows: ScaledRows
     config: FitConfig
     rng: np.random.Generator
     tree: Node
@@ -116,7 +117,7 @@ def fit_changepoints(
 
 def prepare(X: Array, Y: Array, config: FitConfig, rng: np.random.Generator) -> TrainingLeaves:
     """Place the rows in the tree, scale inputs and outputs, and order the rows of every leaf."""
-    rows = TrainingData.of(X, Y, config)
+    rows = ScaledRows.of(X, Y, config)
     tree = place(_tree(config.structure, X.shape[1]), X)
     sizes = config.leaf_sizes
     longest = max(sizes) if sizes else LONGEST[config.effort]

@@ -30,10 +30,10 @@ from dsmgp.data.columns.encoding import (
     unknown_levels,
 )
 from dsmgp.data.columns.learning import ColumnRules, EncodedTable, learn_columns, with_fill
+from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
 from dsmgp.data.columns.values import Values
 from dsmgp.data.frames import column_names, framed, kind_of
-from dsmgp.data.remarks import training_remarks
 from dsmgp.data.rows import Rows
 from dsmgp.data.user_tables import Validated, read_inputs, target_numbers
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.data.columns.schema import N_ALTERNATIVES
 
-__all__ = ["Rows", "Unknown"]
+__all__ = ["N_ALTERNATIVES", "Rows", "Unknown"]
+
+#: Values that stand for one that is not known.
+N_ALTERNATIVES = 8
 
 
 @dataclass(frozen=True, eq=False)

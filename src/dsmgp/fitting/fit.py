@@ -13,15 +13,17 @@ import numpy as np
 from dsmgp._util.arrays import Index
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.edges import calibrate_edges, with_edges
+from dsmgp.fitting.leaf_setup import LeafFamilies
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
+from dsmgp.fitting.row_source import InMemoryRows, RowSource
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.selection.families import LearnedFamilies, learn_families
 from dsmgp.fitting.stages import stage
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.structure.grow_tree import grow_tree
-from dsmgp.fitting.training_data import InMemoryRows, LeafFamilies, RowSource, TrainingData
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import parameters_by_leaf
 from dsmgp.linalg.device_memory import release_cache, warn_if_occupied
@@ -37,7 +39,7 @@ __all__ = ["fit", "fit_rows"]
 
 def fit_rows(rows: TrainingRows, schema: InputSchema, context: FitContext) -> FittedState:
     """Fit a deep structured mixture to rows in memory."""
-    data = TrainingData.of(
+    data = ScaledRows.of(
         rows.X,
         rows.Y,
         context.config,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp._util.arrays import Array
-from dsmgp.data.remarks import spread_rows
+from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.state import FittedState
 from dsmgp.mixture.fitted_model import supports

@@ -14,9 +14,9 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.warnings import ExtrapolationWarning, warn_user
+from dsmgp.data.columns.remarks import evaluation_remarks, prediction_remarks, spread_rows
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
-from dsmgp.data.remarks import evaluation_remarks, prediction_remarks, spread_rows
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.learning.optimize import SearchRecord
 from dsmgp.fitting.training_rows import TrainingRows

@@ -1,6 +1,6 @@
 """Training data in the user's units, row by row: what a fit starts from, and what online updates add to and remove from.
 
-Rows are numbered in order of arrival. :mod:`dsmgp.fitting.training_data` scales them for the leaf GPs.
+Rows are numbered in order of arrival. :mod:`dsmgp.fitting.scaled_rows` scales them for the leaf GPs.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from sklearn.utils import check_consistent_length
 from dsmgp import __version__
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import format_day, format_position
+from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.data.frames import taken
-from dsmgp.data.remarks import spread_rows
 from dsmgp.data.unknown_inputs import mixture_at
 from dsmgp.data.user_tables import target_numbers
 from dsmgp.mixture.distribution import Mixture

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from dsmgp._util.arrays import Array
 from dsmgp.baselines.division import divide, unbounded_leaf
 from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.optimize import evidence_objective
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.data import QUICK_ROWS, split
@@ -57,7 +58,7 @@ def run(job: Job) -> list[Row]:
 
 def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
     settings = check_parameters(DSMGPRegressor("rbf", leaf_size=LEAF_SIZE, weights="posterior"))
-    data = TrainingData.of(X, Y, settings)
+    data = ScaledRows.of(X, Y, settings)
     expert_leaves = _leaves(job["method"], data, np.random.default_rng(seed))
     family = build_family("rbf", data, settings)
     leaf_gps = set_up_leaves(expert_leaves, family.leaf_kernels, data, settings)
@@ -90,7 +91,7 @@ def _timed(X: Array, Y: Array, job: Job, seed: int) -> Row:
     }
 
 
-def _leaves(method: str, data: TrainingData, rng: np.random.Generator) -> list[Leaf]:
+def _leaves(method: str, data: ScaledRows, rng: np.random.Generator) -> list[Leaf]:
     if method == "GP":
         return [unbounded_leaf(np.arange(len(data.X)), data.n_dims)]
     # K_S = 1, the paper's surrogate: by Algorithm 1, and with leaves of at most M rows.

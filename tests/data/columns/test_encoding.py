@@ -14,7 +14,8 @@ from dsmgp.data.columns.encoding import (
     unknown_levels,
 )
 from dsmgp.data.columns.learning import encode_table
-from dsmgp.data.columns.schema import N_ALTERNATIVES, ColumnSchema
+from dsmgp.data.columns.schema import ColumnSchema
+from dsmgp.data.rows import N_ALTERNATIVES
 from dsmgp.data.table_error import TableError
 
 

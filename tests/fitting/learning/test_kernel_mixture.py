@@ -6,9 +6,10 @@ from scipy.optimize import check_grad
 from scipy.special import logsumexp
 
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.kernel_mixture import kernels_objective, learn_kernels
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
 
@@ -20,7 +21,7 @@ def case():
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(60, 2))
     Y = np.stack([np.sin(6 * X[:, 0]), np.abs(X[:, 1])], axis=1) + 0.1 * rng.normal(size=(60, 2))
-    data = TrainingData.of(X, Y, CONFIG)
+    data = ScaledRows.of(X, Y, CONFIG)
     families = [build_family(kernel, data, CONFIG) for kernel in ("rbf", "matern12")]
     leaves = [Leaf(Region.whole(2), rows) for rows in np.arange(60).reshape(3, 20)]
     return set_up_leaves(leaves, families[0].leaf_kernels, data, CONFIG), families

@@ -5,8 +5,9 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import build_family
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.mean import _Blocks, choose_mean, with_mean
-from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
 
@@ -15,7 +16,7 @@ CONFIG = FitConfig()
 
 def two_leaves(rng, y, X=None):
     X = rng.normal(size=(len(y), 2)) if X is None else X
-    data = TrainingData.of(X, y[:, None], CONFIG)
+    data = ScaledRows.of(X, y[:, None], CONFIG)
     halves = np.array_split(rng.permutation(len(y)), 2)
     return data, [Leaf(Region.whole(2), rows) for rows in halves]
 

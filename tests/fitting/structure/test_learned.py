@@ -8,10 +8,11 @@ from scipy.stats import multivariate_normal
 
 from dsmgp import DSMGPRegressor, load
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import build_family
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.structure import learned as learned_structure
 from dsmgp.fitting.structure.row_evidence import RowEvidence
 from dsmgp.fitting.structure.tree_search import TreeSearch
-from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree.cut_tree import TreePrior, all_trees, inner_cuts, leaf_rows, to_node
 from dsmgp.tree.nodes import Leaf, Product, leaves, nodes
@@ -85,7 +86,7 @@ def test_a_search_sees_all_trees_if_it_goes_on_from_all():
     rng = np.random.default_rng(0)
     X = rng.permutation(12).reshape(6, 2).astype(float)
     config = FitConfig(weights="posterior", local_scale=False)
-    data = TrainingData.of(X, rng.normal(size=(6, 1)), config)
+    data = ScaledRows.of(X, rng.normal(size=(6, 1)), config)
     evidence = RowEvidence(
         data, [build_family("rbf", data, config)], least=2, scan_rows=9, n_lines=1, rng=rng
     )

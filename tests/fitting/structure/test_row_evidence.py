@@ -5,8 +5,9 @@ import pytest
 from scipy.special import logsumexp
 
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.structure.row_evidence import RowEvidence
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.tree.cut_tree import Cut, leaf_rows, snapped
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
@@ -20,7 +21,7 @@ def made(n_outputs=1, noise=False, weights=False, kernels=("matern32",), **optio
     X[40:50] = X[:10]  # duplicate inputs
     X[:, 2] = X[:, 2].round(1)
     Y = np.sin(5 * X[:, [0]]) + rng.normal(size=(60, n_outputs))
-    data = TrainingData.of(
+    data = ScaledRows.of(
         X,
         Y,
         CONFIG,

@@ -26,9 +26,10 @@ from dsmgp.data.columns.encoding import (
     table_values,
     target_table,
 )
-from dsmgp.data.columns.schema import N_ALTERNATIVES, Column, ColumnSchema
+from dsmgp.data.columns.remarks import training_remarks
+from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.columns.values import Values, dates_of_texts
-from dsmgp.data.remarks import training_remarks
+from dsmgp.data.rows import N_ALTERNATIVES
 from dsmgp.data.table_error import TableError, check_columns
 
 __all__ = [

@@ -17,11 +17,9 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import Dates, format_day
 from dsmgp.data.columns.values import KINDS
+from dsmgp.data.rows import N_ALTERNATIVES
 
-__all__ = ["N_ALTERNATIVES", "Column", "ColumnSchema", "input_names", "level_name", "output_names"]
-
-#: Values that stand for one that is not known.
-N_ALTERNATIVES = 8
+__all__ = ["Column", "ColumnSchema", "input_names", "level_name", "output_names"]
 
 
 def input_names(names: Sequence[str] | None, n_inputs: int) -> list[str]:

@@ -27,10 +27,10 @@ from dsmgp.data.columns.learning import (
     has_effects,
     with_effects,
 )
+from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import ColumnSchema
 from dsmgp.data.parquet.files import open_dataset, parquet_files
 from dsmgp.data.parquet.row_reader import BATCH_ROWS, Batch, Piece, RowReader, Tally
-from dsmgp.data.remarks import training_remarks
 from dsmgp.data.table_error import TableError, check_columns
 from dsmgp.tree.nodes import Leaf
 

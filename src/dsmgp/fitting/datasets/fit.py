@@ -29,9 +29,10 @@ from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit
+from dsmgp.fitting.leaf_setup import LeafFamilies, check_leaf_memory
 from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_data import LeafFamilies, TrainingData, check_leaf_memory
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
@@ -95,7 +96,7 @@ def fit_files(
         remarks = (*stream.schema.encoding_remarks(), *stream.remarks)
         for remark in remarks:
             logger.info("%s", remark)
-        sampled = TrainingData.of(
+        sampled = ScaledRows.of(
             *sample,
             config,
             input_ties=stream.schema.input_ties,
@@ -129,10 +130,10 @@ def _sample_rows(n_rows: int, n_columns: int, memory: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ParquetRows:
-    """A :class:`~dsmgp.fitting.training_data.RowSource` that holds a sample and reads all other rows from a dataset."""
+    """A :class:`~dsmgp.fitting.row_source.RowSource` that holds a sample and reads all other rows from a dataset."""
 
     stream: RowStream
-    data: TrainingData
+    data: ScaledRows
     config: FitConfig
     folder: Path | None
 
@@ -144,12 +145,12 @@ class ParquetRows:
     def holds_all(self) -> bool:
         return len(self.data.X) == self.n_rows
 
-    def with_data(self, data: TrainingData) -> ParquetRows:
+    def with_data(self, data: ScaledRows) -> ParquetRows:
         return replace(self, data=data)
 
     def rows_of(
         self, leaves: Sequence[Leaf], outputs: OutputScaling
-    ) -> tuple[TrainingData, list[Leaf]]:
+    ) -> tuple[ScaledRows, list[Leaf]]:
         if self.holds_all:
             return self.data.with_outputs(outputs), list(leaves)
         X, Y, rows = self.stream.inside(leaves, self.data.inputs.to_coordinates)

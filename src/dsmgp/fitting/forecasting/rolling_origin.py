@@ -17,8 +17,9 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.experts.backends.interface import NOT_FACTORISED
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.optimize import maximise_evidence
-from dsmgp.fitting.training_data import TrainingData, set_up_leaves
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.named_process import NamedProcess, ParameterBlock
 from dsmgp.gp.periods import seasonal_periods
@@ -144,7 +145,7 @@ class RollingOrigin:
                 self.folds.append((before, self._sampled(after, JUDGED_ROWS)))
 
     @cached_property
-    def _learned(self) -> dict[tuple[TimeCandidate, int], tuple[TrainingData, NamedProcess]]:
+    def _learned(self) -> dict[tuple[TimeCandidate, int], tuple[ScaledRows, NamedProcess]]:
         return {}
 
     def forecasts(self, candidate: TimeCandidate) -> Forecasts | None:
@@ -188,14 +189,14 @@ class RollingOrigin:
         expected, _ = outputs.moments_from_latent(*latent)
         return -density, np.asarray(np.square(Y - expected)[:, 0]), np.abs(away) <= NINETY
 
-    def _data(self, positions: Index, log: bool) -> TrainingData:
+    def _data(self, positions: Index, log: bool) -> ScaledRows:
         """Scale some rows on their own, as a fit to them would."""
         config = replace(self.config, output_warp="log" if log else None)
         rows = self.rows.take(positions)
-        return TrainingData.of(rows.X, rows.Y, config, rows.noise, row_weights=rows.weights)
+        return ScaledRows.of(rows.X, rows.Y, config, rows.noise, row_weights=rows.weights)
 
     def _learn(
-        self, candidate: TimeCandidate, data: TrainingData, n_rows: int, iterations: int
+        self, candidate: TimeCandidate, data: ScaledRows, n_rows: int, iterations: int
     ) -> NamedProcess:
         """Learn hyperparameters on a sample of rows."""
         sample = data.taken(self._sampled(np.arange(len(data.X)), n_rows))
@@ -220,7 +221,7 @@ class RollingOrigin:
         assert isinstance(learned, NamedProcess)
         return learned
 
-    def _process(self, candidate: TimeCandidate, data: TrainingData) -> Process:
+    def _process(self, candidate: TimeCandidate, data: ScaledRows) -> Process:
         if candidate.parts == PLAIN:
             return build_process(PLAIN_KERNEL, "zero", None, data.n_dims, spread=data.input_spread)
         t = data.inputs.scaled(data.U)[:, self.time]
@@ -235,7 +236,7 @@ class RollingOrigin:
         noise = ParameterBlock("noise", 1, lower=NOISE_FLOOR)
         return time_process(candidate.parts, inputs, noise, data.input_spread)
 
-    def _predict(self, data: TrainingData, process: NamedProcess, X: Array) -> tuple[Array, Array]:
+    def _predict(self, data: ScaledRows, process: NamedProcess, X: Array) -> tuple[Array, Array]:
         """Return mean and variance of y at other rows, in the units of the GP."""
         data = data.taken(self._sampled(np.arange(len(data.X)), CONDITIONED_ROWS))
         leaf = Leaf(Region.whole(data.n_dims), np.arange(len(data.X)))

@@ -15,17 +15,14 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import LeafFamilies, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.learning.surrogate import surrogate_leaves
+from dsmgp.fitting.row_source import InMemoryRows
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_data import (
-    InMemoryRows,
-    LeafFamilies,
-    TrainingData,
-    set_up_leaves,
-)
 from dsmgp.gp.output_warp import OutputWarp, SplineWarp, normal_scores
 from dsmgp.gp.process import Family, parameters_by_leaf
 from dsmgp.gp.scaling import OutputScaling
@@ -98,7 +95,7 @@ def held_out_log_densities(
     return HeldOut(log_densities, n_evaluations)
 
 
-def _scaled_without(state: FittedState, inside: Index, config: FitConfig) -> TrainingData:
+def _scaled_without(state: FittedState, inside: Index, config: FitConfig) -> ScaledRows:
     """Return all rows, with outputs scaled and warped as the rows outside of a fold say."""
     rows, model, columns = state.rows, state.mixture, state.schema.columns
     others = rows.removed(inside)
@@ -106,7 +103,7 @@ def _scaled_without(state: FittedState, inside: Index, config: FitConfig) -> Tra
         _learned_again(warp, y, others.weights)
         for warp, y in zip(model.outputs.warps, others.Y.T, strict=False)
     ]
-    return TrainingData(
+    return ScaledRows(
         rows.X,
         rows.Y,
         rows.noise,
@@ -128,7 +125,7 @@ def _learned_again(warp: OutputWarp | None, y: Array, weights: Array | None) -> 
 
 
 def _learned_on(
-    model: Model, data: TrainingData, others: Index, context: FitContext
+    model: Model, data: ScaledRows, others: Index, context: FitContext
 ) -> tuple[list[Family], list[SearchResult]]:
     """Return the families of a model with hyperparameters learned on some rows."""
     config = context.config
@@ -145,7 +142,7 @@ def _learned_on(
 
 
 def _conditioned(
-    model: Model, data: TrainingData, families: list[Family], config: FitConfig
+    model: Model, data: ScaledRows, families: list[Family], config: FitConfig
 ) -> Model:
     """Return a model with other families and output scaling, conditioned on all rows, with leave-one-out results of all."""
     tree = LeafFamilies(model.tree, families, model.family)

@@ -15,17 +15,18 @@ from scipy.special import logsumexp
 
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import TOLERANCE, Objective, SearchResult, Vector, maximise
-from dsmgp.fitting.training_data import TrainingData, build_family
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.process import Family, Process
 from dsmgp.linalg.threads import one_thread
 
 __all__ = ["build_kernels", "kernels_objective", "learn_kernels"]
 
 
-def build_kernels(kernels: Sequence[Any], data: TrainingData, config: FitConfig) -> list[Family]:
+def build_kernels(kernels: Sequence[Any], data: ScaledRows, config: FitConfig) -> list[Family]:
     """Build a family for each of some kernels, all with as many hyperparameters, as leaves keep them in one table."""
     families = [build_family(kernel, data, config) for kernel in kernels]
     counts = [len(family.processes[0].kernel_parameters()) for family in families]

@@ -17,13 +17,14 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import weighted_median
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_TOLERANCE, learn_on_trial, loo_posterior
 from dsmgp.fitting.learning.metric import learn_metric
 from dsmgp.fitting.learning.network import learn_network
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.candidate_scores import CandidateScores, RowScores
 from dsmgp.fitting.selection.loo_predictions import loo_predictions
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.output_warp import OutputWarp, normal_scores
@@ -82,7 +83,7 @@ class Candidate:
 class CoordinateTrial:
     """Candidates on some leaves: learns, judges, and keeps the best so far."""
 
-    def __init__(self, data: TrainingData, context: FitContext) -> None:
+    def __init__(self, data: ScaledRows, context: FitContext) -> None:
         config, effort = context.config, EFFORTS[context.config.effort]
         if not isinstance(config.executor, LocalExecutor):
             # A few leaves are computed here sooner than sent to workers.
@@ -365,7 +366,7 @@ def _rates(family: Family) -> Array:
     return np.asarray(np.sqrt(np.mean(np.square(by_output), axis=0)))
 
 
-def _start_from(family: Family, learned: Family, data: TrainingData) -> None:
+def _start_from(family: Family, learned: Family, data: ScaledRows) -> None:
     """Start a family at what another has learned, whose length scales are one along the directions of a metric."""
     metric = data.inputs.coordinates is not None and data.inputs.coordinates.metric is not None
     for k, old in enumerate(learned.processes):

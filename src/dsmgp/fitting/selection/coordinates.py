@@ -14,8 +14,9 @@ import numpy as np
 from dsmgp._util.arrays import Index
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.row_source import RowSource
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.coordinate_trial import CoordinateTrial
-from dsmgp.fitting.training_data import RowSource, TrainingData
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import STATIONARY
 from dsmgp.gp.metric_process import METRIC_KINDS
@@ -98,7 +99,7 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     )
 
 
-def fixed_coordinates(data: TrainingData, config: FitConfig) -> CoordinateChoice:
+def fixed_coordinates(data: ScaledRows, config: FitConfig) -> CoordinateChoice:
     """Return the warps that the user asked for by name."""
     kinds = {"rank": ("rank",), "both": ("raw", "rank")}.get(str(config.input_warp))
     coordinates = None

@@ -12,16 +12,18 @@ import numpy as np
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.kernel_mixture import build_kernels, learn_kernels
 from dsmgp.fitting.learning.optimize import TOLERANCE, SearchResult
 from dsmgp.fitting.learning.surrogate import sample_leaves, surrogate_leaves
+from dsmgp.fitting.row_source import RowSource
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.kernels import rank_kernels
 from dsmgp.fitting.selection.mean import MeanChoice, choose_mean, with_mean
 from dsmgp.fitting.selection.outputs import choose_outputs
 from dsmgp.fitting.stages import stage
-from dsmgp.fitting.training_data import RowSource, TrainingData, set_up_leaves
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.tree.nodes import Leaf, Node
@@ -110,8 +112,8 @@ def learn_families(rows: RowSource, given: Node | None, context: FitContext) -> 
 def _chosen(
     gps: LeafGPs,
     trial: list[Leaf],
-    data: TrainingData,
-    sample: TrainingData,
+    data: ScaledRows,
+    sample: ScaledRows,
     context: FitContext,
 ) -> LearnedFamilies:
     """Choose kernel and mean by leave-one-out on the trial leaves, whose rows are those of ``data``."""

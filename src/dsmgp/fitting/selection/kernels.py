@@ -10,10 +10,11 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_ITERATIONS, learn_on_trial, loo_posterior
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.loo_predictions import kernel_score
-from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family, Process
 from dsmgp.progress import span
@@ -49,7 +50,7 @@ class KernelRanking:
     families: list[Family]
 
 
-def rank_kernels(gps: LeafGPs, sample: TrainingData, context: FitContext) -> KernelRanking:
+def rank_kernels(gps: LeafGPs, sample: ScaledRows, context: FitContext) -> KernelRanking:
     """Score every candidate kernel after learning on the leaves of ``gps``; kernels are computed from the rows of ``sample``.
 
     The evidence may have an optimum that explains as noise what is signal of short length scale, and smooth kernels are drawn to
@@ -81,7 +82,7 @@ def rank_kernels(gps: LeafGPs, sample: TrainingData, context: FitContext) -> Ker
 
 
 def _from_other_starts(
-    gps: LeafGPs, sample: TrainingData, context: FitContext, ranked: list[tuple[float, _Trial]]
+    gps: LeafGPs, sample: ScaledRows, context: FitContext, ranked: list[tuple[float, _Trial]]
 ) -> list[tuple[float, _Trial]]:
     """Return the ranking after learning the best kernel from other starts.
 
@@ -141,7 +142,7 @@ class _Trial:
 
 
 def _learn_in_turn(
-    gps: LeafGPs, sample: TrainingData, context: FitContext, kernels: Sequence[str]
+    gps: LeafGPs, sample: ScaledRows, context: FitContext, kernels: Sequence[str]
 ) -> dict[str, _Trial]:
     """Learn one kernel after the other, each starting where the one before it ended."""
     trials: dict[str, _Trial] = {}

@@ -18,8 +18,9 @@ from scipy.linalg import cho_solve
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.leaf_setup import build_family
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.candidate_scores import CLEAR, LEAST_GAIN, RowScores
-from dsmgp.fitting.training_data import TrainingData, build_family
 from dsmgp.gp.leaf_kernels import BoundKernel
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family
@@ -59,7 +60,7 @@ class MeanChoice:
 
 
 def choose_mean(
-    leaves: Sequence[Leaf], data: TrainingData, family: Family, rng: np.random.Generator
+    leaves: Sequence[Leaf], data: ScaledRows, family: Family, rng: np.random.Generator
 ) -> MeanChoice | None:
     """Choose the mean with which leaves predict rows that are left out best; a simpler one stays unless the gain is clear.
 
@@ -67,7 +68,7 @@ def choose_mean(
     ----------
     leaves : sequence of Leaf
         Disjoint, with their rows in ``data``.
-    data : TrainingData
+    data : ScaledRows
     family : Family
         With zero means, and hyperparameters that were learned.
 
@@ -83,7 +84,7 @@ def choose_mean(
         return None if blocks is None else _chosen(blocks, data)
 
 
-def _chosen(blocks: _Blocks, data: TrainingData) -> MeanChoice:
+def _chosen(blocks: _Blocks, data: ScaledRows) -> MeanChoice:
     """Judge the means, from simple to complicated."""
     n_rows = len(blocks.rows)
     scores = blocks.scores(np.empty((n_rows, 0)))
@@ -101,7 +102,7 @@ def _chosen(blocks: _Blocks, data: TrainingData) -> MeanChoice:
     return MeanChoice(best, gains)
 
 
-def with_mean(family: Family, mean: str, data: TrainingData, config: FitConfig) -> Family:
+def with_mean(family: Family, mean: str, data: ScaledRows, config: FitConfig) -> Family:
     """Return a family with another mean, which starts at zero, and the hyperparameters that it has."""
     fresh = build_family(family.kernel, data, replace(config, mean=mean))
     processes = []
@@ -138,7 +139,7 @@ class _Blocks:
     def of(
         cls,
         leaves: Sequence[Leaf],
-        data: TrainingData,
+        data: ScaledRows,
         family: Family,
         rng: np.random.Generator,
     ) -> _Blocks | None:
@@ -193,7 +194,7 @@ class _Blocks:
         return np.asarray((SCALE_ROWS + without) / (SCALE_ROWS + np.repeat(sizes, sizes) - 1.0))
 
 
-def _inverse(kernel: BoundKernel, data: TrainingData, rows: Index, output: int) -> Array:
+def _inverse(kernel: BoundKernel, data: ScaledRows, rows: Index, output: int) -> Array:
     """Return the inverse of the covariance of y at some rows."""
     noise = np.full(len(rows), kernel.noise)
     if data.known_noise is not None:

@@ -13,10 +13,11 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafPosterior
+from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_on_trial, loo_posterior
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.loo_predictions import loo_predictions
-from dsmgp.fitting.training_data import TrainingData, build_family, set_up_leaves
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.tree.nodes import Leaf
 
@@ -29,8 +30,8 @@ MIN_CORRELATION = 0.1
 
 
 def choose_outputs(
-    sample: TrainingData,
-    data: TrainingData,
+    sample: ScaledRows,
+    data: ScaledRows,
     leaves: Sequence[Leaf],
     kernel: Any,
     context: FitContext,
@@ -42,9 +43,9 @@ def choose_outputs(
 
     Parameters
     ----------
-    sample : TrainingData
+    sample : ScaledRows
         The rows that scaling and kernels are computed from.
-    data : TrainingData
+    data : ScaledRows
         The rows of the leaves.
     leaves : sequence of Leaf
         Where each candidate is tried, with the given kernel.

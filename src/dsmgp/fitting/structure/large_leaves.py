@@ -13,6 +13,7 @@ import numpy as np
 
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, leaf_rows, seconds
+from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import (
     is_stationary,
@@ -22,8 +23,8 @@ from dsmgp.fitting.learning.family import (
 )
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.learning.surrogate import balanced_leaves, sample_leaves
+from dsmgp.fitting.row_source import RowSource
 from dsmgp.fitting.selection.loo_predictions import kernel_score
-from dsmgp.fitting.training_data import RowSource, set_up_leaves
 from dsmgp.gp.process import Family
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.tree.nodes import Leaf

@@ -18,13 +18,14 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, seconds
+from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.kernel_mixture import learn_kernels
 from dsmgp.fitting.learning.optimize import SearchResult
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.kernels import rank_kernels
 from dsmgp.fitting.structure.row_evidence import RowEvidence
 from dsmgp.fitting.structure.tree_search import TreeSearch
-from dsmgp.fitting.training_data import TrainingData, set_up_leaves
 from dsmgp.gp.process import Family
 from dsmgp.progress import tick
 from dsmgp.tree.cut_tree import CutTree, TreePrior, gap_ends, leaf_rows, to_node
@@ -105,13 +106,13 @@ class _Found:
 
 
 def learn_structure(
-    data: TrainingData, families: Sequence[Family], automatic: bool, context: FitContext
+    data: ScaledRows, families: Sequence[Family], automatic: bool, context: FitContext
 ) -> LearnedTrees:
     """Learn trees and hyperparameters in turn.
 
     Parameters
     ----------
-    data : TrainingData
+    data : ScaledRows
     families : sequence of Family
         With hyperparameters to start from; several if each leaf is a sum over kernels.
     automatic : bool
@@ -124,7 +125,7 @@ def learn_structure(
 class _Learning:
     """One run of :func:`learn_structure`."""
 
-    def __init__(self, data: TrainingData, automatic: bool, context: FitContext) -> None:
+    def __init__(self, data: ScaledRows, automatic: bool, context: FitContext) -> None:
         self.data, self.automatic, self.context = data, automatic, context
         self.config = context.config
         self.effort = SEARCH_EFFORTS[self.config.effort]

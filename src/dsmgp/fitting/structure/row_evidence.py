@@ -16,7 +16,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.fitting.training_data import TrainingData
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.gp.process import Family
 from dsmgp.linalg import lapack
@@ -76,7 +76,7 @@ class RowEvidence:
 
     Parameters
     ----------
-    data : TrainingData
+    data : ScaledRows
     families : sequence of Family
     least : int
         Rows that each side of a cut must have.
@@ -90,7 +90,7 @@ class RowEvidence:
 
     def __init__(
         self,
-        data: TrainingData,
+        data: ScaledRows,
         families: Sequence[Family],
         *,
         least: int,

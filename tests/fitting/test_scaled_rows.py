@@ -1,4 +1,4 @@
-"""Training data is scaled once, never changed, and leaves are set up once per use."""
+"""Rows are scaled once, the scaled rows never change, and leaves are set up once per use."""
 
 from dataclasses import FrozenInstanceError
 
@@ -8,14 +8,9 @@ import pytest
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.training_data import (
-    InMemoryRows,
-    LeafFamilies,
-    TrainingData,
-    build_family,
-    check_leaf_memory,
-    set_up_leaves,
-)
+from dsmgp.fitting.leaf_setup import LeafFamilies, build_family, check_leaf_memory, set_up_leaves
+from dsmgp.fitting.row_source import InMemoryRows
+from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.process import parameters_by_leaf
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.tree import Leaf, Product, Region, Sum
@@ -24,7 +19,7 @@ from dsmgp.tree import Leaf, Product, Region, Sum
 @pytest.fixture
 def data(rng):
     X = rng.normal(size=(40, 2)) * [1.0, 100.0] + 5.0
-    return TrainingData.of(X, X @ [[1.0, 2.0], [0.5, 0.0]], FitConfig(), np.full((40, 2), 0.3))
+    return ScaledRows.of(X, X @ [[1.0, 2.0], [0.5, 0.0]], FitConfig(), np.full((40, 2), 0.3))
 
 
 def test_leaf_gps_see_scaled_rows_and_known_noise(data):
@@ -49,7 +44,7 @@ def test_another_output_scaling_gives_other_data_and_leaves_the_first_as_it_is(d
 
 def test_inputs_out_of_range_are_refused_in_the_users_terms(rng):
     config = FitConfig(standardize=False, dtype="float32")
-    data = TrainingData.of(np.array([[0.0], [1e30]]), np.zeros((2, 1)), config)
+    data = ScaledRows.of(np.array([[0.0], [1e30]]), np.zeros((2, 1)), config)
     with pytest.raises(ValueError, match=r"row 1 of X.*single precision"):
         data.scaled_X  # noqa: B018
 

@@ -1,7 +1,7 @@
-"""The training data of a fit, and the GPs that are set up on it.
+"""Training rows as the leaf GPs see them: in the coordinates and units that a fit has chosen.
 
-A fit scales its rows once (:class:`TrainingData`), builds kernels in those units (:func:`build_family`) and sets up leaf GPs
-(:func:`set_up_leaves`). Where the rows are, in memory or on disk, is known to a :class:`RowSource` only.
+A fit scales its rows (:class:`ScaledRows`), builds kernels in those units and sets up leaf GPs (:mod:`dsmgp.fitting.leaf_setup`).
+:mod:`dsmgp.fitting.training_rows` has the rows before scaling.
 """
 
 from __future__ import annotations
@@ -9,38 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.validation import check_in_range, check_variance
-from dsmgp.experts.interface import LeafGPs
-from dsmgp.experts.leaf_gps import rows_of_leaves
-from dsmgp.experts.points import LeafPoints, equal_rows
-from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
+from dsmgp._util.validation import check_in_range
+from dsmgp.experts.points import equal_rows
+from dsmgp.fitting.config import FitConfig
 from dsmgp.gp.coordinates import Coordinates
-from dsmgp.gp.leaf_kernels import LeafKernel
 from dsmgp.gp.output_warp import LogWarp, OutputWarp, named_warp
-from dsmgp.gp.periods import dominant_periods
-from dsmgp.gp.process import NOISE_FLOOR, SINGLE_NOISE_FLOOR, Family, build_process, kernels_by_leaf
 from dsmgp.gp.scaling import InputScaling, OutputScaling
 from dsmgp.tree.columns import Columns
-from dsmgp.tree.nodes import Leaf, Node, leaves
 
-__all__ = [
-    "InMemoryRows",
-    "LeafFamilies",
-    "RowSource",
-    "TrainingData",
-    "build_family",
-    "check_leaf_memory",
-    "set_up_leaves",
-]
+__all__ = ["ScaledRows", "coordinate_ties"]
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingData:
+class ScaledRows:
     """Rows in the user's units, and as the leaf GPs see them.
 
     Attributes
@@ -82,7 +67,7 @@ class TrainingData:
         row_weights: Array | None = None,
         input_ties: Index | None = None,
         indicator_inputs: Index | None = None,
-    ) -> TrainingData:
+    ) -> ScaledRows:
         """Scale inputs and outputs column by column, or not at all.
 
         Outputs are warped first: by ``warps``, one per output, or if that is None as ``config.output_warp`` says.
@@ -107,7 +92,7 @@ class TrainingData:
         coordinates: Coordinates | None,
         warps: Sequence[OutputWarp | None],
         config: FitConfig,
-    ) -> TrainingData:
+    ) -> ScaledRows:
         """Return the same rows in other coordinates, with other output warps."""
         ties = coordinate_ties(self.input_ties, coordinates)
         return replace(
@@ -116,7 +101,7 @@ class TrainingData:
             outputs=OutputScaling.of(self.Y, config.standardize, warps, self.row_weights),
         )
 
-    def taken(self, positions: Index) -> TrainingData:
+    def taken(self, positions: Index) -> ScaledRows:
         """Return the rows at some positions, scaled as they are."""
         noise, row_weights = (
             None if table is None else table[positions] for table in (self.noise, self.row_weights)
@@ -130,7 +115,7 @@ class TrainingData:
             row_weights=row_weights,
         )
 
-    def with_outputs(self, outputs: OutputScaling) -> TrainingData:
+    def with_outputs(self, outputs: OutputScaling) -> ScaledRows:
         """Return the same rows under another output scaling."""
         return self if outputs is self.outputs else replace(self, outputs=outputs)
 
@@ -220,148 +205,3 @@ def _named_warps(
         positive = OutputScaling(np.zeros(n_outputs), np.eye(n_outputs), [LogWarp()] * n_outputs)
         positive.check_support(Y)
     return [named_warp(name, y, row_weights) for y in Y.T]
-
-
-def build_family(kernel: Any, data: TrainingData, config: FitConfig) -> Family:
-    """Build the processes of a kernel, one per output, at the values from which learning starts."""
-    single = config.dtype == "float32"
-    variance = 1.0
-    if not config.standardize:  # mean variance of the outputs as the leaf GPs see them
-        scale = OutputScaling.of(data.Y, True, data.outputs.warps, data.row_weights).loading
-        variance = check_variance(float(np.square(scale).sum() / data.n_outputs), single)
-    periods = None
-    if isinstance(kernel, str) and "periodic" in kernel:
-        Z, y = data.inputs.scaled(data.U), data.outputs.to_experts(data.Y)[:, 0]
-        periods = dominant_periods(Z, y, data.row_weights)
-    process = build_process(
-        kernel,
-        config.mean,
-        config.noise_variance,
-        data.n_dims,
-        noise_floor=SINGLE_NOISE_FLOOR if single else NOISE_FLOOR,
-        spread=data.input_spread,
-        variance=variance,
-        periods=periods,
-        ties=data.ties,
-        priors=config.priors is not None,
-    )
-    return Family(str(kernel), [process] * data.n_outputs)
-
-
-@dataclass(frozen=True, eq=False)
-class LeafFamilies:
-    """A tree, and the family (kernel, mean and noise) of each of its leaves.
-
-    Attributes
-    ----------
-    tree : Node
-    families : list of Family
-    family : ndarray of shape (n_leaves,)
-        Which of the families each leaf belongs to.
-    """
-
-    tree: Node
-    families: list[Family]
-    family: Index
-
-
-def set_up_leaves(
-    leaves: Sequence[Leaf],
-    kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-    data: TrainingData,
-    config: FitConfig,
-) -> LeafGPs:
-    """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf."""
-    largest = max(leaf.n_rows for leaf in leaves)
-    if largest > config.max_leaf_rows:  # rows with equal inputs are computed as one
-        points = LeafPoints.of(rows_of_leaves(leaves), data.labels)
-        largest = int(points.first.sizes.max())
-    check_leaf_memory(largest, config)
-    return config.executor.leaf_gps(
-        leaves,
-        data.scaled_X,
-        data.scaled_Y,
-        kernels,
-        0.25 * config.memory,
-        data.known_noise,
-        data.labels,
-        config.device,
-        config.dtype,
-        data.row_weights,
-    )
-
-
-class RowSource(Protocol):
-    """Where the rows of a fit are: in memory, or on disk."""
-
-    @property
-    def data(self) -> TrainingData:
-        """The rows that scaling, kernels and tree are computed from: all rows, or a sample."""
-
-    @property
-    def n_rows(self) -> int:
-        """Number of all rows."""
-
-    @property
-    def holds_all(self) -> bool:
-        """Whether :attr:`data` are all rows."""
-
-    def with_data(self, data: TrainingData) -> RowSource:
-        """Return the same source with other scaling, of the same rows."""
-
-    def rows_of(
-        self, leaves: Sequence[Leaf], outputs: OutputScaling
-    ) -> tuple[TrainingData, list[Leaf]]:
-        """Return all rows in the regions of leaves that were grown on ``data``, and the leaves with their rows among these."""
-
-    def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
-        """Set up the GPs of all leaves of a tree on all rows."""
-
-    def log_jacobian(self, outputs: OutputScaling) -> float:
-        """Return the sum of the log slopes of the output warps over all rows."""
-
-
-@dataclass(frozen=True, eq=False)
-class InMemoryRows:
-    """A :class:`RowSource` that holds all rows."""
-
-    data: TrainingData
-    config: FitConfig
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.data.X)
-
-    @property
-    def holds_all(self) -> bool:
-        return True
-
-    def with_data(self, data: TrainingData) -> InMemoryRows:
-        return replace(self, data=data)
-
-    def rows_of(
-        self, leaves: Sequence[Leaf], outputs: OutputScaling
-    ) -> tuple[TrainingData, list[Leaf]]:
-        return self.data.with_outputs(outputs), list(leaves)
-
-    def set_up(self, tree: LeafFamilies, outputs: OutputScaling) -> LeafGPs:
-        kernels = kernels_by_leaf(tree.families, tree.family)
-        data = self.data.with_outputs(outputs)
-        return set_up_leaves(leaves(tree.tree), kernels, data, self.config)
-
-    def log_jacobian(self, outputs: OutputScaling) -> float:
-        return outputs.log_jacobian(self.data.Y, self.data.row_weights)
-
-
-def check_leaf_memory(largest: int, config: FitConfig) -> None:
-    """Refuse a leaf of ``largest`` rows if its matrices do not fit in memory, before anything is allocated."""
-    if largest > config.max_leaf_rows:
-        need, limit = (
-            LEAF_MATRICES * largest**2 * np.dtype(config.dtype).itemsize,
-            config.leaf_memory,
-        )
-        raise ValueError(
-            f"the largest leaf has {largest} rows with distinct inputs and needs {need / 1e6:.3g} MB, more than the "
-            f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, or use "
-            "structure='balanced' if it is not"
-        )

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsmgp import Mixture
+from dsmgp.data.columns.remarks import evaluation_remarks, prediction_remarks, training_remarks
 from dsmgp.data.columns.values import Values
-from dsmgp.data.remarks import evaluation_remarks, prediction_remarks, training_remarks
 
 N = 60
 RNG = np.random.default_rng(0)
