@@ -68,7 +68,8 @@ def test_leaves_of_several_families_have_their_own_kernels_and_parameters(data):
     split = Product([Leaf(p, r) for p, r in zip(parts, rows, strict=True)], 0, [5.0])
     tree = Sum([Leaf(Region.whole(2), np.arange(40)), split])
     families = [build_family(kernel, data, config) for kernel in ("rbf", "matern12")]
-    families[1].processes[0] = families[1].processes[0].rescaled(3.0)
+    first, second = families[1].processes
+    families[1] = families[1].with_processes([first.rescaled(3.0), second])
     mixed = LeafFamilies(tree, families, np.array([0, 1, 1]))
     gps = InMemoryRows(data, config).set_up(mixed, data.outputs)
     together = gps.log_evidence(parameters_by_leaf(families, mixed.family))

@@ -56,7 +56,7 @@ def test_names_need_no_torch(kernel, expected):
 
 def test_leaves_take_kernels_and_parameters_from_their_families():
     families = [
-        Family(name, [build_process(name, "constant", noise, 2) for noise in (0.1, 0.2)])
+        Family(name, tuple(build_process(name, "constant", noise, 2) for noise in (0.1, 0.2)))
         for name in ("rbf", "matern12")
     ]
     family = np.array([1, 0, 1])
@@ -73,10 +73,11 @@ def test_leaves_take_kernels_and_parameters_from_their_families():
     np.testing.assert_array_equal(alone[1], families[0].kernel_parameters[1])
 
 
-def test_a_family_moves_when_a_process_is_replaced():
+def test_a_family_with_other_processes_leaves_the_first_as_it_is():
     process = build_process("rbf", "zero", 0.1, 2)
-    family = Family("rbf", [process, process])
-    family.processes[1] = process.with_theta(process.theta + 1.0)
-    first, second = family.kernel_parameters
+    family = Family("rbf", (process, process))
+    moved = family.with_processes([process, process.with_theta(process.theta + 1.0)])
+    assert family.processes == (process, process)
+    first, second = moved.kernel_parameters
     np.testing.assert_array_equal(first, process.kernel_parameters())
     assert (second[:-1] > first[:-1]).all()

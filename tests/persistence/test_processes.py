@@ -33,7 +33,7 @@ def process_of(kernel, mean="zero", n_dims=3, seed=0):
 def stored(*processes, n_dims=3):
     """A section that holds one family, as a file would after it was written and read."""
     section = Section()
-    FAMILIES.write([Family("given", list(processes))], section)
+    FAMILIES.write([Family("given", tuple(processes))], section)
     section.header = json.loads(json.dumps(section.header))
     section.sizes |= {"coordinates": n_dims, "outputs": len(processes)}
     return section

@@ -156,7 +156,7 @@ class Committee(Baseline):
         if config.optimizer is not None:
             learned_on = self._learned_on(disjoint, data, rng)
             gps = set_up_leaves(learned_on, family.leaf_kernels, data, config)
-            searches = learn_family(gps, family, FitContext(config, rng))
+            family, searches = learn_family(gps, family, FitContext(config, rng))
             self.n_iter_ = max(search.n_iterations for search in searches)
             self.n_evaluations_ = sum(search.n_evaluations for search in searches)
         experts = self._arrange(disjoint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -166,7 +166,8 @@ class MoE(Committee):
             gps = set_up_leaves(members, family.leaf_kernels, data, config)
             if config.optimizer is not None:
                 max_iter = SWEEP_ITERATIONS if sweep else None
-                searches = learn_family(gps, family, FitContext(config, rng), max_iter=max_iter)
+                context = FitContext(config, rng)
+                family, searches = learn_family(gps, family, context, max_iter=max_iter)
                 self.n_iter_ += max(search.n_iterations for search in searches)
                 self.n_evaluations_ += sum(search.n_evaluations for search in searches)
             gate = InputGate.of(Z[kept], expert)
@@ -176,9 +177,7 @@ class MoE(Committee):
             _, joint = self._joint(posterior, data, gate, Z, held)
             self.path_.append(float(np.logaddexp.reduce(joint, axis=1).mean()))
             if self.path_[-1] == max(self.path_):
-                best_expert, best_gate = expert, gate
-                # Learning replaces the processes of ``family``; here those of this sweep stay.
-                best_family = replace(family, processes=list(family.processes))
+                best_expert, best_gate, best_family = expert, gate, family
             elif sweep > 1:
                 break  # an earlier sweep was better
             moved = self._reassign(posterior, data, gate, Z, kept, expert)

@@ -185,7 +185,7 @@ def _fit_kernel(data: TrainingLeaves, kernel: Any) -> tuple[ChangePointModel, Se
             objective, data.Y[:, 0], lambda each: _learn(data, each, ROUND_ITERATIONS)
         )
     learned = _learn(data, objective, data.config.max_iter)
-    family = Family(family.kernel, list(objective.processes))
+    family = family.with_processes(objective.processes)
     model = _condition(data, family, objective, outliers)
     return model, learned, n_evaluations + learned.n_evaluations
 

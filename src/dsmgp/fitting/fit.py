@@ -72,7 +72,8 @@ def fit(
     if config.optimizer is not None and config.objective == "full":
         with stage("learning on the whole tree"):
             gps = source.set_up(tree, learned.outputs)
-            searches = learn_family(gps, tree.families[0], context, tree=tree.tree)
+            family, searches = learn_family(gps, tree.families[0], context, tree=tree.tree)
+            tree = replace(tree, families=[family, *tree.families[1:]])
     sample = _loo_sample(source, choice.learned_on, context)
     with stage("conditioning leaves"):
         gps = source.set_up(tree, learned.outputs) if gps is None else gps

@@ -47,7 +47,7 @@ def build_family(kernel: Any, data: ScaledRows, config: FitConfig) -> Family:
         ties=data.ties,
         priors=config.priors is not None,
     )
-    return Family(str(kernel), [process] * data.n_outputs)
+    return Family(str(kernel), (process,) * data.n_outputs)
 
 
 @dataclass(frozen=True, eq=False)

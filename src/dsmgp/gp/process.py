@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,20 +103,24 @@ class Process(Protocol):
         """
 
 
-@dataclass
+@dataclass(frozen=True)
 class Family:
-    """The GP prior that the leaves of some partitions share.
+    """The GP prior that the leaves of some partitions share; immutable.
 
     Attributes
     ----------
     kernel : str
         Its name.
-    processes : list of Process
+    processes : tuple of Process
         One per output.
     """
 
     kernel: str
-    processes: list[Process]
+    processes: tuple[Process, ...]
+
+    def with_processes(self, processes: Iterable[Process]) -> Family:
+        """Return the same kernel with other processes, such as learned ones."""
+        return Family(self.kernel, tuple(processes))
 
     @property
     def leaf_kernels(self) -> list[LeafKernel]:

@@ -172,7 +172,7 @@ class _ProcessRecord:
 
 FAMILY = Record(
     "kernels",
-    lambda kernel, processes: Family(kernel, list(processes)),
+    lambda kernel, processes: Family(kernel, tuple(processes)),
     {
         "kernel": Entry(checks.TEXT),
         "processes": Items(_ProcessRecord(), prefix="", size="outputs"),

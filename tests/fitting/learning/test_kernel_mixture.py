@@ -47,9 +47,9 @@ def test_the_objective_is_the_evidence_of_sums_over_kernels_and_its_gradient_fit
 def test_no_kernel_is_given_up_by_learning_together(case):
     gps, families = case
     context = FitContext(CONFIG, np.random.default_rng(0))
-    *alone, together = learn_kernels(gps, families, context)
+    learned, (*alone, together) = learn_kernels(gps, families, context)
     assert len(alone) == 4
     assert together.objective >= together.path[0]
-    theta = np.concatenate([p.theta for family in families for p in family.processes])
+    theta = np.concatenate([p.theta for family in learned for p in family.processes])
     # Here the joint evidence gives up a kernel: each keeps what it has learned alone.
     np.testing.assert_array_equal(theta, np.concatenate([result.theta for result in alone]))

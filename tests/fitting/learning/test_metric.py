@@ -21,12 +21,11 @@ def problem(rng, functions, kernel="matern52", **settings):
     X = rng.normal(size=(N, D))
     Y = np.column_stack([f(X) for f in functions]) + 0.05 * rng.normal(size=(N, len(functions)))
     Y = (Y - Y.mean(axis=0)) / Y.std(axis=0)
-    family = Family(kernel, [build_process(kernel, "constant", None, D) for _ in functions])
+    family = Family(kernel, tuple(build_process(kernel, "constant", None, D) for _ in functions))
     leaves = Ragged.of(list(np.arange(N).reshape(4, -1)))
     gps = InMemoryLeafGPs(leaves, X, Y, family.leaf_kernels)
     context = FitContext(FitConfig(**settings), np.random.default_rng(0))
-    learn_family(gps, family, context)
-    return gps, family, context
+    return gps, learn_family(gps, family, context)[0], context
 
 
 def ridge(X):
@@ -36,26 +35,23 @@ def ridge(X):
 @pytest.mark.parametrize("rank", [1, 2, D])
 def test_the_direction_of_a_ridge_function_is_found(rng, rank):
     gps, family, context = problem(rng, [ridge])
-    thetas = [process.theta for process in family.processes]
     A = learn_metric(gps, family, context, rank=rank)
     assert A.shape == (D, rank)
     assert context.evaluations.n > 1
     lengths = np.linalg.norm(A, axis=0)
     assert abs(W @ A[:, 0]) / lengths[0] > 0.999
     assert (lengths[1:] < 0.1 * lengths[0]).all()
-    for process, theta in zip(family.processes, thetas, strict=True):  # the family is as it was
-        np.testing.assert_array_equal(process.theta, theta)
 
 
 def test_the_evidence_is_higher_than_with_length_scales(rng):
     gps, family, context = problem(rng, [ridge], local_scale=False)
     ard = gps.log_evidence(family.kernel_parameters).sum()
-    metric = Family("matern52", [metric_process(family.processes[0], D)])
+    metric = Family("matern52", (metric_process(family.processes[0], D),))
     assert is_stationary(metric)
     mapped = gps.with_kernels(metric.leaf_kernels)
     assert mapped.log_evidence(metric.kernel_parameters).sum() == pytest.approx(ard, rel=1e-10)
-    learn_family(gps, metric, context)
-    assert mapped.log_evidence(metric.kernel_parameters).sum() > ard + 50.0
+    learned, _ = learn_family(gps, metric, context)
+    assert mapped.log_evidence(learned.kernel_parameters).sum() > ard + 50.0
 
 
 def test_outputs_share_the_average_of_their_squared_maps(rng):
@@ -69,7 +65,7 @@ def test_outputs_share_the_average_of_their_squared_maps(rng):
     squares = []
     for k, process in enumerate(family.processes):
         alone = InMemoryLeafGPs(gps.leaf_rows, gps.X, gps.Y[:, [k]], [process.leaf_kernel])
-        one = learn_metric(alone, Family("matern52", [process]), context, rank=2)
+        one = learn_metric(alone, Family("matern52", (process,)), context, rank=2)
         squares.append(one @ one.T)
     values = np.linalg.eigvalsh(np.mean(squares, axis=0))[::-1]
     np.testing.assert_allclose(np.linalg.norm(A, axis=0) ** 2, values[:2], rtol=1e-6)

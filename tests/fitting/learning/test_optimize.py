@@ -164,7 +164,7 @@ def test_restarts_keep_the_best(rng, caplog):
         process = build_process(Kernel((KernelTerm("rbf", 0.15, 1.0),)), "zero", 0.5, 1)
         leaf_gps = InMemoryLeafGPs(leaf, x, y, [process.leaf_kernel])
         with caplog.at_level("INFO", "dsmgp"):
-            (best,) = maximise_evidence(
+            _, (best,) = maximise_evidence(
                 None, leaf_gps, [process], optimizer="lbfgs", rng=np.random.default_rng(0),
                 n_restarts=n_restarts,
             )  # fmt: skip
@@ -296,10 +296,10 @@ def test_learning_starts_from_and_returns_to_a_usable_theta(two_outputs, rng):
     tree, X, Y = two_outputs
     processes = [build_process("rbf", "zero", 0.1, 2)]
     leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y[:, :1], [processes[0].leaf_kernel])
-    (result,) = maximise_evidence(tree, leaf_gps, processes, optimizer="lbfgs", rng=rng)
+    (learned,), (result,) = maximise_evidence(tree, leaf_gps, processes, optimizer="lbfgs", rng=rng)
     assert result.objective == max(result.path)
     assert result.n_evaluations == len(result.path)
-    np.testing.assert_array_equal(processes[0].theta, result.theta)
+    np.testing.assert_array_equal(learned.theta, result.theta)
 
 
 @pytest.mark.parametrize("structure", ["balanced", "paper"])

@@ -55,7 +55,7 @@ def test_a_line_is_taken_where_leaves_cannot_learn_it_and_zero_stays_elsewhere(r
         # Length scales of the wiggle: what a line leaves to be explained.
         theta = family.processes[0].theta.copy()
         theta[1:3] = np.log(0.1)
-        family.processes[0] = family.processes[0].with_theta(theta)
+        family = family.with_processes([family.processes[0].with_theta(theta)])
         choice = choose_mean(leaves, data, family, rng)
         assert choice.mean == expected
         assert set(choice.gains) == {"constant", "linear"}
@@ -65,7 +65,7 @@ def test_a_line_is_taken_where_leaves_cannot_learn_it_and_zero_stays_elsewhere(r
 def test_another_mean_keeps_what_was_learned(rng):
     data, _ = two_leaves(rng, rng.normal(size=40))
     family = build_family("rbf", data, CONFIG)
-    family.processes[0] = family.processes[0].with_theta(rng.normal(size=4))
+    family = family.with_processes([family.processes[0].with_theta(rng.normal(size=4))])
     linear = with_mean(family, "linear", data, CONFIG)
     assert linear.leaf_kernels[0].mean_kind == "linear"
     np.testing.assert_array_equal(linear.processes[0].theta[:3], 0.0)

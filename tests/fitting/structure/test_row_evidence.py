@@ -110,7 +110,7 @@ def test_rows_too_close_for_the_noise_are_factorised_with_jitter():
     theta = process.theta.copy()
     theta[1:-1] += 8.0  # a nearly constant function
     theta[-1] = -80.0
-    families[0].processes[0] = process.with_theta(theta)
+    families = [families[0].with_processes([process.with_theta(theta)])]
     evidence = RowEvidence(
         data, families, least=5, scan_rows=100, n_lines=1, rng=np.random.default_rng(0)
     )

@@ -200,24 +200,23 @@ class RollingOrigin:
     ) -> NamedProcess:
         """Learn hyperparameters on a sample of rows."""
         sample = data.taken(self._sampled(np.arange(len(data.X)), n_rows))
-        processes: list[Process] = [self._process(candidate, data)]
+        process = self._process(candidate, data)
         gps = set_up_leaves(
             [Leaf(Region.whole(data.n_dims), np.arange(len(sample.X)))],
-            [processes[0].leaf_kernel],
+            [process.leaf_kernel],
             sample,
             self.config,
         )
-        results = maximise_evidence(
+        (learned,), results = maximise_evidence(
             None,
             gps,
-            processes,
+            [process],
             optimizer="lbfgs",
             rng=self.rng,
             max_iter=iterations,
             tolerance=TOLERANCE,
         )
         self.n_evaluations += sum(result.n_evaluations for result in results)
-        learned = processes[0]
         assert isinstance(learned, NamedProcess)
         return learned
 

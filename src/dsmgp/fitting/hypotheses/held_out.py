@@ -17,7 +17,7 @@ from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.leaf_setup import LeafFamilies, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
-from dsmgp.fitting.learning.family import learn_family
+from dsmgp.fitting.learning.family import learn_each_family
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.learning.surrogate import surrogate_leaves
 from dsmgp.fitting.row_source import InMemoryRows
@@ -130,15 +130,11 @@ def _learned_on(
     """Return the families of a model with hyperparameters learned on some rows."""
     config = context.config
     part = data.taken(others)
-    families = [Family(family.kernel, list(family.processes)) for family in model.families]
     if config.optimizer is None:
-        return families, []
+        return model.families, []
     grown = surrogate_leaves(InMemoryRows(part, config), None, context)
-    gps = set_up_leaves(grown, families[0].leaf_kernels, part, config)
-    searches: list[SearchResult] = []
-    for family in families:
-        searches += learn_family(gps, family, context, tolerance=FOLD_TOLERANCE)
-    return families, searches
+    gps = set_up_leaves(grown, model.families[0].leaf_kernels, part, config)
+    return learn_each_family(gps, model.families, context, tolerance=FOLD_TOLERANCE)
 
 
 def _conditioned(

@@ -6,6 +6,7 @@ Every stage of a fit that tries or learns a kernel calls :func:`learn_family`; :
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,6 +22,7 @@ __all__ = [
     "TRIAL_ITERATIONS",
     "TRIAL_TOLERANCE",
     "is_stationary",
+    "learn_each_family",
     "learn_family",
     "learn_on_trial",
     "length_scales",
@@ -43,15 +45,15 @@ def learn_family(
     max_iter: int | None = None,
     tolerance: float = TOLERANCE,
     tree: Node | None = None,
-) -> list[SearchResult]:
-    """Set the hyperparameters of a family to those that maximise the evidence of leaves.
+) -> tuple[Family, list[SearchResult]]:
+    """Learn the hyperparameters of a family that maximise the evidence of leaves.
 
     Parameters
     ----------
     gps : LeafGPs
         The leaves; their kernels are replaced by the family's.
     family : Family
-        Changed in place.
+        Where the search starts.
     max_iter : int, optional
         Most iterations, besides the user's limit.
     tree : Node, optional
@@ -59,7 +61,9 @@ def learn_family(
 
     Returns
     -------
-    list of SearchResult
+    family : Family
+        At the hyperparameters that were learned.
+    searches : list of SearchResult
         One per output, or one for all outputs of a tree.
     """
     config = context.config
@@ -68,7 +72,7 @@ def learn_family(
     # A leaf's own scale would scale its known noise too.
     local_scale = config.local_scale and tree is None and is_stationary(family)
     local_scale = local_scale and gps.known_noise is None
-    results = maximise_evidence(
+    processes, searches = maximise_evidence(
         tree,
         gps,
         family.processes,
@@ -82,22 +86,41 @@ def learn_family(
     )
     if local_scale:
         # With scales of their own, leaves do not determine the common scale: set it to what fits all leaves best.
-        factors = gps.mean_squares(family.kernel_parameters)
+        factors = gps.mean_squares([process.kernel_parameters() for process in processes])
         for k, factor in enumerate(factors):
             if not (np.isfinite(factor) and factor > 0):
                 continue
-            rescaled = family.processes[k].rescaled(float(factor))
+            rescaled = processes[k].rescaled(float(factor))
             if rescaled is None:
                 logger.info("the common scale %.4g was not applied: it is held fixed", factor)
             else:
-                family.processes[k] = rescaled
-    return results
+                processes[k] = rescaled
+    return family.with_processes(processes), searches
+
+
+def learn_each_family(
+    gps: LeafGPs,
+    families: Sequence[Family],
+    context: FitContext,
+    *,
+    max_iter: int | None = None,
+    tolerance: float = TOLERANCE,
+) -> tuple[list[Family], list[SearchResult]]:
+    """Learn families one after the other on the same leaves, each as :func:`learn_family` does."""
+    learned, searches = [], []
+    for start in families:
+        family, of_family = learn_family(
+            gps, start, context, max_iter=max_iter, tolerance=tolerance
+        )
+        learned.append(family)
+        searches += of_family
+    return learned, searches
 
 
 def learn_on_trial(
     gps: LeafGPs, family: Family, context: FitContext, max_iter: int = TRIAL_ITERATIONS
-) -> list[SearchResult]:
-    """Learn a candidate as exactly as candidates have to be compared; in place, as :func:`learn_family` does."""
+) -> tuple[Family, list[SearchResult]]:
+    """Learn a candidate as exactly as candidates have to be compared."""
     return learn_family(gps, family, context, max_iter=max_iter, tolerance=TRIAL_TOLERANCE)
 
 

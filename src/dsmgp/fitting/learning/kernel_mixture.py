@@ -17,7 +17,7 @@ from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.context import FitContext
-from dsmgp.fitting.learning.family import learn_family
+from dsmgp.fitting.learning.family import learn_each_family
 from dsmgp.fitting.learning.optimize import TOLERANCE, Objective, SearchResult, Vector, maximise
 from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.gp.process import Family, Process
@@ -47,25 +47,26 @@ def learn_kernels(
     *,
     max_iter: int | None = None,
     tolerance: float = TOLERANCE,
-) -> list[SearchResult]:
-    """Set the hyperparameters of families, in place; one family as :func:`~dsmgp.fitting.learning.family.learn_family` does.
+) -> tuple[list[Family], list[SearchResult]]:
+    """Learn the hyperparameters of families; one family as :func:`~dsmgp.fitting.learning.family.learn_family` does.
 
     Returns
     -------
-    list of SearchResult
+    families : list of Family
+    searches : list of SearchResult
         One for each family and output, and the one for all together if there are several families.
     """
-    results: list[SearchResult] = []
-    for family in families:
-        results += learn_family(gps, family, context, max_iter=max_iter, tolerance=tolerance)
+    learned, searches = learn_each_family(
+        gps, families, context, max_iter=max_iter, tolerance=tolerance
+    )
     config = context.config
     # With scales of their own, leaves have other evidences than those that weigh kernels.
-    if len(families) == 1 or config.local_scale:
-        return results
+    if len(learned) == 1 or config.local_scale:
+        return learned, searches
     assert config.optimizer is not None
-    processes = [process for family in families for process in family.processes]
+    processes = [process for family in learned for process in family.processes]
     start = np.concatenate([process.theta for process in processes])
-    objective = context.recorded(kernels_objective(gps, families))
+    objective = context.recorded(kernels_objective(gps, learned))
     limits = [n for n in (config.max_iter, max_iter) if n is not None]
     with one_thread():
         best = maximise(
@@ -77,11 +78,13 @@ def learn_kernels(
             tolerance,
         )
     # With few leaves the joint evidence may give up a kernel, whose prior then decides: all of them are to be compared.
-    if np.isfinite(best.objective) and _all_matter(gps, families, _split(best.theta, processes)):
+    if np.isfinite(best.objective) and _all_matter(gps, learned, _split(best.theta, processes)):
         moved = iter(_split(best.theta, processes))
-        for family in families:
-            family.processes = [process.with_theta(next(moved)) for process in family.processes]
-    return [*results, best]
+        learned = [
+            family.with_processes(process.with_theta(next(moved)) for process in family.processes)
+            for family in learned
+        ]
+    return learned, [*searches, best]
 
 
 def _all_matter(gps: LeafGPs, families: Sequence[Family], thetas: Sequence[Vector]) -> bool:

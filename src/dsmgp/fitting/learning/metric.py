@@ -46,7 +46,7 @@ def learn_metric(
     gps : LeafGPs
         The leaves, on standardised inputs; their kernels are replaced.
     family : Family
-        Learned, with the same stationary ARD kernel in each output; not changed.
+        Learned, with the same stationary ARD kernel in each output.
     context : FitContext
     rank : int
         Columns of A.
@@ -66,10 +66,10 @@ def learn_metric(
     F. Vivarelli and C. K. I. Williams (1998). Discovering hidden features with Gaussian processes regression. Advances in
     Neural Information Processing Systems 11.
     """
-    learned = Family(family.kernel, [_with_metric(process, rank) for process in family.processes])
+    start = family.with_processes(_with_metric(process, rank) for process in family.processes)
     # A random step from the length scales is no start for a matrix.
     context = replace(context, config=replace(context.config, n_restarts=0))
-    learn_family(gps, learned, context, max_iter=max_iter, tolerance=tolerance)
+    learned, _ = learn_family(gps, start, context, max_iter=max_iter, tolerance=tolerance)
     metrics = [_metric(process) for process in learned.processes]
     # Side by side, matrices A have the square A A' that is the sum of theirs.
     root = principal_directions(np.hstack(metrics) / math.sqrt(len(metrics)))

@@ -1,7 +1,7 @@
 """Maximising the log evidence over theta, the hyperparameters that all leaves share.
 
-:func:`maximise_evidence` moves processes to the best theta found; :func:`maximise` is the search itself, which change-point models use
-for objectives of their own.
+:func:`maximise_evidence` learns the processes of leaf GPs; :func:`maximise` is the search itself, which change-point models
+use for objectives of their own.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def evidence_objective(
 def maximise_evidence(
     tree: Node | None,
     gps: LeafGPs,
-    processes: list[Process],
+    processes: Sequence[Process],
     *,
     optimizer: str,
     rng: np.random.Generator,
@@ -148,14 +148,15 @@ def maximise_evidence(
     n_restarts: int = 0,
     scale_rows: float | None = None,
     recorded: Callable[[Objective], Objective] = lambda objective: objective,
-) -> list[SearchResult]:
-    """Replace every process by the one at the theta that maximises the evidence of a tree, or of independent leaves.
+) -> tuple[list[Process], list[SearchResult]]:
+    """Return the processes at the thetas that maximise the evidence of a tree, or of independent leaves, and the searches.
 
     Outputs of independent leaves are learned one by one, those of a tree together. Each restart begins at a random step away from
     the current theta. ``recorded`` wraps the objective of each search (:mod:`dsmgp.fitting.checkpoint`).
     """
+    processes = list(processes)
     every = range(len(processes))
-    results = []
+    searches = []
     for outputs in [[k] for k in every] if tree is None else [list(every)]:
         objective = evidence_objective(tree, gps, processes, outputs, scale_rows)
         start = np.concatenate([processes[k].theta for k in outputs])
@@ -180,8 +181,8 @@ def maximise_evidence(
         ends = np.cumsum([len(processes[k].theta) for k in outputs])[:-1]
         for k, part in zip(outputs, np.split(best.theta, ends), strict=True):
             processes[k] = processes[k].with_theta(part)
-        results.append(best)
-    return results
+        searches.append(best)
+    return processes, searches
 
 
 def maximise(

@@ -237,10 +237,10 @@ class CoordinateTrial:
             data = self.rows.rescaled(candidate.coordinates[k], candidate.output_warps, self.config)
             family = build_family(candidate.kernel, data, self.config)
             if candidate.families:
-                _start_from(family, candidate.families[k], data)
+                family = _start_from(family, candidate.families[k], data)
             gps = set_up_leaves(learned_on, family.leaf_kernels, data, self.config)
-            learn_on_trial(gps, family, self.context)
-            families.append(family)
+            learned, _ = learn_on_trial(gps, family, self.context)
+            families.append(learned)
         return replace(candidate, families=tuple(families))
 
     def _judged(self, candidate: Candidate) -> CandidateScores:
@@ -366,11 +366,11 @@ def _rates(family: Family) -> Array:
     return np.asarray(np.sqrt(np.mean(np.square(by_output), axis=0)))
 
 
-def _start_from(family: Family, learned: Family, data: ScaledRows) -> None:
-    """Start a family at what another has learned, whose length scales are one along the directions of a metric."""
+def _start_from(family: Family, learned: Family, data: ScaledRows) -> Family:
+    """Return a family at what another has learned, whose length scales are one along the directions of a metric."""
     metric = data.inputs.coordinates is not None and data.inputs.coordinates.metric is not None
-    for k, old in enumerate(learned.processes):
-        new = family.processes[k]
+    processes = []
+    for new, old in zip(family.processes, learned.processes, strict=True):
         theta = new.theta.copy()
         names, old_names = np.array(new.names), np.array(old.names)
         for name in dict.fromkeys(old.names):
@@ -378,4 +378,5 @@ def _start_from(family: Family, learned: Family, data: ScaledRows) -> None:
                 theta[names == name] = old.theta[old_names == name]
         if metric:
             theta[names == "lengthscale"] = -np.log(data.inputs.scale)
-        family.processes[k] = new.with_theta(theta)
+        processes.append(new.with_theta(theta))
+    return family.with_processes(processes)

@@ -106,7 +106,7 @@ def learn_families(rows: RowSource, given: Node | None, context: FitContext) -> 
         chosen = LearnedFamilies(outputs, families, len(families))
     if not automatic or trial is not surrogate:
         gps = set_up_leaves(surrogate, chosen.families[0].leaf_kernels, data, config)
-    return replace(chosen, searches=_learn(gps, chosen, context))
+    return _learned(gps, chosen, context)
 
 
 def _chosen(
@@ -132,16 +132,18 @@ def _chosen(
     return LearnedFamilies(sample.outputs, families, n_close, ranking.scores, mean)
 
 
-def _learn(gps: LeafGPs, chosen: LearnedFamilies, context: FitContext) -> list[SearchResult]:
-    """Set the hyperparameters of the best families to those that maximise the evidence of the surrogate leaves."""
+def _learned(gps: LeafGPs, chosen: LearnedFamilies, context: FitContext) -> LearnedFamilies:
+    """Learn the hyperparameters of the best families, those that maximise the evidence of the surrogate leaves."""
     config, families = context.config, chosen.families
     tolerance = RANDOM_TOLERANCE if config.structure == "balanced" else TOLERANCE
     if isinstance(config.kernel, tuple):
         with stage("learning hyperparameters"):
-            return learn_kernels(gps, families, context, tolerance=tolerance)
-    searches: list[SearchResult] = []
-    for family in families[: chosen.n_close]:
+            learned, searches = learn_kernels(gps, families, context, tolerance=tolerance)
+        return replace(chosen, families=learned, searches=searches)
+    learned, searches = list(families), []
+    for k, family in enumerate(families[: chosen.n_close]):
         text = None if chosen.kernel_scores is None else f"learning {family.kernel}"
         with stage("learning hyperparameters", text):
-            searches += learn_family(gps, family, context, tolerance=tolerance)
-    return searches
+            learned[k], of_family = learn_family(gps, family, context, tolerance=tolerance)
+        searches += of_family
+    return replace(chosen, families=learned, searches=searches)

@@ -96,7 +96,7 @@ def _from_other_starts(
     found: _Trial | None = None
     for factors in OTHER_STARTS:
         start = build_family(kernel, sample, context.config)
-        start.processes = [_moved(process, *factors) for process in start.processes]
+        start = start.with_processes(_moved(process, *factors) for process in start.processes)
         trial = _learned(gps, start, context, FIRST_ITERATIONS)
         if not trial.evidence.sum() > least:
             continue
@@ -110,8 +110,7 @@ def _from_other_starts(
     better = [(score, found)]
     for former, trial in ranked[1:]:
         again = build_family(trial.family.kernel, sample, context.config)
-        again.processes = _at_thetas_of(again.processes, found.family.processes)
-        learned = _learned(gps, again, context)
+        learned = _learned(gps, _at_thetas_of(again, found.family), context)
         own = kernel_score(loo_posterior(gps, learned.family))
         better.append((own, learned) if own < former else (former, trial))
     better.sort(key=lambda scored: scored[0])
@@ -127,10 +126,10 @@ def _moved(process: Process, length_factor: float, noise_factor: float) -> Proce
     return process.with_theta(theta)
 
 
-def _at_thetas_of(processes: Sequence[Process], learned: Sequence[Process]) -> list[Process]:
-    """Return processes at the hyperparameters of others of the same layout."""
-    pairs = zip(processes, learned, strict=True)
-    return [process.with_theta(other.theta) for process, other in pairs]
+def _at_thetas_of(family: Family, learned: Family) -> Family:
+    """Return a family at the hyperparameters of another of the same layout."""
+    pairs = zip(family.processes, learned.processes, strict=True)
+    return family.with_processes(process.with_theta(other.theta) for process, other in pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,16 +149,15 @@ def _learn_in_turn(
     for k, kernel in enumerate(kernels):
         family = build_family(kernel, sample, context.config)
         if previous is not None:
-            family.processes = _at_thetas_of(family.processes, previous.processes)
+            family = _at_thetas_of(family, previous)
         with span(k / len(kernels), (k + 1) / len(kernels), f"trying kernel {kernel}"):
             trials[kernel] = _learned(gps, family, context)
-        previous = family
+        previous = trials[kernel].family
     return trials
 
 
 def _learned(
     gps: LeafGPs, family: Family, context: FitContext, max_iter: int = TRIAL_ITERATIONS
 ) -> _Trial:
-    """Learn a family, in place."""
-    results = learn_on_trial(gps, family, context, max_iter)
-    return _Trial(family, np.array([result.objective for result in results]))
+    learned, results = learn_on_trial(gps, family, context, max_iter)
+    return _Trial(learned, np.array([result.objective for result in results]))

@@ -110,7 +110,7 @@ def with_mean(family: Family, mean: str, data: ScaledRows, config: FitConfig) ->
         theta = new.theta.copy()
         theta[len(theta) - len(old.theta) :] = old.theta  # those of the mean come first
         processes.append(new.with_theta(theta))
-    return Family(family.kernel, processes)
+    return family.with_processes(processes)
 
 
 @dataclass(frozen=True, eq=False)

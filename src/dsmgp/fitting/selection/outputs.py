@@ -70,8 +70,8 @@ def choose_outputs(
         family = build_family(kernel, sample.with_outputs(outputs), context.config)
         scaled = data.with_outputs(outputs)
         gps = set_up_leaves(leaves, family.leaf_kernels, scaled, context.config)
-        learn_on_trial(gps, family, context)
-        scores.append(_outputs_score(loo_posterior(gps, family), outputs))
+        learned, _ = learn_on_trial(gps, family, context)
+        scores.append(_outputs_score(loo_posterior(gps, learned), outputs))
         loading = outputs.loading.round(3).tolist()
         logger.info("outputs as %s: leave-one-out score %.4f", loading, scores[-1])
     return candidates[int(np.argmin(scores))]

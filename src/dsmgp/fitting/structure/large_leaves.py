@@ -17,7 +17,7 @@ from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import (
     is_stationary,
-    learn_family,
+    learn_each_family,
     length_scales,
     loo_posterior,
 )
@@ -70,10 +70,7 @@ def learn_large(
     kernels = families[0].leaf_kernels
     gps = set_up_leaves(learned_on, kernels, data, config)
     max_iter = plan.n_iterations(learned_on, config.device_type)
-    large = [Family(family.kernel, list(family.processes)) for family in families]
-    searches: list[SearchResult] = []
-    for family in large:
-        searches += learn_family(gps, family, context, max_iter=max_iter)
+    large, searches = learn_each_family(gps, families, context, max_iter=max_iter)
     judging = gps if judges is learned_on else set_up_leaves(judges, kernels, data, config)
     scores = []
     for family in [families[0], *large]:

@@ -207,13 +207,11 @@ class _Learning:
     def _learned(self, tree: CutTree, families: Sequence[Family]) -> list[Family]:
         """Learn hyperparameters on some rows of each leaf of a tree, from those of ``families``."""
         leaves = self._leaves(tree, LEARN_ROWS)
-        copies = [Family(family.kernel, list(family.processes)) for family in families]
-        gps = set_up_leaves(leaves, copies[0].leaf_kernels, self.data, self.config)
+        gps = set_up_leaves(leaves, families[0].leaf_kernels, self.data, self.config)
         if self.automatic:
             ranking = rank_kernels(gps, self.data, self.context)
-            copies = ranking.families[:1]
-        learn_kernels(gps, copies, self.context)
-        return copies
+            families = ranking.families[:1]
+        return learn_kernels(gps, families, self.context)[0]
 
     def _learned_at_last(
         self, tree: CutTree, families: Sequence[Family]
@@ -224,10 +222,9 @@ class _Learning:
         once = GRADIENT * sum(seconds(leaf.n_rows, leaf.n_rows, device) for leaf in leaves)
         once *= len(families) * self.data.n_outputs
         affordable = LAST_SECONDS * EFFORTS[self.config.effort].budget(device) / once
-        copies = [Family(family.kernel, list(family.processes)) for family in families]
-        gps = set_up_leaves(leaves, copies[0].leaf_kernels, self.data, self.config)
+        gps = set_up_leaves(leaves, families[0].leaf_kernels, self.data, self.config)
         max_iter = int(np.clip(affordable, fewest, most))
-        return copies, learn_kernels(gps, copies, self.context, max_iter=max_iter)
+        return learn_kernels(gps, families, self.context, max_iter=max_iter)
 
     def _leaves(self, tree: CutTree, most: int | None) -> list[Leaf]:
         """Return the leaves of a tree, with at most so many of their rows, for learning."""
