@@ -84,7 +84,7 @@ def steps(model: DSMGPRegressor, X, X_test) -> dict[str, Mixture]:
     loo = conditioned.leave_one_out()
     rows = np.sort(np.random.default_rng(0).permutation(len(X))[:6000])
     components = loo.components(rows)
-    path = components.of_leaves(full.log_path_weights, -np.inf)
+    path = components.of_leaves(full.component_weights.log_path, -np.inf)
     gate = fit_gate(components, np.ones(components.mean.shape), path, loo.observed(rows), False)
     found["gate"] = dataclasses.replace(full, scales=ones, gate=gate)
     return {name: inner.mixture(X_test, squeeze=False) for name, inner in found.items()}

@@ -47,7 +47,7 @@ class Said:
     @classmethod
     def of(cls, model, found: Components, scale: np.ndarray, y: np.ndarray) -> Said:
         parts = (
-            found.of_leaves(model.log_path_weights, -np.inf), found.mean[..., 0], found.variance[..., 0],
+            found.of_leaves(model.component_weights.log_path, -np.inf), found.mean[..., 0], found.variance[..., 0],
             found.of_leaves(model.leaf_posterior.noise, 0.0)[..., 0], scale[..., 0], y,
         )  # fmt: skip
         return cls(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))

@@ -115,7 +115,7 @@ class GatedLeaves:
             routes = model.router.route(self.U)
             leaf, _ = routes.pairs
             _, variance = model.leaf_posterior.predict(routes, self.Z)
-            log_weight = model.log_gate(leaf, variance + noise[leaf])
+            log_weight = model.component_weights.log_weight(leaf, variance + noise[leaf])
             for k, number in enumerate(routes.leaf.tolist()):
                 at = np.full(len(X), np.nan)
                 at[routes.rows[k]] = log_weight[routes.rows.ends[k] : routes.rows.ends[k + 1]]
@@ -128,7 +128,9 @@ class GatedLeaves:
 
     def _weights(self, node: Sum, points: Index) -> Array:
         if self.model.gate is None:
-            weights = np.tile(np.exp(self.model.log_weights[node]), (len(points), 1))
+            is_posterior = self.model.weights == "posterior"
+            of_node = self.model.posterior.log_weights[node] if is_posterior else node.log_weights
+            weights = np.tile(np.exp(of_node), (len(points), 1))
         else:
             log_weights = np.stack([self._log_weight(c, points) for c in node.children], -1)
             weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
@@ -153,7 +155,7 @@ class GatedLeaves:
         number = self.number[id(leaf)]
         mean, C = self.model.leaf_posterior.joint(number, self.Z[points])
         C = C + self.noise[number][:, None, None] * np.eye(len(points))
-        scale = self.model.scales[number] * self.model.effective_gate.mean_variance
+        scale = self.model.scales[number] * self.model.component_weights.gate.mean_variance
         C = C * scale[:, None, None]
         if self.row_scale is not None:
             width = np.sqrt(self.row_scale[points])
@@ -161,7 +163,7 @@ class GatedLeaves:
         return mean, C
 
     def _moments_to_user(self, leaf: Leaf, points: Index) -> tuple[Array, Array]:
-        outputs, gate = self.model.outputs, self.model.effective_gate
+        outputs, gate = self.model.outputs, self.model.component_weights.gate
         z_mean, z_covariance = self._moments(leaf, points)
         mean = outputs.mean_to_latent(z_mean)
         covariance = np.einsum("pq,qij->pij", np.square(outputs.loading), z_covariance)
@@ -175,7 +177,7 @@ class GatedLeaves:
 
     def _draws(self, leaf: Leaf, points: Index, n_samples: int, rng: np.random.Generator) -> Array:
         mean, covariance = self._moments(leaf, points)
-        gate = self.model.effective_gate
+        gate = self.model.component_weights.gate
         pick = rng.choice(len(gate.shape_weights), size=n_samples, p=gate.shape_weights)
         spread = np.sqrt(gate.shape_variances / gate.mean_variance)[pick]
         out = np.empty((*mean.shape, n_samples))

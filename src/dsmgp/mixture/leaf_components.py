@@ -75,7 +75,7 @@ def few_components(
         Coordinates of the rows, and what the leaf GPs take.
     with_variance, low_rank : bool
     """
-    leaves = model.relevant_leaves(U)
+    leaves = model.component_weights.relevant_leaves(U)
     if low_rank:
         reached = np.unique(leaves[leaves >= 0])
         n_rows = np.full(len(reached), len(U))

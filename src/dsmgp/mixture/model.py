@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from dsmgp.experts.loo import Components, LeaveOneOut
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.mixture.component_weights import ComponentWeights
 from dsmgp.mixture.description import describe_mixture
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
@@ -29,7 +30,7 @@ from dsmgp.mixture.fitted_model import (
     Description,
     Unsupported,
 )
-from dsmgp.mixture.gating import Gate, log_product
+from dsmgp.mixture.gating import Gate
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.joint import GatedLeaves
 from dsmgp.mixture.kernel_posterior import kernel_sums
@@ -37,16 +38,13 @@ from dsmgp.mixture.leaf_components import few_components, low_rank_components
 from dsmgp.mixture.row_scale import MissingIndicators, RowScale
 from dsmgp.mixture.splits import Splits
 from dsmgp.mixture.variance_error import wants_exact
-from dsmgp.tree.nodes import Node, Sum, n_induced_trees, nodes
-from dsmgp.tree.routing import Router, Routes
+from dsmgp.tree.nodes import Node, Sum, n_induced_trees
+from dsmgp.tree.routing import Router
 
 __all__ = ["WEIGHTS", "Model"]
 
 #: How the leaves that a row reaches are weighed.
 WEIGHTS = ("gated", "posterior", "uniform")
-# Leaves whose weight at a row is below this share (as a log) do not predict there. To move the standard deviation by a
-# thousandth such a leaf's mean would have to be ten thousand of them away, and to move the mean by as much a billion.
-NEGLIGIBLE = float(np.log(1e-12))
 # Entries of the arrays of leaf predictions that are held at once: a few arrays of 64 MB.
 AT_ONCE = 2**23
 # Up to so many rows are predicted one by one in compiled code, on the calling thread.
@@ -168,67 +166,22 @@ class Model:
 
     def split_posterior(self, dimension: int, values: Array) -> Splits:
         """Posterior probabilities of the splits along an input, by the gaps between its training values."""
-        reach, coordinates = self.posterior.log_reach, self.inputs.coordinates
-        if coordinates is None:
-            return Splits.of_tree(self.tree, reach, dimension, values)
-        # Under a metric regions are oblique: no cut is along one input.
-        of_input = [] if coordinates.is_oblique else coordinates.columns == dimension
-        parts = [
-            Splits.of_tree(self.tree, reach, k, values, partial(coordinates.to_input, k))
-            for k in np.flatnonzero(of_input).tolist()
-        ]
-        return Splits.joined(parts) if parts else Splits(*np.empty((3, 0)))
+        coordinates = self.inputs.coordinates
+        return Splits.along_input(
+            self.tree, self.posterior.log_reach, coordinates, dimension, values
+        )
 
     # Weights of the leaves
 
     @cached_property
-    def log_weights(self) -> dict[Sum, Array]:
-        """Log weights of the children of every sum node: those of the posterior, or else of the prior."""
+    def component_weights(self) -> ComponentWeights:
+        """The weights of the leaves, and which of them count at a row."""
         if self.weights == "posterior":
-            return self.posterior.log_weights
-        return {node: node.log_weights for node in nodes(self.tree) if isinstance(node, Sum)}
-
-    @cached_property
-    def log_path_weights(self) -> Array:
-        """Log of the product of these weights on the path from the root to each leaf."""
-        if self.weights == "posterior":
-            return self.posterior.log_responsibilities
-        return prior_log_path_weights(self.tree)
-
-    @cached_property
-    def effective_gate(self) -> Gate:
-        """The gate, or one that leaves weights and variances as they are."""
-        return self.gate or Gate()
-
-    def log_gate(self, leaf: Index, variance: Array) -> Array:
-        """Log weights of leaves, not normalised, where their variances of y are ``variance`` (n, n_outputs)."""
-        return self.effective_gate.log_weight(
-            self.log_path_weights[leaf], variance, self.scales[leaf]
-        )
-
-    @cached_property
-    def _log_constants(self) -> Array:
-        """The part of the leaves' log weights that is the same everywhere, (n_leaves,)."""
-        return self.effective_gate.log_constant(self.log_path_weights, self.scales)
-
-    @cached_property
-    def log_weight_bounds(self) -> tuple[Array, Array]:
-        """Least and largest log weight of each leaf: at its prior variance, and where only noise is left."""
-        if self.gate is None:
-            return self.log_path_weights, self.log_path_weights
-        noise = self.leaf_posterior.noise
-        leaf, largest = np.arange(len(noise)), noise + self.leaf_posterior.bound.prior_variance
-        return self.log_gate(leaf, largest), self.log_gate(leaf, noise)
-
-    def component_weights(self, components: Components, log_constant: Array | None = None) -> Array:
-        """Normalised weights of the leaves at each row, (n, n_components)."""
-        if log_constant is None:
-            log_constant = components.of_leaves(self._log_constants, -np.inf)
-        tau = self.effective_gate.variance_exponent
-        log_weights = log_constant - tau * log_product(components.variance) if tau else log_constant
-        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        return weights
+            log_path = self.posterior.log_responsibilities
+        else:
+            log_path = prior_log_path_weights(self.tree)
+        gate = self.gate or Gate()
+        return ComponentWeights(log_path, gate, self.scales, self.router, self.leaf_posterior)
 
     # Predictions
 
@@ -263,10 +216,12 @@ class Model:
             of_y, of_f = (self._moments(X, noisy)[1] for noisy in (True, False))
             return np.maximum(of_y - of_f, 0.0)
         noise = np.empty((len(X), self.outputs.n_outputs))
-        leaf_noise = self.leaf_posterior.noise * self.scales * self.effective_gate.mean_variance
+        leaf_noise = (
+            self.leaf_posterior.noise * self.scales * self.component_weights.gate.mean_variance
+        )
         for rows in self._chunks(len(X)):
             components = self._components(X[rows])
-            weights = self.component_weights(components)[:, :, None]
+            weights = self.component_weights.at(components)[:, :, None]
             total = (weights * components.of_leaves(leaf_noise, 0.0)).sum(axis=1)
             if (row_scale := self.row_factors(X[rows])) is not None:
                 total *= row_scale[:, None]
@@ -278,7 +233,7 @@ class Model:
         total = np.zeros(len(self.family))
         for rows in self._chunks(len(X)):
             components = self._components(X[rows])
-            weights, reached = self.component_weights(components), components.leaf >= 0
+            weights, reached = self.component_weights.at(components), components.leaf >= 0
             total += np.bincount(components.leaf[reached], weights[reached], len(total))
         return total / len(X)
 
@@ -306,7 +261,7 @@ class Model:
         components, known_noise = loo.components(rows, grouped), loo.known_noise(rows)
         local_scale = (self.scales != 1.0).any()
         scale = loo.scales_without(rows) if local_scale else np.ones(components.mean.shape)
-        log_path = components.of_leaves(self.log_path_weights, -np.inf)
+        log_path = components.of_leaves(self.component_weights.log_path, -np.inf)
         if self.weights == "posterior":
             # These weights have seen the row: without it they are w_k / p_k(y_i | y_-i), up to a factor,
             # with the density of the evidence, which knows no scales.
@@ -319,7 +274,7 @@ class Model:
             squeeze=False,
             scale=scale,
             row_scale=row_scale,
-            log_constant=self.effective_gate.log_constant(log_path, scale),
+            log_constant=self.component_weights.gate.log_constant(log_path, scale),
             known_noise=known_noise,
         )
 
@@ -350,8 +305,8 @@ class Model:
         """
         if scale is None:
             scale = components.of_leaves(self.scales, 1.0)
-        weights = self.component_weights(components, log_constant)
-        gate = self.effective_gate
+        weights = self.component_weights.at(components, log_constant)
+        gate = self.component_weights.gate
         n_shapes = len(gate.shape_weights)
         if row_scale is not None:
             scale = scale * row_scale[:, None, None]
@@ -384,7 +339,7 @@ class Model:
             components = self._components(
                 X[rows], with_variance or self.gate is not None, include_noise
             )
-            weights = self.component_weights(components)[:, :, None]
+            weights = self.component_weights.at(components)[:, :, None]
             means = components.mean
             # Where outputs are mixed, leaves and mixture are compared in the user's units.
             if not units.diagonal:
@@ -393,7 +348,9 @@ class Model:
             mean[rows] = units.mean_to_latent(chunk) if units.diagonal else chunk
             if not with_variance:
                 continue
-            scale = components.of_leaves(self.scales, 1.0) * self.effective_gate.mean_variance
+            scale = (
+                components.of_leaves(self.scales, 1.0) * self.component_weights.gate.mean_variance
+            )
             if (row_scale := self.row_factors(X[rows])) is not None:
                 scale = scale * row_scale[:, None, None]
             spread = self._scaled_variance(components, scale, include_noise)
@@ -465,44 +422,20 @@ class Model:
                 if found is not None:
                     return found
             if low_rank:
-                return low_rank_components(self, posterior, self.relevant_routes(U), Z)
-        routes = self.relevant_routes(U)
+                return low_rank_components(
+                    self, posterior, self.component_weights.relevant_routes(U), Z
+                )
+        routes = self.component_weights.relevant_routes(U)
         leaf, row = routes.pairs
         mean, variance = posterior.predict(routes, Z, with_variance)
         if with_variance:
             variance += posterior.noise[leaf]
         return Components.of_pairs(len(U), leaf, row, mean, variance if with_variance else None)
 
-    def relevant_routes(self, U: Array) -> Routes:
-        """Leaves that rows reach, but for those whose weight is negligible beside another's, whatever their variances are there."""
-        routes = self.router.route(U)
-        if self.all_relevant:
-            return routes
-        least, most = self.log_weight_bounds
-        leaf, row = routes.pairs
-        best = np.full(row.max(initial=-1) + 1, -np.inf)
-        np.maximum.at(best, row, least[leaf])
-        return routes.only(most[leaf] >= best[row] + NEGLIGIBLE)
-
-    def relevant_leaves(self, U: Array) -> Index:
-        """The same for few rows: numbers of the leaves, (n, n_reached), -1 for none."""
-        leaves = self.router.reached(U)
-        if self.all_relevant:
-            return leaves
-        least, most = self.log_weight_bounds
-        best = np.where(leaves >= 0, least[leaves], -np.inf).max(axis=1, keepdims=True)
-        return np.where(most[leaves] >= best + NEGLIGIBLE, leaves, -1)
-
-    @property
-    def all_relevant(self) -> bool:
-        """Whether no leaf can be negligible anywhere."""
-        least, most = self.log_weight_bounds
-        return bool(most.min() >= least.max() + NEGLIGIBLE)
-
     def _chunks(self, n_rows: int) -> list[slice]:
         """Slices of rows whose leaf predictions fit in memory together."""
         width = self.router.max_reached * self.outputs.n_outputs
         if self.outputs.warps:  # the moments of each shape are computed
-            width *= len(self.effective_gate.shape_weights)
+            width *= len(self.component_weights.gate.shape_weights)
         step = max(1, AT_ONCE // width)
         return [slice(first, first + step) for first in range(0, n_rows, step)]

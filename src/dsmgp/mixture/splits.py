@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.dates import Dates
+from dsmgp.gp.coordinates import Coordinates
 from dsmgp.tree.nodes import Node, Product, nodes
 
 __all__ = ["ChangePoint", "Splits"]
@@ -104,6 +106,26 @@ class Splits:
         low = np.where(inside, unique[np.maximum(at - 1, 0)], position)
         high = np.where(inside, unique[np.minimum(at, len(unique) - 1)], position)
         return cls.joined([cls(low, high, probability)])
+
+    @classmethod
+    def along_input(
+        cls,
+        tree: Node,
+        log_reach: Mapping[Node, float],
+        coordinates: Coordinates | None,
+        dimension: int,
+        values: Array,
+    ) -> Splits:
+        """Return the splits along an input of a tree that cuts coordinates, those that belong to this input alone."""
+        if coordinates is None:
+            return cls.of_tree(tree, log_reach, dimension, values)
+        # Under a metric regions are oblique: no cut is along one input.
+        of_input = [] if coordinates.is_oblique else coordinates.columns == dimension
+        parts = [
+            cls.of_tree(tree, log_reach, k, values, partial(coordinates.to_input, k))
+            for k in np.flatnonzero(of_input).tolist()
+        ]
+        return cls.joined(parts) if parts else cls(*np.empty((3, 0)))
 
     @classmethod
     def joined(cls, parts: Sequence[Splits]) -> Splits:

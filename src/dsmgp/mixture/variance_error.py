@@ -72,15 +72,15 @@ def relative_error(model: Model, components: Components, leaf_errors: Array) -> 
         Mean and largest relative errors of the leaves' variances.
     """
     typical, largest = np.moveaxis(components.of_leaves(leaf_errors, 0.0), -1, 0)
-    weights, units = model.component_weights(components), model.outputs
+    weights, units = model.component_weights.at(components), model.outputs
     means, scale = components.mean, components.of_leaves(model.scales, 1.0)
-    own = components.variance * (scale * model.effective_gate.mean_variance)
+    own = components.variance * (scale * model.component_weights.gate.mean_variance)
     if not units.diagonal:
         means, own = units.mean_to_latent(means), units.variance_to_latent(own)
     mean = (weights[:, :, None] * means).sum(axis=1)
     spread = own + np.square(means - mean[:, None])
     total = (weights[:, :, None] * spread).sum(axis=1)[:, None]
-    tau = model.effective_gate.variance_exponent
+    tau = model.component_weights.gate.variance_exponent
     effect = own / total + tau * np.abs(spread / total - 1.0)
     effect = (weights[:, :, None] * effect).max(axis=2)
     return np.asarray((effect * typical).sum(axis=1) + np.sqrt(np.square(effect * largest).sum(1)))

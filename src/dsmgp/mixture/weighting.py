@@ -110,7 +110,7 @@ def fit_weights(
     if len(rows):
         components = loo.components(rows)
         leaf_scales = loo.scales_without(rows) if local_scale else np.ones(components.mean.shape)
-        log_path = components.of_leaves(model.log_path_weights, -np.inf)
+        log_path = components.of_leaves(model.component_weights.log_path, -np.inf)
         known_noise = loo.known_noise(rows)
         gate = fit_gate(
             components,

@@ -317,7 +317,7 @@ def _check_variances(model: Model, posterior: LeafPosterior) -> None:
     prior = posterior.bound.prior_variance
     prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
     with np.errstate(all="ignore"):
-        factor = model.scales * model.effective_gate.mean_variance
+        factor = model.scales * (model.gate or Gate()).mean_variance
         smallest, largest = (
             model.outputs.moments_from_latent(
                 np.broadcast_to(model.outputs.centre, prior.shape),

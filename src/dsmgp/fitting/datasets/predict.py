@@ -175,7 +175,12 @@ class RouteTestRows:
         for batch in self.reader.batches(piece):
             for X in tables_at(batch.rows):
                 U = model.inputs.to_coordinates(X)
-                yield *model.relevant_routes(U).pairs, 0, model.scaled(U), np.empty((len(X), 0))
+                yield (
+                    *model.component_weights.relevant_routes(U).pairs,
+                    0,
+                    model.scaled(U),
+                    np.empty((len(X), 0)),
+                )
 
 
 @dataclass(frozen=True)
@@ -193,15 +198,17 @@ class CombineLeaves:
 
 def _with_posterior(model: Model, posterior: Any) -> Model:
     """Return a model without a tree, which routes and combines leaf predictions; what it needs of the tree is computed before."""
-    router, log_path_weights = model.router, model.log_path_weights
-    _ = router.max_reached
+    weights = model.component_weights
+    _ = model.router.max_reached
     no_tree: Any = None
     light = replace(
         model,
         tree=no_tree,
-        router=router.without_tree(),
+        router=model.router.without_tree(),
         leaf_posterior=posterior,
         thetas=None,
     )
-    vars(light)["log_path_weights"] = log_path_weights
+    vars(light)["component_weights"] = replace(
+        weights, router=light.router, leaf_posterior=posterior
+    )
     return light

@@ -311,7 +311,7 @@ class CoordinateTrial:
         return self._learned(replace(start, coordinates=tuple(coordinates), families=()))
 
     def _network(
-        self, linear: Coordinates, family: Family, data: TrainingData, rows: Index
+        self, linear: Coordinates, family: Family, data: ScaledRows, rows: Index
     ) -> Coordinates:
         """Return coordinates with a network that is learned on some of all rows, in the scaling of ``data``."""
         Z, targets = data.inputs.to_experts(self.X[rows]), data.outputs.to_experts(self.Y[rows])
