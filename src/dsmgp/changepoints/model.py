@@ -77,7 +77,7 @@ class ChangePointModel:
         return [self.family]
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> tuple[Process, ...]:
         return self.family.processes
 
     @property

@@ -149,7 +149,7 @@ class FittedModel(Predictive, Protocol):
         """Kernel, mean and noise of the leaves; several if leaves differ in them."""
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> tuple[Process, ...]:
         """The GP of each output, that of the first family."""
 
     @property

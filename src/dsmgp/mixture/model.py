@@ -114,7 +114,7 @@ class Model:
     # Properties of the model
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> tuple[Process, ...]:
         """The GP of each output, in the first family: the one with the best score."""
         return self.families[0].processes
 
