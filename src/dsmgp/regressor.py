@@ -53,9 +53,9 @@ from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.fitting.updates import recondition
 from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.kernel_posterior import RegionKernels
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.persistence.estimator import read_model, write_model
@@ -754,7 +754,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 return schema.framed(mean, X, output), schema.framed(std, X, output)
             return schema.framed(mean_at(model, rows), X, output)
 
-    def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> Mixture:
+    def predict_dist(self, X: ArrayLike, include_noise: bool = True) -> PredictiveDistribution:
         """Return the predictive distribution: at each row a mixture of Gaussians.
 
         Parameters

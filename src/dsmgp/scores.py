@@ -8,6 +8,7 @@ Examples
 --------
 Four rows, each predicted by a standard Gaussian:
 
+>>> from dsmgp import Mixture
 >>> distribution = Mixture(np.ones((4, 1)), np.zeros((4, 1, 1)), np.ones((4, 1, 1)))
 >>> y = np.array([-1.0, 0.0, 0.5, 2.0])
 >>> scores = score_table(y, distribution, baseline=0.0)
@@ -33,7 +34,7 @@ from scipy.special import ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_finite
-from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 
 __all__ = [
     "coverage",
@@ -105,7 +106,9 @@ def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     return float(np.mean(np.where(spread > zero, explained, error <= zero)))
 
 
-def score_table(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> dict[str, float]:
+def score_table(
+    y: ArrayLike, distribution: PredictiveDistribution, baseline: ArrayLike
+) -> dict[str, float]:
     """Return the usual scores by name; ``baseline`` is the mean of the training outputs."""
     return {
         "mae": mae(y, distribution.mean),
@@ -119,11 +122,14 @@ def score_table(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> dic
     }
 
 
-def score_each(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> list[dict[str, float]]:
+def score_each(
+    y: ArrayLike, distribution: PredictiveDistribution, baseline: ArrayLike
+) -> list[dict[str, float]]:
     """Return the :func:`score_table` of each output: outputs may differ in their units, and then errors do not add up.
 
     Examples
     --------
+    >>> from dsmgp import Mixture
     >>> distribution = Mixture(np.ones((2, 1)), np.zeros((2, 1, 2)), np.ones((2, 1, 2)))
     >>> [scores["mae"] for scores in score_each([[1.0, 10.0], [3.0, 30.0]], distribution, 0.0)]
     [2.0, 20.0]
@@ -136,24 +142,24 @@ def score_each(y: ArrayLike, distribution: Mixture, baseline: ArrayLike) -> list
     ]
 
 
-def nlpd(y: ArrayLike, distribution: Mixture) -> float:
+def nlpd(y: ArrayLike, distribution: PredictiveDistribution) -> float:
     """Return the mean negative log predictive density; of several outputs the sum of the marginals'."""
     return float(-np.mean(_columns(distribution.logpdf(y)).sum(axis=1)))
 
 
-def joint_nlpd(y: ArrayLike, distribution: Mixture) -> float:
+def joint_nlpd(y: ArrayLike, distribution: PredictiveDistribution) -> float:
     """Return the mean negative log density of all outputs jointly."""
     return float(-np.mean(distribution.joint_logpdf(y)))
 
 
-def gaussian_nlpd(y: ArrayLike, distribution: Mixture) -> float:
+def gaussian_nlpd(y: ArrayLike, distribution: PredictiveDistribution) -> float:
     """Return the NLPD of Gaussians with the mixture's means and variances, as the paper reports it."""
     variance = _columns(distribution.var)
     terms = 0.5 * (_error(y, distribution.mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
     return float(np.mean(terms.sum(axis=1)))
 
 
-def crps(y: ArrayLike, distribution: Mixture, batch: int = 4096) -> float:
+def crps(y: ArrayLike, distribution: PredictiveDistribution, batch: int = 4096) -> float:
     """Return the mean continuous ranked probability score, in the units of y.
 
     It is ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the predictive distribution, in closed form (Grimit et al. 2006);
@@ -164,9 +170,10 @@ def crps(y: ArrayLike, distribution: Mixture, batch: int = 4096) -> float:
     for output in range(observed.shape[1]):
         of_output = distribution.marginal(output)
         score, at_once = _gaussian_crps, batch
-        if len(of_output.parts) > 1:
+        (_, first), *others = of_output.parts
+        if others:
             score = _joined_crps
-        elif of_output.warps:  # with far larger arrays
+        elif first.warps:  # with far larger arrays
             score, at_once = _warped_crps, 1 + WARPED_ENTRIES // of_output.weights.shape[1]
         for start in range(0, len(observed), at_once):
             rows = slice(start, start + at_once)
@@ -174,24 +181,24 @@ def crps(y: ArrayLike, distribution: Mixture, batch: int = 4096) -> float:
     return total / observed.size
 
 
-def coverage(y: ArrayLike, distribution: Mixture, level: float = 0.9) -> float:
+def coverage(y: ArrayLike, distribution: PredictiveDistribution, level: float = 0.9) -> float:
     """Return the share of observations inside the central interval; ``level`` if calibrated."""
     u = pit(y, distribution)
     return float(np.mean((u >= 0.5 - 0.5 * level) & (u <= 0.5 + 0.5 * level)))
 
 
-def interval_width(distribution: Mixture, level: float = 0.9) -> float:
+def interval_width(distribution: PredictiveDistribution, level: float = 0.9) -> float:
     """Return the mean width of the central interval."""
     low, high = distribution.interval(level)
     return float(np.mean(high - low))
 
 
-def pit(y: ArrayLike, distribution: Mixture) -> Array:
+def pit(y: ArrayLike, distribution: PredictiveDistribution) -> Array:
     """Return the probability integral transform, the predictive cdf at each observation; uniform if calibrated."""
     return distribution.cdf(y)
 
 
-def pit_histogram(y: ArrayLike, distribution: Mixture, n_bins: int = 10) -> Array:
+def pit_histogram(y: ArrayLike, distribution: PredictiveDistribution, n_bins: int = 10) -> Array:
     """Return the share of observations in each of ``n_bins`` equally probable bins; uniform if calibrated."""
     counts, _ = np.histogram(pit(y, distribution), bins=n_bins, range=(0.0, 1.0))
     return np.asarray(counts / counts.sum())
@@ -211,7 +218,7 @@ def _error(y: ArrayLike, mean: ArrayLike) -> Array:
     return _columns(observed - means)
 
 
-def _gaussian_crps(y: Array, distribution: Mixture) -> Array:
+def _gaussian_crps(y: Array, distribution: PredictiveDistribution) -> Array:
     """Return the CRPS of each row of a mixture of Gaussians."""
     weights = distribution.weights
     mean, variance = distribution.component_means[..., 0], distribution.component_variances[..., 0]
@@ -223,12 +230,13 @@ def _gaussian_crps(y: Array, distribution: Mixture) -> Array:
     return np.asarray((weights * distance).sum(axis=1) - 0.5 * spread)
 
 
-def _warped_crps(y: Array, distribution: Mixture) -> Array:
+def _warped_crps(y: Array, distribution: PredictiveDistribution) -> Array:
     """Return the CRPS of each row of a warped mixture: the integral of (F(v) - [v >= y])^2 over v.
 
     By Gauss-Legendre quadrature in latent units, with weights that add up to each interval's length in the units of y.
     """
-    warp, latent = distribution.warps[0], distribution.latent
+    ((_, mixture),) = distribution.parts
+    warp, latent = mixture.warps[0], mixture.latent
     assert warp is not None
     points = _quadrature_points(latent)
     split = np.clip(warp.to_latent(y), points[:, 0], points[:, -1])
@@ -247,7 +255,7 @@ def _warped_crps(y: Array, distribution: Mixture) -> Array:
     return np.asarray((mean_error * np.diff(ends, axis=1)).sum(axis=1) + outside)
 
 
-def _joined_crps(y: Array, distribution: Mixture) -> Array:
+def _joined_crps(y: Array, distribution: PredictiveDistribution) -> Array:
     """Return the CRPS of each row of mixtures with different warps: the integral of (F(v) - [v >= y])^2 over v, by quadrature."""
     points = []
     for _, part in distribution.parts:
@@ -266,7 +274,7 @@ def _joined_crps(y: Array, distribution: Mixture) -> Array:
     return total / np.sum(NODE_WEIGHTS)
 
 
-def _quadrature_points(mixture: Mixture) -> Array:
+def _quadrature_points(mixture: PredictiveDistribution) -> Array:
     """Return increasing points for each row, (n, n_points), between which the cdf is smooth: closer where components are narrow or many."""
     means, stds = mixture.component_means[..., 0], np.sqrt(mixture.component_variances[..., 0])
     points = (means[:, :, None] + stds[:, :, None] * DEVIATIONS).reshape(len(means), -1)

@@ -11,13 +11,13 @@ import numpy as np
 from dsmgp import scores
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_choice
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import Predictive
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 
 __all__ = ["SCORES", "PermutationImportance", "permutation_importance"]
 
 #: Scores of predictions, all of which are better where they are lower.
-SCORES: Mapping[str, Callable[[Array, Mixture], float]] = {
+SCORES: Mapping[str, Callable[[Array, PredictiveDistribution], float]] = {
     "nlpd": scores.nlpd,
     "rmse": lambda y, distribution: scores.rmse(y, distribution.mean),
     "mae": lambda y, distribution: scores.mae(y, distribution.mean),

@@ -20,11 +20,11 @@ from dsmgp.data.outside import OutsideRows
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.learning.optimize import SearchRecord
 from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
 from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.model import Model
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.stacking import Stacking
 from dsmgp.mixture.variance_error import exact_variances
@@ -218,7 +218,7 @@ class FittedState:
         return tuple(prediction_remarks(distribution, Y, self.schema.output_names))
 
     def evaluation_remarks(
-        self, X: Array, Y: Array, distribution: Mixture, target_names: Sequence[str]
+        self, X: Array, Y: Array, distribution: PredictiveDistribution, target_names: Sequence[str]
     ) -> list[str]:
         """Return remarks on rows that the model is evaluated on, and on its predictions there.
 

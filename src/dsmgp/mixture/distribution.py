@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.gp.output_warp import OutputWarp, same_warp
 from dsmgp.gp.scaling import OutputScaling
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.quantiles import solve_quantile
 
 __all__ = ["Mixture"]
@@ -30,7 +30,7 @@ QUANTILE_ROWS = 8192
 LEAST_VARIANCE = float(np.finfo(np.float64).tiny)
 
 
-class Mixture:
+class Mixture(PredictiveDistribution):
     """A mixture of Gaussians for each of n rows; with warped outputs, of latent outputs that determine the outputs.
 
     Several outputs share the component weights. Within a component the outputs may be correlated.
@@ -75,18 +75,13 @@ class Mixture:
         squeeze: bool = True,
         outside: Array | None = None,
     ) -> None:
-        self.weights = weights
-        self._outside = outside
+        super().__init__(weights, squeeze and means.shape[-1] == 1, outside)
         self._latent_means = means
         self._latent_variances = variances
         self._units = units or OutputScaling(np.zeros(means.shape[-1]), np.eye(means.shape[-1]))
-        self._squeeze = squeeze and means.shape[-1] == 1
         # The Gaussians of the latent outputs, which are the outputs themselves unless these are warped.
         self._gaussian_means = self._units.mean_to_latent(means)
         self._gaussian_variances = _positive(self._units.variance_to_latent(variances))
-
-    def __len__(self) -> int:
-        return len(self.weights)
 
     def __getitem__(self, rows: int | slice | NDArray[np.int64] | NDArray[np.bool_]) -> Mixture:
         """Return the distributions of some of the rows; an integer selects one of them."""
@@ -104,24 +99,6 @@ class Mixture:
     def __repr__(self) -> str:
         n, components, outputs = self._latent_means.shape
         return f"Mixture({n} rows, {components} components, {outputs} output{'s' * (outputs > 1)})"
-
-    @property
-    def outside(self) -> Array:
-        """How far each row lies outside the training data, (n,), in length scales of the kernel; 0 inside (docs/uncertainty.md)."""
-        return np.zeros(len(self)) if self._outside is None else self._outside
-
-    def with_outside(self, outside: Array) -> Mixture:
-        """Return the same distributions with the distances of their rows from the training data.
-
-        Examples
-        --------
-        >>> one = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
-        >>> one.outside, one.with_outside(np.array([2.5])).outside
-        (array([0.]), array([2.5]))
-        """
-        other = copy(self)
-        other._outside = outside
-        return other
 
     def merged(self, n: int) -> Mixture:
         """Return the average of the distributions of every n consecutive rows.
@@ -256,39 +233,6 @@ class Mixture:
         )
         return means, _positive(variances) if self._units.warps else variances
 
-    @property
-    def component_means(self) -> Array:
-        """Means of the components, (n, n_components, n_outputs), in the user's units."""
-        return self._component_moments[0]
-
-    @property
-    def component_variances(self) -> Array:
-        """Variances of the components, (n, n_components, n_outputs), in the user's units."""
-        return self._component_moments[1]
-
-    @property
-    def mean(self) -> Array:
-        """Mean at each row."""
-        return self._out(self._mean())
-
-    @property
-    def var(self) -> Array:
-        """Variance at each row."""
-        # Around the mean: a difference of second moments would lose digits to a large offset.
-        away = self.component_means - self._mean()[:, None, :]
-        spread = self.component_variances + away * away
-        return self._out(np.einsum("nk,nkp->np", self.weights, spread))
-
-    @property
-    def std(self) -> Array:
-        """Standard deviation at each row."""
-        return np.sqrt(self.var)
-
-    @property
-    def median(self) -> Array:
-        """Median at each row."""
-        return self.quantile(0.5)
-
     def logpdf(self, y: ArrayLike) -> Array:
         """Return the log density of each output at ``y``: one value per row, or one for all rows."""
         z, scale = self._standardised(y)
@@ -298,10 +242,6 @@ class Mixture:
         if self._units.warps:
             density += self._units.log_slopes(self._rows(y))
         return self._out(density)
-
-    def pdf(self, y: ArrayLike) -> Array:
-        """Return the density of each output at ``y``."""
-        return np.exp(self.logpdf(y))
 
     def joint_logpdf(self, y: ArrayLike) -> Array:
         """Return the joint log density of all outputs, (n,).
@@ -368,52 +308,6 @@ class Mixture:
         """Return the log of :meth:`sf`, also where that underflows."""
         return self._out(self._log_tail(-self._standardised(y)[0]))
 
-    def quantile(self, q: ArrayLike) -> Array:
-        """Return the value at which ``cdf`` is ``q``; (n,) or (n, n_outputs) for a number.
-
-        A list of levels adds an axis in front, with one entry per level.
-        """
-        levels = np.asarray(q, dtype=np.float64)
-        if not levels.size or not np.all((levels > 0) & (levels < 1)):
-            raise ValueError(f"expected quantile levels strictly between 0 and 1, got {q!r}")
-        if levels.ndim:
-            return np.stack([self.quantile(level) for level in levels])
-        return self._out(self._quantile(float(levels)))
-
-    def ppf(self, q: ArrayLike) -> Array:
-        """Return quantiles: :meth:`quantile` under SciPy's name.
-
-        Examples
-        --------
-        >>> standard = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
-        >>> standard.ppf([0.5, 0.975]).round(2)
-        array([[0.  ],
-               [1.96]])
-        """
-        return self.quantile(q)
-
-    def interval(self, level: ArrayLike = 0.9) -> tuple[Array, Array]:
-        """Return the ends of the central interval with probability ``level``, each as :meth:`quantile` does.
-
-        A list of levels adds an axis in front of both, with one entry per level.
-
-        Examples
-        --------
-        >>> standard = Mixture(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)))
-        >>> low, high = standard.interval([0.5, 0.9])
-        >>> high.round(2)
-        array([[0.67],
-               [1.64]])
-        """
-        levels = np.asarray(level)
-        numeric = levels.size > 0 and levels.dtype.kind in "fiu"
-        if not numeric or not np.all((levels > 0) & (levels < 1)):
-            raise ValueError(
-                f"expected an interval level strictly between 0 and 1, or a list of them, got {level!r}"
-            )
-        tails = 0.5 * (1.0 - levels)
-        return self.quantile(tails), self.quantile(1.0 - tails)
-
     def sample(
         self,
         n_samples: int = 1,
@@ -433,9 +327,6 @@ class Mixture:
         noise = rng.standard_normal((n_samples, n, n_outputs))
         z = self._latent_means[rows, pick] + noise * np.sqrt(self._latent_variances[rows, pick])
         return self._out(self._units.from_experts(z))
-
-    def _mean(self) -> Array:
-        return np.einsum("nk,nkp->np", self.weights, self.component_means)
 
     def _rows(self, y: ArrayLike) -> Array:
         """Broadcast ``y`` to (n, n_outputs)."""
@@ -486,9 +377,6 @@ class Mixture:
                     level,
                 )
         return self._units.from_latent(quantiles)
-
-    def _out(self, values: Array) -> Array:
-        return values[..., 0] if self._squeeze else values
 
 
 def _same_units(units: OutputScaling, others: OutputScaling) -> bool:

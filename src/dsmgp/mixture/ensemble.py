@@ -14,9 +14,9 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.gp.scaling import OutputScaling
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.fitted_model import SEVERAL_HYPOTHESES, Predictive, Unsupported
 from dsmgp.mixture.joined import join
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 
 __all__ = ["Ensemble"]
 
@@ -54,7 +54,9 @@ class Ensemble:
         spread = np.square(stds) + np.square(means - mean)
         return mean, np.sqrt(np.tensordot(self.weights, spread, 1))
 
-    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
+    def mixture(
+        self, X: Array, include_noise: bool = True, squeeze: bool = True
+    ) -> PredictiveDistribution:
         """Predictive distribution at each row."""
         parts = [model.mixture(X, include_noise, squeeze) for model in self.models]
         return join(parts, self.weights)

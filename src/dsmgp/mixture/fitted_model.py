@@ -15,9 +15,9 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.scaling import InputScaling, OutputScaling
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.inference import Posterior
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import Splits
 from dsmgp.tree.nodes import Node, Sum
 
@@ -118,7 +118,9 @@ class Predictive(Protocol):
     def moments(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
         """Predictive mean and standard deviation, (n, n_outputs) each."""
 
-    def mixture(self, X: Array, include_noise: bool = True, squeeze: bool = True) -> Mixture:
+    def mixture(
+        self, X: Array, include_noise: bool = True, squeeze: bool = True
+    ) -> PredictiveDistribution:
         """Predictive distribution at each row."""
 
     def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:

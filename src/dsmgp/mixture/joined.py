@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 
 __all__ = ["JoinedMixture", "join"]
 
@@ -23,16 +24,20 @@ __all__ = ["JoinedMixture", "join"]
 MAX_STEPS, TOLERANCE = 200, 1e-12
 
 
-def join(mixtures: Sequence[Mixture], weights: ArrayLike) -> Mixture:
+def join(
+    distributions: Sequence[PredictiveDistribution], weights: ArrayLike
+) -> PredictiveDistribution:
     """Return the weighted sum of distributions of the same rows: one mixture where units agree, else a :class:`JoinedMixture`.
 
     Parameters
     ----------
-    mixtures : sequence of Mixture
-    weights : array-like of shape (n_mixtures,)
+    distributions : sequence of PredictiveDistribution
+    weights : array-like of shape (n_distributions,)
         Of sum one.
     """
-    shares = np.asarray(weights, dtype=np.float64)
+    pairs = zip(np.asarray(weights, dtype=np.float64).tolist(), distributions, strict=True)
+    parts = [(weight * share, part) for weight, each in pairs for share, part in each.parts]
+    shares, mixtures = np.array([share for share, _ in parts]), [part for _, part in parts]
     groups: list[list[int]] = []
     for k, each in enumerate(mixtures):
         same = (group for group in groups if each.has_units_of(mixtures[group[0]]))
@@ -44,14 +49,14 @@ def join(mixtures: Sequence[Mixture], weights: ArrayLike) -> Mixture:
     if len(groups) == 1:
         return Mixture.joined(mixtures, shares)
     of_group = np.array([shares[group].sum() for group in groups])
-    parts = [
+    joined = [
         Mixture.joined([mixtures[k] for k in group], shares[group] / total)
         for group, total in zip(groups, of_group, strict=True)
     ]
-    return JoinedMixture(parts, of_group)
+    return JoinedMixture(joined, of_group)
 
 
-class JoinedMixture(Mixture):
+class JoinedMixture(PredictiveDistribution):
     """The weighted sum of mixtures that differ in the warp of their outputs.
 
     Parameters
@@ -76,36 +81,33 @@ class JoinedMixture(Mixture):
 
     def __init__(self, mixtures: Sequence[Mixture], shares: Array) -> None:
         self._mixtures, self._shares = tuple(mixtures), shares
-        self.weights = np.concatenate(
-            [share * each.weights for share, each in self.parts],
-            axis=1,
-        )
-        self._squeeze, self._outside = self._mixtures[0]._squeeze, self._mixtures[0]._outside
+        weights = np.concatenate([share * each.weights for share, each in self.parts], axis=1)
+        first = self._mixtures[0]
+        super().__init__(weights, first._squeeze, first._outside)
 
     @property
     def parts(self) -> tuple[tuple[float, Mixture], ...]:
         return tuple(zip(self._shares.tolist(), self._mixtures, strict=True))
 
-    def has_units_of(self, other: Mixture) -> bool:
-        return False
-
-    def __getitem__(self, rows: int | slice | NDArray[np.int64] | NDArray[np.bool_]) -> Mixture:
+    def __getitem__(
+        self, rows: int | slice | NDArray[np.int64] | NDArray[np.bool_]
+    ) -> JoinedMixture:
         return self._of_parts(lambda each: each[rows])
 
     def __repr__(self) -> str:
         n, components = self.weights.shape
         return f"JoinedMixture({n} rows, {components} components, {len(self._mixtures)} warps)"
 
-    def merged(self, n: int) -> Mixture:
+    def merged(self, n: int) -> JoinedMixture:
         return self._of_parts(lambda each: each.merged(n))
 
-    def replaced(self, rows: NDArray[np.int64], others: Mixture) -> Mixture:
+    def replaced(self, rows: NDArray[np.int64], others: JoinedMixture) -> JoinedMixture:
         pairs = zip(self.parts, others.parts, strict=True)
         return JoinedMixture(
             [own.replaced(rows, new) for (_, own), (_, new) in pairs], self._shares
         )
 
-    def marginal(self, output: int) -> Mixture:
+    def marginal(self, output: int) -> JoinedMixture:
         return self._of_parts(lambda each: each.marginal(output))
 
     @property
@@ -175,7 +177,7 @@ class JoinedMixture(Mixture):
                 break
         return y
 
-    def _of_parts(self, change: Callable[[Mixture], Mixture]) -> Mixture:
+    def _of_parts(self, change: Callable[[Mixture], Mixture]) -> JoinedMixture:
         return JoinedMixture([change(each) for each in self._mixtures], self._shares)
 
     def _sum(self, of_part: Callable[[Mixture], Array]) -> Array:
@@ -186,3 +188,7 @@ class JoinedMixture(Mixture):
         """Return the log of the weighted sum of exponentials over parts."""
         terms = np.stack([np.log(share) + of_part(each) for share, each in self.parts])
         return np.asarray(np.logaddexp.reduce(terms, axis=0))
+
+
+# Whoever asks whether a prediction is a Mixture means its interface, whatever the warps.
+Mixture.register(JoinedMixture)

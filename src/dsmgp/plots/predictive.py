@@ -13,6 +13,7 @@ from dsmgp.data.columns.schema import Column, level_name
 from dsmgp.gp.scaling import OutputScaling
 from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.joined import join
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.plots.style import (
     BAND,
     MODEL,
@@ -221,7 +222,7 @@ def _draw_curve(
     grid: Array,
     means: Array,
     label: str,
-    distribution: Mixture,
+    distribution: PredictiveDistribution,
     level: float,
     bounds: tuple[float, ...] = (),
     seen: NDArray[np.bool_] | None = None,
@@ -260,7 +261,7 @@ def _with_gaps(values: Array, seen: NDArray[np.bool_]) -> Array:
 
 
 def _draw_values(
-    ax: Axes, positions: Array, means: Array, distribution: Mixture, level: float
+    ax: Axes, positions: Array, means: Array, distribution: PredictiveDistribution, level: float
 ) -> None:
     """Draw mean and interval at each position."""
     low, high = (end.reshape(-1) for end in distribution.interval(level))
@@ -269,7 +270,7 @@ def _draw_values(
 
 
 def _draw_levels(
-    ax: Axes, levels: list[str], means: Array, distribution: Mixture, level: float
+    ax: Axes, levels: list[str], means: Array, distribution: PredictiveDistribution, level: float
 ) -> None:
     """Draw mean and interval of every level of a categorical column."""
     positions = np.arange(len(levels), dtype=np.float64)
@@ -280,7 +281,7 @@ def _draw_levels(
 
 def _averaged(
     model: DSMGPRegressor, rows: Array, inputs: list[int], values: Array, output: int
-) -> tuple[Mixture, Array]:
+) -> tuple[PredictiveDistribution, Array]:
     """Average the predictive distributions of rows whose ``inputs`` are set, to each line of ``values`` in turn.
 
     Returns
@@ -337,7 +338,7 @@ def _shifted(each: Mixture, n_values: int) -> Mixture:
     return around(0.5 * (low + high))
 
 
-def _row_means(distribution: Mixture, n_values: int) -> Array:
+def _row_means(distribution: PredictiveDistribution, n_values: int) -> Array:
     """Return the means of the rows of each of ``n_values`` groups, (n_values, n_rows)."""
     means = (distribution.weights * distribution.component_means[:, :, 0]).sum(axis=1)
     return np.asarray(means.reshape(n_values, -1))

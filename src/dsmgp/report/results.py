@@ -18,7 +18,7 @@ from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.data.frames import taken
 from dsmgp.data.unknown_inputs import mixture_at
 from dsmgp.data.user_tables import target_numbers
-from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.progress import span
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.report.figures import (
@@ -96,7 +96,7 @@ class Evaluation:
     rows: Array
     observed: Array
     y: Array
-    distribution: Mixture
+    distribution: PredictiveDistribution
     uncertainty: Array
     names: list[str]
     targets: list[str]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dsmgp import Mixture, scores
+from dsmgp import scores
 from dsmgp._util.arrays import Array
 from dsmgp.datasets import ORIGINALS, Dataset, load, load_original
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 
 __all__ = ["available", "loaded", "score", "split"]
 
@@ -51,7 +52,7 @@ def _centre_and_scale(A: Array) -> tuple[Array, Array]:
     return A.mean(axis=0), np.where(scale == 0, 1.0, scale)
 
 
-def score(predicted: Mixture, Y: Array) -> dict[str, float]:
+def score(predicted: PredictiveDistribution, Y: Array) -> dict[str, float]:
     """Return the paper's scores of the predictions at test rows, and those of the whole predictive distribution."""
     values = {
         "mae": scores.mae(Y, predicted.mean),

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.base import clone
 
-from dsmgp import DSMGPRegressor, Mixture, baselines
+from dsmgp import DSMGPRegressor, baselines
 from dsmgp._util.arrays import Array
 from dsmgp.baselines import (
     BCM,
@@ -24,6 +24,7 @@ from dsmgp.baselines import (
     NaiveLocalExperts,
     PoE,
 )
+from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.data import QUICK_ROWS, score, split
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, mean_of, present, select, table
@@ -31,7 +32,7 @@ from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, mean_of, pres
 __all__ = ["EXPERIMENT"]
 
 #: Predictive distributions at the test rows, by column of the table.
-Predictions = dict[str, Mixture]
+Predictions = dict[str, PredictiveDistribution]
 # The paper's settings: rows of an expert, inducing points, children of a sum node.
 LEAF_SIZE, INDUCING, SUM_CHILDREN = 100, 100, 4
 # An exact GP is conditioned on at most so many rows, and learns on fewer: the paper has none beyond Kin40k.
