@@ -8,7 +8,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from dsmgp import DSMGPRegressor, load
-from dsmgp.fitting.edges import BLOCKS, _blocks
+from dsmgp.fitting.edge_blocks import BLOCKS, left_out_blocks
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.mixture.edges import MEASURED, RISE, Edges
 
@@ -97,7 +97,7 @@ def test_the_factor_begins_at_one():
 
 def test_blocks_are_left_out_as_by_a_fit_without_them(model):
     fitted = model.state_.model
-    _, squares = _blocks(fitted, fitted.edges, X, Y[:, None], None, np.ones(len(X)))
+    _, squares = left_out_blocks(fitted, fitted.edges, X, Y[:, None], None, np.ones(len(X)))
     Z, z = fitted.to_experts(X), fitted.outputs.to_experts(Y[:, None])[:, 0]
     kernel = ConstantKernel(model.kernel_.outputscale) * RBF(model.kernel_.lengthscale)
     gp = GaussianProcessRegressor(kernel + WhiteKernel(model.noise_), optimizer=None)

@@ -110,6 +110,16 @@ class Edges:
         measured = np.minimum(by_input, MEASURED * self.extent(inputs))
         return np.column_stack([distance / (distance + RISE), np.square(measured)])
 
+    def terms_beyond(self, X: Array, dimension: Index, end: Array, inputs: InputScaling) -> Array:
+        """Return :meth:`terms` at rows that lie beyond an end along one input each, (n, 1 + n_inputs)."""
+        at_end = X.copy()
+        at_end[np.arange(len(X)), dimension] = end
+        away = (inputs.to_experts(X) - inputs.to_experts(at_end)) / self.unit
+        distance = np.sqrt(np.square(away).sum(axis=1))
+        by_input = np.zeros((len(X), len(self.low)))
+        by_input[np.arange(len(X)), dimension] = distance
+        return self.terms(distance, by_input, inputs)
+
     def extent(self, inputs: InputScaling) -> Array:
         """Return the length of each input's range in length scales, (n_inputs,); zero for inputs without one."""
         has_range = np.isfinite(self.low)
