@@ -1,14 +1,15 @@
 """Learning a small network of the inputs by the evidence: a deep kernel, shared by all leaves.
 
-Length scales and a metric stretch and turn the input space as a whole. A network bends it: its outputs, beside the inputs themselves, are coordinates
-in which a stationary kernel fits functions that vary faster in some places than in others (Wilson et al. 2016). It is learned by stochastic
-gradients of the exact log evidence of small blocks of neighbouring rows.
+Length scales and a metric stretch and turn the input space as a whole. A network bends it: its outputs, beside the
+inputs themselves, are coordinates in which a stationary kernel fits functions that vary faster in some places than in
+others (Wilson et al. 2016). It is learned by stochastic gradients of the exact log evidence of small blocks of
+neighbouring rows; known noise and weights of rows play no part in it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -69,41 +70,65 @@ def learn_network(
         np.log(np.r_[kernel.lengthscale, np.ones(N_OUTPUTS), kernel.outputscale, process.noise])
         for kernel, process in zip(kernels, processes, strict=True)
     ]
-    names = [kernel.name for kernel in kernels]
-    n_steps = _n_steps(len(learned_on))
-    values = [*layers, *theta]
-    adam = _Adam(values, [RATES[0]] * len(layers) + [RATES[1]] * len(theta), n_steps)
-    threads, judges = Threads(), neighbour_blocks(Z, held_out, rng)
+    names, threads = [kernel.name for kernel in kernels], Threads()
 
-    def evaluate(blocks: list[Index]) -> tuple[float, list[Array]]:
-        results = threads.map(
-            lambda rows: block_gradient(layers, theta, names, Z[rows], Y[rows]), blocks
+    def objective(values: Sequence[Array], blocks: list[Index]) -> tuple[float, list[Array]]:
+        """Average over blocks, each on one thread."""
+        of_layers, of_outputs = values[: len(layers)], values[len(layers) :]
+        losses, gradients = zip(
+            *threads.map(
+                lambda rows: block_gradient(of_layers, of_outputs, names, Z[rows], Y[rows]), blocks
+            ),
+            strict=True,
         )
-        losses, gradients = zip(*results, strict=True)
-        return float(np.mean(losses)), [
-            np.mean(parts, axis=0) for parts in zip(*gradients, strict=True)
-        ]
+        by_value = [np.mean(parts, axis=0) for parts in zip(*gradients, strict=True)]
+        return float(np.mean(losses)), by_value
 
-    waiting: list[Index] = []
-    least, best = math.inf, values
-    for step in range(1, n_steps + 1):
-        if not waiting:
-            waiting = neighbour_blocks(Z, learned_on, rng)
-        taken, waiting = waiting[:BLOCKS_PER_STEP], waiting[BLOCKS_PER_STEP:]
-        adam.step(evaluate(taken)[1])
-        tick(step / n_steps)
-        if step % max(n_steps // N_CHECKS, 1) == 0 or step == n_steps:
-            loss = evaluate(judges)[0]
-            if loss < least:
-                least, best = loss, [value.copy() for value in values]
-            if stopping():
-                break
-    layers, theta = best[: len(layers)], best[len(layers) :]
+    values = _minimise(
+        objective,
+        [*layers, *theta],
+        [RATES[0]] * len(layers) + [RATES[1]] * len(theta),
+        _batches(Z, learned_on, rng),
+        neighbour_blocks(Z, held_out, rng),
+        _n_steps(len(learned_on)),
+    )
+    layers, theta = values[: len(layers)], values[len(layers) :]
     lengthscale = np.exp(np.mean([t[n_inputs : n_inputs + N_OUTPUTS] for t in theta], axis=0))
     *hidden, last_weights, last_biases = layers
     layers = [*hidden, last_weights / lengthscale, last_biases / lengthscale]
     slopes = _root_mean_square_slopes(layers, Z[learned_on[:SLOPE_ROWS]])
     return Network(tuple(map(Layer, layers[0::2], layers[1::2])), slopes)
+
+
+def _minimise(
+    objective: Callable[[Sequence[Array], list[Index]], tuple[float, list[Array]]],
+    values: list[Array],
+    rates: Sequence[float],
+    batches: Iterator[list[Index]],
+    judges: list[Index],
+    n_steps: int,
+) -> list[Array]:
+    """Change values by Adam, in place, and return those with the least loss of the blocks that judge, looked at now and then."""
+    adam = _Adam(values, rates, n_steps)
+    least, best = math.inf, values
+    for step in range(1, n_steps + 1):
+        adam.step(objective(values, next(batches))[1])
+        tick(step / n_steps)
+        if step % max(n_steps // N_CHECKS, 1) == 0 or step == n_steps:
+            loss, _ = objective(values, judges)
+            if loss < least:
+                least, best = loss, [value.copy() for value in values]
+            if stopping():
+                break
+    return best
+
+
+def _batches(Z: Array, rows: Index, rng: np.random.Generator) -> Iterator[list[Index]]:
+    """Yield the blocks of each step, pass after pass through the rows."""
+    while True:
+        blocks = neighbour_blocks(Z, rows, rng)
+        for first in range(0, len(blocks), BLOCKS_PER_STEP):
+            yield blocks[first : first + BLOCKS_PER_STEP]
 
 
 def _n_steps(n_rows: int) -> int:
