@@ -59,22 +59,22 @@ def test_blocks_are_rows_that_lie_together(rng):
 
 def test_a_function_of_varying_frequency_becomes_smooth(rng, monkeypatch):
     """In the coordinates of the network the evidence of rows that it has not seen is higher."""
-    monkeypatch.setattr(module, "MOST_EPOCHS", 60)
-    Z = rng.normal(size=(1500, 2))
-    y = np.sin(3.0 * np.exp(Z[:, 0])) + 0.05 * rng.normal(size=1500)
+    monkeypatch.setattr(module, "MOST_EPOCHS", 40)
+    Z = rng.normal(size=(1000, 2))
+    y = np.sin(3.0 * np.exp(Z[:, 0])) + 0.05 * rng.normal(size=1000)
     process = build_process("rbf", "zero", None, 2)
-    learned, new = np.arange(1200), np.arange(1200, 1500)
+    learned, new = np.arange(800), np.arange(800, 1000)
     network = learn_network(Z[learned], y[learned, None], [process], rng)
     assert network.slopes[0].max() > 3 * network.slopes[1].max()  # the second input has no effect
 
     def best_evidence(inputs):
         """The highest evidence over a grid of length scales, signal and noise as they are."""
         scores = []
-        for lengthscale in np.geomspace(0.1, 10, 15):
+        for lengthscale in np.geomspace(0.1, 10, 9):
             r2 = np.square((inputs[:, None] - inputs) / lengthscale).sum(-1)
             K = STATIONARY["rbf"](r2, 1.0)[0] + 0.05**2 * np.eye(len(inputs))
             scores.append(multivariate_normal.logpdf(y[new], cov=K))
         return max(scores)
 
     bent = np.hstack([Z[new], network(Z[new])])
-    assert best_evidence(bent) > best_evidence(Z[new]) + 50.0
+    assert best_evidence(bent) > best_evidence(Z[new]) + 30.0
