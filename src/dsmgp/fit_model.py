@@ -1,6 +1,7 @@
 """Fits and updates as the estimator asks for them: which kind of model is fitted, and what happens when rows come and go.
 
-:func:`fit_model` is where the kinds part: change points, a model of a time series, stacked hypotheses, or one deep structured mixture.
+:func:`fit_model` is where the kinds part: change points, a model of a time series, stacked or
+averaged hypotheses, or one deep structured mixture.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.forecasting.time_model import choose_time_model
+from dsmgp.fitting.hypotheses.average import average_hypotheses
 from dsmgp.fitting.hypotheses.fit import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.state import FittedState
@@ -47,6 +49,8 @@ def _fit(rows: TrainingRows, schema: InputSchema, config: FitConfig) -> FittedSt
     if has_changepoints(config.structure):
         config = changepoint_config(config, rows, schema)
         return fit_changepoints(rows, schema, config, rng)
+    if config.hypotheses == "average":
+        return average_hypotheses(rows, schema, config, rng)
     time_model = choose_time_model(rows, schema, config)
     if time_model is not None:
         config = time_model.config

@@ -180,14 +180,17 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     categorical_features : "from_dtype", array-like of bool, int or str, or None, default="from_dtype"
         Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and
         of categories in frames, are categories in any case.
-    hypotheses : "auto" or None, default="auto"
+    hypotheses : {"auto", "average"} or None, default="auto"
         ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output is fitted under up to eight
         hypotheses (inputs as they are, warped, or both; zero or linear mean; output warped), which are weighed
         by stacking. That takes seconds instead of tenths, in this process, on the CPU and without a
         ``checkpoint``. It is not done if ``kernel``, ``mean``, ``input_warp``, ``metric``, ``structure``,
         ``weights`` or ``objective`` is not the default or ``output_warp`` is a warp of your choice (with None
         no hypothesis warps the output), nor with ``effort="low"``, ``optimizer=None``, ``standardize=False`` or
-        files on disk. None: never.
+        files on disk. ``"average"``: the paper's model, averaged over what the user leaves open of kernels (four)
+        and means (zero, linear), and over their hyperparameters: 64 draws around the optima, with weights
+        proportional to prior times evidence. It makes ``weights="auto"`` ``"posterior"``, is for one output and
+        named kernels, and for tables of any number of rows in memory. None: never.
     variances : {"auto", "exact"}, default="auto"
         How predictions get the variances of large leaves. ``"auto"``: by low-rank factors where enough rows are
         predicted to pay for them; the standard deviation of y moves by at most a thousandth. ``"exact"``:
@@ -223,12 +226,14 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ``y = centre + output_loading_ @ z``, with z the outputs in the experts' units. Where outputs are warped
         it is the latent outputs that are composed like that.
     log_marginal_likelihood_ : float
-        Log evidence of y, in the units of y, under the mixture.
+        Log evidence of y, in the units of y, under the mixture; with ``hypotheses="average"`` the log of its
+        average over the prior, otherwise of the heaviest hypothesis.
     loo_score_, loo_score_new_inputs_ : float
         Mean negative log predictive density of training rows, each given all others, and each given all rows
         with other inputs. They estimate the score on new rows like these, and at new inputs. Where several
         hypotheses are mixed (see ``hypotheses``), hyperparameters, gate and weights of hypotheses were learned
-        without the fold of the row, one of five, and the scores are those of the last fit.
+        without the fold of the row, one of five, and the scores are those of the last fit; with
+        ``hypotheses="average"`` the average is over the posterior given the other rows.
     kernel_scores_ : dict of str to float, or None
         Leave-one-out scores of the kernels that ``kernel="auto"`` tried, in the experts' units; lower is
         better. Where trends and seasons were chosen, losses of forecasts relative to a stationary kernel.
@@ -1286,7 +1291,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def log_marginal_likelihood_(self) -> float:
-        return self.state_.model.log_evidence
+        return self.state_.log_evidence
 
     @property
     def n_induced_trees_(self) -> int:

@@ -47,7 +47,7 @@ def summarise(state: FittedState) -> str:
         if state.stacking is None:
             lines.append(f"leave-one-out   NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g}")
         else:
-            lines += _hypothesis_lines(state.stacking, len(state.alternatives) > 0)
+            lines += _hypothesis_lines(state, state.stacking)
     if state.search.kernel_scores:
         ranked = sorted(state.search.kernel_scores.items(), key=lambda item: item[1])
         scores = ", ".join(f"{name} {score:.4g}" for name, score in ranked)
@@ -63,15 +63,35 @@ def summarise(state: FittedState) -> str:
     return "\n".join(lines)
 
 
-def _hypothesis_lines(stacking: Stacking, are_several: bool) -> list[str]:
+def _hypothesis_lines(state: FittedState, stacking: Stacking) -> list[str]:
     """List the hypotheses with their weights, and the scores of their mixture."""
+    if stacking.log_prior is not None:
+        return _averaged_lines(state, stacking)
     alone, at_new_inputs = stacking.scores
     described = zip(stacking.weights.tolist(), stacking.names, strict=True)
     return [
         f"cross-validated NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (leave-one-out, hyperparameters learned without the fold of the row, {N_FOLDS} folds)",
         "hypotheses      weighed by stacking on these folds"
-        + ("; the first is described here:" * are_several),
+        + ("; the first is described here:" * bool(state.alternatives)),
         *(f"  {weight:<13.2f} {name}" for weight, name in described),
+    ]
+
+
+def _averaged_lines(state: FittedState, stacking: Stacking) -> list[str]:
+    """List the kernels and means of averaged hypotheses with their posterior probabilities, and the scores of the average."""
+    alone, at_new_inputs = stacking.scores
+    totals: dict[str, list[float]] = {}
+    for weight, name in zip(stacking.weights.tolist(), stacking.names, strict=True):
+        totals.setdefault(name, []).append(weight)
+    ranked = sorted(totals.items(), key=lambda item: -sum(item[1]))
+    return [
+        f"leave-one-out   NLPD {alone:.4g}, at new inputs {at_new_inputs:.4g} (averaged over hyperparameters, with their posterior given the other rows)",
+        f"hypotheses      weighed by prior times evidence, whose average has the logarithm {state.log_evidence:.6g}"
+        + ("; the heaviest is described here:" * bool(state.alternatives)),
+        *(
+            f"  {sum(weights):<13.2f} {name} ({_plural(len(weights), 'draw')} of hyperparameters)"
+            for name, weights in ranked
+        ),
     ]
 
 

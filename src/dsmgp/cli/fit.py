@@ -56,7 +56,7 @@ Metric = Literal["auto", "diagonal", "full", "deep"]
 OutputWarp = Literal["auto", "none", "rank", "log", "positive"]
 Structure = Literal["balanced", "paper", "learned"]
 Priors = Literal["lognormal", "none"]
-Hypotheses = Literal["auto", "none"]
+Hypotheses = Literal["auto", "average", "none"]
 Executor = Literal["local", "ray"]
 Weights = Literal["auto", "gated", "posterior", "uniform"]
 OnInterrupt = Literal["abort", "save"]
@@ -104,7 +104,7 @@ def fit(
     input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = "auto",
     metric: Annotated[Metric, typer.Option(help="A length scale per input, a linear map of the inputs, or a small network of them; auto learns a map (with high effort also a network) and keeps it if leave-one-out says so.")] = "auto",
     output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = "auto",
-    hypotheses: Annotated[Hypotheses, typer.Option(help="Whether a small table is fitted under several hypotheses, weighted by cross-validation.")] = "auto",
+    hypotheses: Annotated[Hypotheses, typer.Option(help="auto: a small table is fitted under several hypotheses, weighted by cross-validation; average: by their posterior probability.")] = "auto",
     priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = "lognormal",
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
     memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Most memory for matrices, such as 4GB.")] = None,
@@ -334,8 +334,7 @@ def _score_lines(model: Any) -> list[tuple[str, str]]:
 
     dimension = model.state_.model.change_dimension
     if dimension is None:
-        how = "leave-one-out" if model.state_.stacking is None else "cross-validated"
-        return [(f"{how} NLPD", f"{model.loo_score_:.4g}")]
+        return [(f"{model.state_.score_kind} NLPD", f"{model.loo_score_:.4g}")]
     changes, splits = model.changepoints(), model.split_posterior(dimension)
     lines = [("changes expected", f"{splits.expected:.3g}")]
     for change in changes[:MAX_CHANGES]:

@@ -92,7 +92,6 @@ def _accuracy(model: Any) -> str:
     constant = constant_nlpd(state.rows.Y)
     if state.model.change_dimension is not None or constant is None:
         return UNKNOWN
-    how = "leave-one-out" if state.stacking is None else "cross-validated"
     score = model.loo_score_
     words = f"{constant - score:.3g} below" if score < constant else "no better than"
-    return f"{how} NLPD {score:.4g}, {words} that of a constant ({constant:.4g})"
+    return f"{state.score_kind} NLPD {score:.4g}, {words} that of a constant ({constant:.4g})"

@@ -50,8 +50,8 @@ BYTES = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 class FitConfig:
     """Validated parameters of a fit. The fields are those of :class:`~dsmgp.DSMGPRegressor`; None means "auto", but for ``output_warp``.
 
-    ``hypotheses`` says whether a small table may be fitted under several (:mod:`dsmgp.fitting.hypotheses.fit`), ``mean_is_open`` whether another
-    mean than ``mean`` may be chosen.
+    ``hypotheses`` says whether a small table may be fitted under several that are stacked (:mod:`dsmgp.fitting.hypotheses.fit`, "stack"), or any
+    table under several that are averaged (:mod:`dsmgp.fitting.hypotheses.average`, "average"); ``mean_is_open`` whether another mean than ``mean`` may be chosen.
     """
 
     kernel: Any = "auto"
@@ -77,7 +77,7 @@ class FitConfig:
     dtype: str = "float64"
     memory_limit: int | None = None
     executor: Executor = field(default_factory=LocalExecutor)
-    hypotheses: bool = False
+    hypotheses: str | None = None
     mean_is_open: bool = False
     priors: str | None = "lognormal"
     outputs: str = "auto"
@@ -160,7 +160,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
-        hypotheses=_hypotheses_are_open(estimator),
+        hypotheses=_hypotheses(estimator),
         mean_is_open=_is_auto(estimator.mean),
         priors=estimator.priors,
         outputs=estimator.outputs,
@@ -192,7 +192,7 @@ def _check_choices(estimator: Any) -> None:
         check_choice("priors", estimator.priors, ["lognormal"], "or None")
     check_choice("outputs", estimator.outputs, OUTPUTS)
     if estimator.hypotheses is not None:
-        check_choice("hypotheses", estimator.hypotheses, ["auto"], "or None")
+        check_choice("hypotheses", estimator.hypotheses, ["auto", "average"], "or None")
     check_choice("variances", estimator.variances, ("auto", "exact"))
     check_choice("missing", estimator.missing, MISSING)
     if isinstance(estimator.categorical_features, str):
@@ -249,7 +249,8 @@ def _weights(estimator: Any) -> str:
         return str(estimator.weights)
     learned = isinstance(estimator.structure, str) and estimator.structure == "learned"
     several = isinstance(estimator.kernel, (list, tuple))
-    return "posterior" if learned or several else "gated"
+    averaged = estimator.hypotheses == "average"
+    return "posterior" if learned or several or averaged else "gated"
 
 
 def _check_coordinates(estimator: Any) -> None:
@@ -277,6 +278,29 @@ def _check_coordinates(estimator: Any) -> None:
         raise ValueError(
             f"metric={estimator.metric!r} needs mean='auto', 'zero' or 'constant', got {mean!r}"
         )
+
+
+def _hypotheses(estimator: Any) -> str | None:
+    """Return what becomes of several hypotheses: "stack", "average" or None."""
+    if estimator.hypotheses != "average":
+        return "stack" if _hypotheses_are_open(estimator) else None
+    named = isinstance(estimator.kernel, str) and isinstance(estimator.mean, str)
+    structure = estimator.structure
+    unmet = {
+        "weights='posterior' or 'auto'": _weights(estimator) == "posterior",
+        "local_scale=False or None": not estimator.local_scale,
+        "one named kernel and a named mean": named,
+        "structure='balanced', 'paper' or a tree": not has_changepoints(structure)
+        and structure != "learned",
+        "an optimizer": estimator.optimizer is not None,
+        "standardize=True": bool(estimator.standardize),
+        "priors": estimator.priors is not None,
+        "metric='auto' or 'diagonal'": estimator.metric in ("auto", "diagonal"),
+    }
+    for needed, is_met in unmet.items():
+        if not is_met:
+            raise ValueError(f"hypotheses='average' needs {needed}")
+    return "average"
 
 
 def _hypotheses_are_open(estimator: Any) -> bool:

@@ -69,7 +69,7 @@ class FittedState:
     alternatives : tuple of FittedState
         Fits of the same rows under other hypotheses, whose predictions are mixed with those of ``model``; that is the heaviest.
     stacking : Stacking or None
-        Weights of all hypotheses, the model's own first, and their cross-validated scores, as of the last fit.
+        Weights of all hypotheses, the model's own first, and their scores as of the last fit.
     fit_times : dict of str to float
         Seconds of the stages of the last fit; empty where that was in another process.
     """
@@ -137,14 +137,29 @@ class FittedState:
 
     def with_members(self, members: Sequence[FittedState]) -> FittedState:
         """Return the same hypotheses after a change of each."""
-        first, *others = members
+        stacking, order = self.stacking, np.arange(len(members))
+        if stacking is not None:
+            stacking, order = stacking.updated([each.model.log_evidence for each in members])
+        first, *others = (members[k] for k in order.tolist())
         # One copy of the rows serves all.
         alternatives = tuple(replace(each, rows=first.rows) for each in others)
-        return replace(first, alternatives=alternatives, stacking=self.stacking)
+        return replace(first, alternatives=alternatives, stacking=stacking)
+
+    @property
+    def log_evidence(self) -> float:
+        """Log evidence of the model, or of all hypotheses where they are averaged by it."""
+        if self.stacking is None or self.stacking.log_prior is None:
+            return self.model.log_evidence
+        return self.stacking.log_evidence([each.model.log_evidence for each in self.members])
+
+    @property
+    def score_kind(self) -> str:
+        """How :attr:`reported_scores` were obtained."""
+        return "leave-one-out" if self.stacking is None else self.stacking.score_kind
 
     @property
     def reported_scores(self) -> tuple[float, float] | None:
-        """Cross-validated scores where hypotheses were stacked, else those of leave-one-out."""
+        """The scores of the mixture of all hypotheses, else those of the model."""
         return self.scores if self.stacking is None else self.stacking.scores
 
     @property

@@ -172,7 +172,7 @@ class NamedProcess:
         return self._values(theta)[..., -1], gradient
 
     def log_prior(self, theta: Array) -> tuple[Array, Array]:
-        loc, scale = self._priors
+        loc, scale = self.normal_prior
         has = np.isfinite(scale)
         t, gradient = theta[..., has], np.zeros_like(theta)
         away = (t - loc[has]) / scale[has]
@@ -183,7 +183,7 @@ class NamedProcess:
         return density.sum(axis=-1), gradient
 
     def has_prior(self, columns: Index) -> bool:
-        return bool(np.isfinite(self._priors[1][columns]).any())
+        return bool(np.isfinite(self.normal_prior[1][columns]).any())
 
     def rescaled(self, factor: float) -> NamedProcess:
         theta = self.theta.copy()
@@ -235,8 +235,8 @@ class NamedProcess:
         return np.concatenate([*rest, *mean, noise])
 
     @cached_property
-    def _priors(self) -> tuple[Array, Array]:
-        """Location and scale of each entry's prior; not finite where there is none."""
+    def normal_prior(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of the normal prior of each entry of theta itself; not finite where there is none."""
         locs, scales = [], []
         for block in self.blocks:
             none = block.prior is None

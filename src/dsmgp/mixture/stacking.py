@@ -7,10 +7,12 @@ them (Yao et al. 2018, Using stacking to average Bayesian predictive distributio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.linalg.threads import one_thread
@@ -34,13 +36,36 @@ class Stacking:
     weights : ndarray of shape (n_hypotheses,)
         Of sum one.
     scores : tuple of float
-        Cross-validated negative log densities of their mixture, per row: of rows given all others, and given all rows with other
-        inputs.
+        Negative log densities of their mixture, per row: of rows given all others, and given all rows with other inputs.
+        Cross-validated if hypotheses were stacked, leave-one-out if they are averaged.
+    log_prior : ndarray of shape (n_hypotheses,), or None
+        Log prior masses, where weights are posterior probabilities: prior mass times evidence. None if hypotheses were stacked.
     """
 
     names: tuple[str, ...]
     weights: Array
     scores: tuple[float, float]
+    log_prior: Array | None = None
+
+    @property
+    def score_kind(self) -> str:
+        """How the scores were obtained."""
+        return "cross-validated" if self.log_prior is None else "leave-one-out"
+
+    def log_evidence(self, log_evidences: Sequence[float]) -> float:
+        """Return the log of the average evidence over the prior, given the log evidence of each hypothesis."""
+        assert self.log_prior is not None
+        return float(logsumexp(self.log_prior + log_evidences))
+
+    def updated(self, log_evidences: Sequence[float]) -> tuple[Stacking, Index]:
+        """Return the posterior after the evidences have changed, and the new order of the hypotheses; stacked weights stay."""
+        if self.log_prior is None:
+            return self, np.arange(len(self.weights))
+        log_weights = self.log_prior + log_evidences
+        order = np.argsort(-log_weights, kind="stable")
+        weights = np.exp(log_weights[order] - logsumexp(log_weights))
+        names = tuple(self.names[k] for k in order.tolist())
+        return replace(self, names=names, weights=weights, log_prior=self.log_prior[order]), order
 
 
 def stack(log_densities: Array, row_weights: Array | None = None) -> Array:

@@ -36,15 +36,19 @@ ALTERNATIVES, PREFIX = "alternatives", "alternative."
 
 STACKING = Record(
     "weights of hypotheses",
-    lambda names, weights, score, at_new_inputs: Stacking(names, weights, (score, at_new_inputs)),
+    lambda names, weights, score, at_new_inputs, log_prior: Stacking(
+        names, weights, (score, at_new_inputs), log_prior
+    ),
     {
         "names": Entry(checks.list_of(checks.TEXT)),
         "weights": Entry(checks.array_of(checks.POSITIVE_NUMBER)),
         "score": Entry(checks.number()),
         "at_new_inputs": Entry(checks.number(), "score_new_inputs"),
+        "log_prior": Entry(checks.array_of(checks.number()), optional=True),
     },
     check=lambda stacking: (
         len(stacking.names) == len(stacking.weights) > 0
+        and (stacking.log_prior is None or len(stacking.log_prior) == len(stacking.weights))
         and abs(stacking.weights.sum() - 1.0) <= 1e-9
     ),
     values={

@@ -308,7 +308,7 @@ def _model(model: DSMGPRegressor) -> dict[str, Any]:
         "min_rows": min(sizes),
         "max_rows": max(sizes),
         "weights": fitted.weights,
-        "score_kind": "leave-one-out" if model.state_.stacking is None else "cross-validated",
+        "score_kind": model.state_.score_kind,
         "loo": model.loo_score_,
         "loo_new_inputs": model.loo_score_new_inputs_,
     }

@@ -77,6 +77,10 @@ def fit_files(
     FittedState
         Its rows are the sample on which the tree was grown.
     """
+    if config.hypotheses == "average":
+        raise ValueError(
+            "hypotheses='average' holds all rows in memory for each hypothesis: use fit, or hypotheses=None"
+        )
     if folder is not None:
         check_empty(folder)
     if config.structure not in ("balanced", "paper") or config.objective != "surrogate":

@@ -25,7 +25,7 @@ def mixture_forecasts(rolling: RollingOrigin, schema: InputSchema, config: FitCo
 
     Small tables are fitted under one hypothesis, which takes a fraction of the time.
     """
-    rows, config = rolling.rows, replace(config, device="cpu", hypotheses=False)
+    rows, config = rolling.rows, replace(config, device="cpu", hypotheses=None)
     forecasts = Forecasts([], [], [])
     for before, after in rolling.folds:
         context = FitContext(config, np.random.default_rng(0))

@@ -254,7 +254,7 @@ class _Trial:
             input_warp=None,
             metric="diagonal",
             output_warp="log" if best.log else None,
-            hypotheses=False,
+            hypotheses=None,
         )
 
     def _notes(

@@ -74,7 +74,7 @@ class Hypothesis:
             mean_is_open=False,
             metric="diagonal",
             output_warp=self.output_warp,
-            hypotheses=False,
+            hypotheses=None,
         )
 
 
@@ -87,7 +87,7 @@ HYPOTHESES = tuple(
 def hypotheses_pay(rows: TrainingRows, config: FitConfig) -> bool:
     """Return whether hypotheses are to be stacked: the configuration leaves them open, and leave-one-out cannot choose."""
     return (
-        config.hypotheses
+        config.hypotheses == "stack"
         and rows.Y.shape[1] == 1
         and rows.X.shape[1] <= MOST_FEATURES
         and FEWEST_ROWS <= len(rows) < LEAST_ROWS

@@ -31,7 +31,7 @@ from dsmgp.mixture.weighting import LOOSample, fit_weights
 from dsmgp.progress import stopping
 from dsmgp.tree.nodes import leaves
 
-__all__ = ["HeldOut", "held_out_log_densities"]
+__all__ = ["HeldOut", "conditioned", "held_out_log_densities", "scaled_data"]
 
 # Learning starts close to where it ends; its result need not be more exact than folds differ (see optimize.TOLERANCE).
 FOLD_TOLERANCE = 1e-5
@@ -84,7 +84,7 @@ def held_out_log_densities(
         n_evaluations += sum(each.n_evaluations for each in searches)
         if stopping():
             return None
-        model = _conditioned(state.mixture, data, families, config)
+        model = conditioned(state.mixture, data, families, config)
         has_gate = config.weights == "gated"
         sample = LOOSample(others if has_gate else others[:0], inside, state.missing)
         model, loo = fit_weights(model, state.local_scale, sample, state.mixture.gate)
@@ -97,18 +97,24 @@ def held_out_log_densities(
 
 def _scaled_without(state: FittedState, inside: Index, config: FitConfig) -> ScaledRows:
     """Return all rows, with outputs scaled and warped as the rows outside of a fold say."""
-    rows, model, columns = state.rows, state.mixture, state.schema.columns
-    others = rows.removed(inside)
+    others = state.rows.removed(inside)
     warps = [
         _learned_again(warp, y, others.weights)
-        for warp, y in zip(model.outputs.warps, others.Y.T, strict=False)
+        for warp, y in zip(state.model.outputs.warps, others.Y.T, strict=False)
     ]
+    outputs = OutputScaling.of(others.Y, config.standardize, warps, others.weights)
+    return scaled_data(state, outputs, config)
+
+
+def scaled_data(state: FittedState, outputs: OutputScaling, config: FitConfig) -> ScaledRows:
+    """Return all rows in the coordinates of a fit, under an output scaling."""
+    rows, model, columns = state.rows, state.model, state.schema.columns
     return ScaledRows(
         rows.X,
         rows.Y,
         rows.noise,
         model.inputs,
-        OutputScaling.of(others.Y, config.standardize, warps, others.weights),
+        outputs,
         equal_rows(rows.X),
         config.dtype,
         rows.weights,
@@ -137,9 +143,7 @@ def _learned_on(
     return learn_each_family(gps, model.families, context, tolerance=FOLD_TOLERANCE)
 
 
-def _conditioned(
-    model: Model, data: ScaledRows, families: list[Family], config: FitConfig
-) -> Model:
+def conditioned(model: Model, data: ScaledRows, families: list[Family], config: FitConfig) -> Model:
     """Return a model with other families and output scaling, conditioned on all rows, with leave-one-out results of all."""
     tree = LeafFamilies(model.tree, families, model.family)
     gps = InMemoryRows(data, config).set_up(tree, data.outputs)
