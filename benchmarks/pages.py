@@ -29,6 +29,7 @@ import engine
 import finetune
 import footprint
 import forecast
+import invariance
 import learned
 import memory
 import outofcore
@@ -49,7 +50,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, invariance, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
