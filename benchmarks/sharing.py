@@ -4,7 +4,7 @@ The experiment of the paper's appendix (figure on shared decompositions): 1,000 
 splits, 4 to 64 partitions, kernel fixed. Timed is what a fit does, ``InMemoryLeafPosterior``: kernel, factor, log evidence and
 alpha of all leaves, factors kept, alone and with every row left out. Naive: every leaf for itself, by the backend that
 is named in the results (compiled leaves, side by side on all cores). Shared: the same backend where leaves share
-nothing, the plan's chains where they do; the plan is made anew each time, and timed. Where the library's rule says that
+nothing, the plan's chains where they do; the plan is made anew each time, and timed. Where the estimated cost says that
 sharing does not pay, "used" says no and both columns time the same. ``paper, R=1`` draws all cuts from the root, ``paper, R=2`` draws the
 square root of the partitions at each of two layers, ``balanced`` cuts to at most 250 rows.
 Prints a table and writes benchmarks/results/sharing.json. Absolute times are of the machine named in it.

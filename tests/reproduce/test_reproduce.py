@@ -53,7 +53,7 @@ def no_data(monkeypatch):
 def test_every_experiment_of_the_paper_has_a_name():
     assert set(NAMES) == {
         "table-results", "table-timings", "figure-approximation", "figure-motorcycle", "figure-noise",
-        "figure-contour", "figure-sharing", "mixture-sizes", "figure-illustration",
+        "figure-contour", "figure-sharing", "mixture-sizes", "figure-illustration", "learning-objective",
     }  # fmt: skip
 
 
@@ -84,7 +84,9 @@ def test_quick_form_writes_results_table_and_figure(name, folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["table-results", "figure-approximation", "figure-sharing"])
+@pytest.mark.parametrize(
+    "name", ["table-results", "figure-approximation", "figure-sharing", "learning-objective"]
+)
 def test_longer_quick_forms_do_too(name, folder, tmp_path):
     if name == "table-results":
         pytest.importorskip("gpytorch")
@@ -243,6 +245,8 @@ def test_times_of_algorithm_1_are_medians_over_trees(folder, monkeypatch):
     rows = EXPERIMENTS["table-timings"].run(job)
     assert rows[0]["seconds"] == 3.0  # the median, not a lucky draw
     assert rows[0]["trees"] == [1.0, 2.0, 3.0, 4.0, 9.0]
+    faster = [{**row, "trees": [0.01, 0.02, 0.05, 2.0, 9.0], "seconds": 0.05} for row in rows]
+    assert "| **on 3 of 5 trees** |" in claims({"table-timings": faster})
     assert "of 5 trees 1 to 9 s" in claims({"table-timings": rows})
     assert "1, 2, 3, 4, 9" in EXPERIMENTS["table-timings"].page(rows)
     assert "of one tree" in claims({"table-timings": [{**job, "seconds": 3.0}]})
@@ -362,6 +366,32 @@ def test_claims_count_the_seeds_on_which_they_hold():
     (line,) = (line for line in found.splitlines() if "in NLPD" in line)
     assert "**on 2 of 3 seeds**" in line
     assert "NLPD 0.233; best rival of each seed 0.400, mostly NLE" in line
+
+
+def test_learning_on_the_mixture_is_compared_seed_by_seed():
+    rows = [
+        {"data": "airfoil", "seed": seed, "objective": objective, "mae": 0.3, "rmse": 0.4, "effective": 2.0,
+         "nlpd": nlpd, "evidence": evidence}
+        for objective, nlpds, evidence in (("surrogate", [0.5, 0.7], -1.0), ("full", [0.4, 0.8], -0.9))
+        for seed, nlpd in enumerate(nlpds)
+    ]  # fmt: skip
+    lines = claims({"learning-objective": rows}).splitlines()
+    assert [line.split(" | ")[2] for line in lines[2:]] == [
+        "**on 1 of 2 seeds**",
+        "**on 0 of 2 seeds**",
+        "on 2 of 2 seeds",
+    ]
+    assert "| on 1 of 2 | on 0 of 2 |" in EXPERIMENTS["learning-objective"].page(rows)
+
+
+def test_what_the_paper_says_of_its_panels_is_counted():
+    def row(model, away, wider, jump):
+        return {"seed": 0, "model": model, "away": away, "wider": wider, "jump": jump}
+
+    rows = [row("GP", 0, 1, 0.1), row("gPoE", 0.3, 1.4, 0.1), row("rBCM", 0.2, 0.9, 0.1)]
+    lines = claims({"figure-motorcycle": [*rows, row("DSMGP, posterior", 0.1, 1, 0.25)]})
+    verdicts = [line.split(" | ")[2] for line in lines.splitlines()[2:]]
+    assert verdicts == ["yes", "**no**", "yes", "**no**"]
 
 
 def test_curves_and_times():

@@ -158,7 +158,7 @@ EXPERIMENT = Experiment(
     draw=draw,
     remark=(
         "Posterior weights collapse on one partition, with discontinuities at its edges; the gate favours the leaf that predicts a row best, "
-        "which matters more the smaller the leaves are. Experts of gPoE and rBCM have M rows; two layers of Algorithm 1, as printed, "
+        "which matters more the smaller the leaves are. Experts of gPoE and rBCM have M rows; two layers of Algorithm 1 "
         "make much larger leaves for the DSMGP where M is small. The paper's curve does not have the kernel of its Table 2: its GP has an RMSE of "
         "0.13 here and an MAE of 0.79 there. One expert of all rows is the exact GP, except for the rBCM, whose exponent is "
         "not one then."

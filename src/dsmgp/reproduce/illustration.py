@@ -116,6 +116,6 @@ EXPERIMENT = Experiment(
     run=run,
     page=page,
     draw=draw,
-    remark="The paper draws a sketch; these are the hypotheses of a fitted model, with their posterior weights.",
+    remark="The paper draws a sketch; these are the hypotheses of a fitted model, with hyperparameters learned on the whole mixture, and their posterior weights.",
     settings={"kernel": "rbf", "N": N_ROWS, "M": LEAF_SIZE, "K_S": CHILDREN, "K_P": PARTS, "R": 1},
 )

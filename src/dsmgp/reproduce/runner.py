@@ -15,6 +15,7 @@ from dsmgp.reproduce import (
     illustration,
     motorcycle,
     noise,
+    objective,
     results,
     sharing,
     sizes,
@@ -32,7 +33,7 @@ Progress = Callable[[str], None]
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
-        illustration, sharing, motorcycle, sizes, timings, approximation, contour, results, noise,
+        illustration, sharing, motorcycle, objective, sizes, timings, approximation, contour, results, noise,
     )
 }  # fmt: skip
 NAMES = tuple(EXPERIMENTS)

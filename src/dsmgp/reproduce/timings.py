@@ -156,7 +156,7 @@ EXPERIMENT = Experiment(
     draw=draw,
     remark=(
         "Closed-form gradients in compiled code against a Julia program of 2020 on eight cores (i7-6900k). On skewed data "
-        "Algorithm 1, as printed, makes leaves of thousands of rows, whose cubic cost varies tenfold between draws. "
+        "Algorithm 1 makes leaves of thousands of rows, whose cubic cost varies tenfold between draws. "
         "The paper's program must have split differently, as its DSMGP took as long as experts of M rows: balanced partitions "
         "come closest to that."
     ),
