@@ -403,7 +403,7 @@ def bad_rows():
         ),
         "endless": ([[10**400, 1.0]] * 20, y, "out of range in column 0 of X, row 0"),
         "time": (pl.DataFrame({"a": [time(12)] * 20}), y, "column 'a' of X holds times"),
-        "by_name": ([{"a": 1.0}] * 20, y, "X has its values by name; make a frame"),
+        "by_name": ([{"a": 1.0}] * 20, y, "X holds values by name; turn it into a frame"),
         "lengths": ([[1.0], [1.0, 2.0]] * 10, y, "rows of different lengths"),
         "y_cube": (X, np.zeros((20, 1, 1)), "one or two dimensions"),
         "y_no_columns": (X, np.zeros((20, 0)), "one or two dimensions"),

@@ -225,7 +225,7 @@ def read_year(path: Path, n_rows: int | None = YEAR_ROWS) -> Dataset:
             table = csv.read_csv(file, csv.ReadOptions(autogenerate_column_names=True))
         except ValueError as error:
             raise ValueError(
-                f"{path} is no table of numbers: {error}; get it again from {_YEAR_SOURCE}"
+                f"{path} is not a table of numbers: {error}; get it again from {_YEAR_SOURCE}"
             ) from None
     if table.num_columns != YEAR_COLUMNS or (n_rows is not None and table.num_rows != n_rows):
         raise ValueError(

@@ -57,7 +57,7 @@ def test_a_model_of_another_machine_answers_here(wavy, tmp_path):
     header, arrays = unpacked((tmp_path / "m.dsmgp").read_bytes())
     header["parameters"]["device"] = "cuda:77"
     (tmp_path / "far.dsmgp").write_bytes(packed(header, arrays))
-    with pytest.warns(UserWarning, match="was fitted on 'cuda:77', which is not here"):
+    with pytest.warns(UserWarning, match="was fitted on 'cuda:77', which this machine lacks"):
         far = load(tmp_path / "far.dsmgp")
     assert far.device == "auto"
     np.testing.assert_array_equal(far.predict(X), model.predict(X))

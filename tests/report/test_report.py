@@ -191,7 +191,10 @@ def test_extrapolation_is_reported_as_it_is(undrawn):
     assert float(re.search(r"are (\S+) times those of the other rows\.$", text)[1]) > 2
     # With posterior weights variances do not grow beyond the data.
     model.set_params(weights="posterior").fit(X, noise)
-    assert "nothing in them warns" in statement(model, far, np.zeros(60))[1]
+    assert (
+        "they do not show that predictions may be less accurate"
+        in statement(model, far, np.zeros(60))[1]
+    )
 
 
 def test_the_verdict_says_what_a_linear_model_would_do(undrawn):
@@ -274,6 +277,32 @@ def test_a_real_chromium_shows_it_at_two_widths(page, tmp_path):
         assert seen["width"] <= seen["viewport"]
         assert seen["beyond"] == []
         assert imread(f"{picture}-{width}.png")[:, :, :3].std() > 0.05  # something was drawn
+
+
+@pytest.fixture(scope="module", params=["several outputs", "change points"])
+def other_page(request, judged, tmp_path_factory):
+    """Reports with other sections than that of one output."""
+    _, X, y = judged
+    if request.param == "several outputs":
+        Y, targets = np.column_stack([y, 1000 * y]), ["small", "large, with a name that is long"]
+        model = DSMGPRegressor("rbf", leaf_size=60, max_iter=2, random_state=0).fit(X, Y)
+    else:
+        X, Y, targets = X[["size"]], y, ["level"]
+        model = DSMGPRegressor("rbf", structure="changepoint", max_iter=2, random_state=0)
+        model.fit(X, Y)
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, model, X, Y, targets=targets)
+    return path
+
+
+@pytest.mark.slow
+def test_a_real_chromium_shows_other_reports_at_two_widths(other_page, tmp_path):
+    for seen in opened(other_page, tmp_path / "page", "1280", "400"):
+        assert seen["headings"][0] == "Verdict"
+        assert seen["images"] == seen["shown"] >= 3
+        assert seen["unlabelled"] == 0
+        assert seen["console"] == seen["outside"] == seen["dangling"] == seen["beyond"] == []
+        assert seen["width"] <= seen["viewport"]
 
 
 def test_the_page_is_dark_where_the_reader_prefers_that(page, tmp_path):

@@ -190,7 +190,7 @@ def check_container(values: Any, what: str) -> None:
     by_name = isinstance(first, dict) and not hasattr(first, "dtype")
     if by_name or getattr(getattr(first, "dtype", None), "names", None):
         raise ValueError(
-            f"{what} has its values by name; make a frame of it first, as with pandas.DataFrame"
+            f"{what} holds values by name; turn it into a frame first, as with pandas.DataFrame"
         )
     if getattr(values, "requires_grad", False):
         raise ValueError(f"{what} is a tensor that records gradients; call .detach() on it first")
@@ -232,7 +232,7 @@ def _check_entry(entry: Any, where: str) -> None:
         raise ValueError(f"missing value {where}; drop or impute such rows first")
     if hasattr(entry, "year") or isinstance(entry, (np.datetime64, np.timedelta64)):
         raise ValueError(  # days, moments, periods
-            f"a {type(entry).__name__} {where}, which is no number; turn the column into dates first "
+            f"a {type(entry).__name__} {where}, which is not a number; turn the column into dates first "
             "(with pandas.to_datetime) or into numbers"
         )
     try:

@@ -235,7 +235,9 @@ class InputSchema:
             topic="rows left out",
         )
         if not rows.size:
-            raise ValueError("no row is left to learn from")
+            raise ValueError(
+                "expected rows with a target, and with missing='drop' without missing values, got none"
+            )
         left = table[rows] if isinstance(table, np.ndarray) else [v.taken(rows) for v in table]
         return TableRows(self._encoded(left).X, Y[rows], rows, len(Y))
 

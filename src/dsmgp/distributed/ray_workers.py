@@ -172,7 +172,7 @@ class RayWorkers:
         logger.info("%d Ray workers started on machines that joined the cluster", n_new)
 
     def stop(self) -> None:
-        """Stop the workers, for good."""
+        """Stop the workers; they cannot be started again."""
         ray = import_ray()
         if ray.is_initialized():
             for actor in self._actors:

@@ -142,8 +142,8 @@ class TrainingRows:
         exists[exists] = self.ids[where[exists]] == ids[exists]
         if not exists.all():
             raise ValueError(
-                f"row {ids[~exists][0]} cannot be forgotten: it was never given, or is forgotten already; "
-                f"row_ids_ lists the {len(self)} rows that are there"
+                f"row {ids[~exists][0]} cannot be forgotten: it is not among the training rows, or was forgotten before; "
+                f"row_ids_ lists the {len(self)} training rows"
             )
         if len(ids) > len(self) - 2:
             raise ValueError(

@@ -59,7 +59,7 @@ def within_memory(work: Callable[[], Result], take_less: Callable[[], bool]) -> 
                 )
             time.sleep(wait)
         warn_user(
-            f"the GPU ran out of memory ({message}); going on with smaller batches, which takes longer. "
+            f"the GPU ran out of memory ({message}); continuing with smaller batches, which takes longer. "
             "A lower memory_limit avoids this.",
             RuntimeWarning,
             topic="memory of the GPU",

@@ -110,7 +110,7 @@ def _make_schema(
         ):  # of an earlier version, fitted to a file: the names were those of the inputs
             feature_names = tuple(column.name for column in columns.columns)
     if len(columns.input_names) != n_inputs:
-        raise ValueError("the columns of its table do not make its inputs")
+        raise ValueError("its columns and inputs do not agree")
     schema = InputSchema(
         columns=columns,
         feature_names=feature_names,
@@ -130,7 +130,7 @@ def _former_columns(
     columns = [Column(name, "number") for name in names]
     for key, text in dates.items():
         if key not in map(str, range(len(names))):
-            raise ValueError("there are dates in columns that it does not have")
+            raise ValueError("it lists dates in columns that do not exist")
         origin = np.datetime64(text, "us")
         if np.isnat(origin):
             raise ValueError("a date is missing")
@@ -269,7 +269,7 @@ def _use_available_device(estimator: Any) -> None:
         check_parameters(estimator)
     except (ValueError, ImportError):  # without a GPU, or without torch
         warn_user(
-            f"the model was fitted on {estimator.device!r}, which is not here: it predicts on another device",
+            f"the model was fitted on {estimator.device!r}, which this machine lacks: it predicts on another device",
             topic="device of a file",
         )
         estimator.set_params(device="auto")

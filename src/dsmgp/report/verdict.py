@@ -65,7 +65,7 @@ def calibration(coverage: float, n_rows: int, target: str = "") -> Statement:
     >>> calibration(0.89, 400).text
     'Well calibrated: 90% intervals hold 89.0% of the rows.'
     >>> calibration(0.7, 400, "price").text
-    'Too confident: 90% intervals of price hold only 70.0% of the rows. Expect surprises more often than they say.'
+    'Too confident: 90% intervals of price hold only 70.0% of the rows. More rows lie outside than they promise.'
     """
     of_target = f" of {target}" if target else ""
     holds = f"90% intervals{of_target} hold {{}}{coverage:.1%} of the rows."
@@ -77,10 +77,10 @@ def calibration(coverage: float, n_rows: int, target: str = "") -> Statement:
             return Statement("Calibration", "good", f"Well calibrated: {holds.format('')}")
         case "narrow":
             text = (
-                f"Too confident: {holds.format('only ')} Expect surprises more often than they say."
+                f"Too confident: {holds.format('only ')} More rows lie outside than they promise."
             )
             return Statement("Calibration", "poor", text)
-    return Statement("Calibration", "fair", f"Cautious: {holds.format('')}")
+    return Statement("Calibration", "fair", f"Too cautious: {holds.format('')}")
 
 
 def reach(n_outside: int, n_rows: int, columns: Sequence[str], ratio: float | None) -> Statement:
@@ -117,7 +117,11 @@ def reach(n_outside: int, n_rows: int, columns: Sequence[str], ratio: float | No
     text = f"{which} outside the range of the training data (in {named}): the model extrapolates there."
     if ratio is not None:
         text += f" Its standard deviations there are {ratio:.2g} times those of the other rows"
-        text += "." if ratio > 1.5 else ": nothing in them warns that they may be further off."
+        text += (
+            "."
+            if ratio > 1.5
+            else ": they do not show that predictions may be less accurate there."
+        )
     return Statement("Range", "poor" if share > MANY_OUTSIDE else "fair", text)
 
 

@@ -117,9 +117,9 @@ def _regions(numbers: list[list[int]], values: list[list[float]], n_dims: int) -
     waiting = [Region.whole(n_dims)]  # regions of the nodes to come, the next one last
     for (kind, n_children, dimension), splits in zip(numbers, values, strict=True):
         if n_children < FEWEST_CHILDREN.get(kind, n_children + 1) or (kind == LEAF and n_children):
-            raise ValueError("it has a node of no known kind")
+            raise ValueError("it has a node of an unknown kind")
         if not 0 <= dimension < n_dims:
-            raise ValueError("it splits an input that is not there")
+            raise ValueError("it splits an input that does not exist")
         if not waiting:
             raise ValueError("it has nodes without a parent")
         region = waiting.pop()

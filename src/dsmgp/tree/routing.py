@@ -317,9 +317,7 @@ def place(root: Node, X: Array, replace_rows: bool = False) -> Node:
             f"got {box(root.region)}; start from Region.whole({X.shape[1]})"
         )
     if len({id(node) for node in nodes(root)}) < sum(1 for _ in nodes(root)):
-        raise ValueError(
-            "a node stands in two places of the tree; build a node of its own for each"
-        )
+        raise ValueError("a node occurs in two places of the tree; build a separate node for each")
     leaf_rows = route(root, X).by_leaf(len(leaves(root)))
     numbers = itertools.count()
 

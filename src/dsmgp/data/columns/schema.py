@@ -301,7 +301,7 @@ class ColumnSchema:
             targets = tuple(str(name) for name in stored["targets"])
             decimal, day_first = stored.get("decimal"), stored.get("day_first")
             if decimal not in (None, ".", ",") or day_first not in (None, True, False):
-                raise ValueError("it says no way to read numbers or dates")
+                raise ValueError("it has no valid settings for reading numbers or dates")
             texts = tuple(str(text) for text in stored.get("missing_texts", ()))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(

@@ -261,7 +261,7 @@ def _number(entry: Any, row: int, label: str) -> float:
         return np.nan
     if isinstance(entry, (time, timedelta, np.timedelta64)):
         raise ValueError(f"a {type(entry).__name__} {where}; turn times into numbers first")
-    what = f"a {type(entry).__name__} {where}, which is no number; turn the column into"
+    what = f"a {type(entry).__name__} {where}, which is not a number; turn the column into"
     if hasattr(entry, "year") or isinstance(entry, np.datetime64):
         # Days, moments, periods among other things.
         raise ValueError(f"{what} dates first (with pandas.to_datetime) or into numbers")
