@@ -399,7 +399,7 @@ def bad_rows():
         "cell": (
             np.array([[1.0, {}]] * 20, dtype=object),
             y,
-            "a dict in column 1 of X, row 0, which is no number",
+            "a dict in column 1 of X, row 0, which is not a number",
         ),
         "endless": ([[10**400, 1.0]] * 20, y, "out of range in column 0 of X, row 0"),
         "time": (pl.DataFrame({"a": [time(12)] * 20}), y, "column 'a' of X holds times"),

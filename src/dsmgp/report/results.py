@@ -372,6 +372,11 @@ def _splits(evaluation: Evaluation) -> dict[str, Any]:
     return {"changes": None, "any_splits": bool(most), "figures": figures}
 
 
+def _shown(position: Any) -> str:
+    """Return a position as text: a date with its time, or a number as in the other tables."""
+    return format_position(position) if isinstance(position, np.datetime64) else number(position)
+
+
 def _changes(evaluation: Evaluation) -> dict[str, Any]:
     """Return the probable change points, the outliers, and their figures."""
     model = evaluation.model
@@ -383,7 +388,7 @@ def _changes(evaluation: Evaluation) -> dict[str, Any]:
     listed = sorted(likely, key=lambda change: -change.probability)[:MAX_CHANGES]
     rows = []
     for change in sorted(listed, key=lambda change: change.position):
-        position, low, high = map(format_position, (change.position, change.low, change.high))
+        position, low, high = map(_shown, (change.position, change.low, change.high))
         inside = splits.within(change.low, change.high)
         rows.append((position, f"{change.probability:.2f}", low, high, f"{inside:.2f}"))
     outliers = fitted.outlier_probability
