@@ -39,7 +39,7 @@ from dsmgp import (
 )
 from dsmgp.cli.app import app
 from dsmgp.data.files import tables
-from dsmgp.gp.kernels import STATIONARY
+from dsmgp.gp.terms import STATIONARY
 from tests.support.browser import opened
 
 mpl.use("Agg")

@@ -1,8 +1,9 @@
 """Scores of predictions: of the mean, of the whole predictive distribution, and of its calibration.
 
 Every function takes observations ``y`` of shape (n,) or (n, n_outputs), and their predictive distribution, a
-:class:`~dsmgp.Mixture` (or, for errors of the mean, an array of means). Lower is better unless stated otherwise. With several
-outputs, errors are averaged over outputs and log densities of the marginals are summed.
+:class:`~dsmgp.Mixture` (or, for errors of the mean, an array of means). Lower is better unless stated
+otherwise. With several outputs, errors are averaged over outputs and log densities of the marginals are
+summed.
 
 Examples
 --------
@@ -52,8 +53,8 @@ __all__ = [
     "score_table",
 ]
 
-# Quadrature of the CRPS of warped outputs: points in standard deviations of each component, how many points are used at most, and
-# Gauss-Legendre nodes and weights between two of them.
+# Quadrature of the CRPS of warped outputs: points in standard deviations of each component, how many points
+# are used at most, and Gauss-Legendre nodes and weights between two of them.
 DEVIATIONS = np.array([-8.0, -6.0, -4.5, -3.5, -2.5, -1.5, -0.75, 0, 0.75, 1.5, 2.5, 3.5, 4.5, 6.0, 8.0])  # fmt: skip
 MAX_POINTS = 96
 NODES, NODE_WEIGHTS = (
@@ -89,7 +90,8 @@ def rmse(y: ArrayLike, mean: ArrayLike) -> float:
 def r2(y: ArrayLike, mean: ArrayLike, baseline: ArrayLike) -> float:
     """Return the coefficient of determination against a constant ``baseline``, averaged over outputs; higher is better.
 
-    It is one minus the ratio of squared errors. If the baseline has no error, it is 1 if the mean has none either, and else 0.
+    It is one minus the ratio of squared errors. If the baseline has no error, it is 1 if the mean has none
+    either, and else 0.
 
     Examples
     --------
@@ -162,8 +164,9 @@ def gaussian_nlpd(y: ArrayLike, distribution: PredictiveDistribution) -> float:
 def crps(y: ArrayLike, distribution: PredictiveDistribution, batch: int = 4096) -> float:
     """Return the mean continuous ranked probability score, in the units of y.
 
-    It is ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the predictive distribution, in closed form (Grimit et al. 2006);
-    of a warped output it is the integral of the squared error of the cdf, by quadrature.
+    It is ``E|Y - y| - E|Y - Y'| / 2`` with Y and Y' drawn from the predictive distribution, in closed form
+    (Grimit et al. 2006); of a warped output it is the integral of the squared error of the cdf, by
+    quadrature.
     """
     observed = _columns(np.asarray(y, dtype=np.float64))
     total = 0.0

@@ -26,8 +26,8 @@ from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel
 from dsmgp.gp.gpytorch_process import gpytorch_modules
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.leaf_kernels import StationaryKernel
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.tree import Leaf, Region
 from tests.support.leaf_predictions import predict_leaves
 from tests.support.random_leaves import assert_gradient_is_right, build, random_rows

@@ -7,9 +7,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from dsmgp._util.warnings import FactorisationWarning
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import NAMED_KERNELS, STATIONARY, Kernel, KernelTerm
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS, STATIONARY
 from dsmgp.tree import Leaf, Product, Region, leaves
 from tests.support.leaf_predictions import predict_leaves
 from tests.support.oracle import kernel as textbook_kernel

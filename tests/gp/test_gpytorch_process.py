@@ -20,9 +20,10 @@ from gpytorch.priors import GammaPrior, NormalPrior
 
 from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel
 from dsmgp.gp.gpytorch_process import GPyTorchProcess, gpytorch_modules
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from tests.support.finite_differences import central_difference
 
 

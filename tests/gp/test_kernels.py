@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm, Term, kernel_parts
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import StationaryKernel, SumKernel
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS, Term, kernel_parts
 from tests.support import oracle, sklearn_kernels
 from tests.support.finite_differences import central_difference
 

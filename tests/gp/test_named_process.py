@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.named_process import ParameterBlock
 from dsmgp.gp.process import NOISE_FLOOR, build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from tests.support.finite_differences import central_difference
 
 MEANS = ("zero", "constant", "linear")

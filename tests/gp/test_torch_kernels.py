@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 import torch
 
 from dsmgp.gp.gpytorch_process import gpytorch_modules
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.gp.torch_kernels import bind, distance
 
 KERNELS = [

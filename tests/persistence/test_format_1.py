@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dsmgp import ModelFileError, load
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.persistence.format_1 import named_process
 from dsmgp.persistence.module_description import PROCESS
 from dsmgp.persistence.record import Section

@@ -28,8 +28,8 @@ from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior, SmoothedBox
 
 from dsmgp import ModelFileError
 from dsmgp.gp.gpytorch_process import gpytorch_modules
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.persistence.gpytorch_modules import (
     CannotStore,
     build_module,

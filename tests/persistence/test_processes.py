@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor, ModelFileError
-from dsmgp.gp.kernels import NAMED_KERNELS, STATIONARY, Kernel, KernelTerm
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.process import Family, build_process
+from dsmgp.gp.terms import NAMED_KERNELS, STATIONARY
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import FAMILIES, read_families
 from dsmgp.persistence.record import Section

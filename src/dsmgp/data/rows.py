@@ -72,7 +72,8 @@ class Rows:
     def possible(self, rows: Index) -> Array:
         """Return what the inputs of some rows may be, equally likely, (n, N_ALTERNATIVES, n_inputs).
 
-        Several columns that are not known are combined at random, each of their values once; whatever other rows there are.
+        Several columns that are not known are combined at random, each of their values once; whatever other
+        rows there are.
         """
         possible = np.repeat(self.X[rows, None], N_ALTERNATIVES, axis=1)
         for each in self.unknown:

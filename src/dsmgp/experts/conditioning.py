@@ -102,7 +102,8 @@ class _Conditioning:
 
     def run(self, backend: Backend) -> list[list[LeafPosteriorBatch]]:
         """Condition all leaves; return results by group and output."""
-        self.backend, n_groups, n_outputs = backend, len(backend.groups), self.leaf_gps.n_outputs
+        self.backend = backend
+        n_groups, n_outputs = len(backend.groups), self.leaf_gps.n_outputs
         element_bytes = np.dtype(self.leaf_gps.dtype).itemsize * n_outputs
         self.factors = FactorCache(
             partial(factorise, backend, self.bound, n_outputs),

@@ -14,7 +14,8 @@ from dsmgp.mixture.model import Model
 
 __all__ = ["BLOCKS", "left_out_blocks"]
 
-# Shares of the rows in the blocks at the edges of the data, the rows of which that are sampled, and the least of a block.
+# Shares of the rows in the blocks at the edges of the data, the rows of which that are sampled, and the least
+# of a block.
 BLOCKS, MOST_DENSE_ROWS, LEAST_BLOCK = (0.1, 0.25), 300, 3
 
 

@@ -1,8 +1,8 @@
 """Rows at the edges of the data, as leaves predict them that have seen nothing that far out.
 
-A row in the outer quarter of an input is moved inwards along that input, until it lies in leaves whose rows all end before
-it. To these leaves the row itself is what a new row beyond the edge of the data is to the model. That is cross-validation
-with blocks at the edges of the leaves.
+A row in the outer quarter of an input is moved inwards along that input, until it lies in leaves whose rows
+all end before it. To these leaves the row itself is what a new row beyond the edge of the data is to the
+model. That is cross-validation with blocks at the edges of the leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from dsmgp.tree.routing import Routes
 
 __all__ = ["RowsBeyondLeaves", "examined_inputs", "rows_beyond_leaves"]
 
-# Inputs at whose edges rows are left out at most, those along which the function varies most, and the values they must have.
+# Inputs at whose edges rows are left out at most, those along which the function varies most, and the values
+# they must have.
 MOST_INPUTS, LEAST_VALUES = 8, 8
 # Rows that are left out at most, in all, and those that they are drawn from.
 MOST_ROWS, MOST_RANKED = 600, 20_000

@@ -1,8 +1,9 @@
 """Calibration of predictions beyond the training data, by rows that leaves have not seen.
 
-A factor of variances (:class:`~dsmgp.mixture.edges.Edges`) maximises the density of what was observed at the edges of the
-data, predicted without it: of rows beyond the leaves that predict them (:mod:`dsmgp.fitting.edge_rows`), and of blocks left
-out of one leaf (:mod:`dsmgp.fitting.edge_blocks`). That takes no other fit, only predictions of a few hundred rows.
+A factor of variances (:class:`~dsmgp.mixture.edges.Edges`) maximises the density of what was observed at the
+edges of the data, predicted without it: of rows beyond the leaves that predict them
+(:mod:`dsmgp.fitting.edge_rows`), and of blocks left out of one leaf (:mod:`dsmgp.fitting.edge_blocks`). That
+takes no other fit, only predictions of a few hundred rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training rows as the leaf GPs see them: in the coordinates and units that a fit has chosen.
 
-A fit scales its rows (:class:`ScaledRows`), builds kernels in those units and sets up leaf GPs (:mod:`dsmgp.fitting.leaf_setup`).
-:mod:`dsmgp.fitting.training_rows` has the rows before scaling.
+A fit scales its rows (:class:`ScaledRows`), builds kernels in those units and sets up leaf GPs
+(:mod:`dsmgp.fitting.leaf_setup`). :mod:`dsmgp.fitting.training_rows` has the rows before scaling.
 """
 
 from __future__ import annotations

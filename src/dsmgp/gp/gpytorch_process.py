@@ -1,8 +1,8 @@
 """GPyTorch kernels and means that users pass in, adapted to the interface of :class:`~dsmgp.gp.process.Process`. Needs torch.
 
-A scaled stationary ARD kernel with a simple mean has a closed form (:mod:`dsmgp.gp.kernels`), and only its constraints and priors are
-GPyTorch's. For any other kernel GPyTorch computes the covariance matrix, and autograd takes gradients back through it
-(:class:`AutogradKernel`), which is much slower.
+A scaled stationary ARD kernel with a simple mean has a closed form (:mod:`dsmgp.gp.terms`), and only its
+constraints and priors are GPyTorch's. For any other kernel GPyTorch computes the covariance matrix, and
+autograd takes gradients back through it (:class:`AutogradKernel`), which is much slower.
 """
 
 from __future__ import annotations
@@ -304,7 +304,8 @@ def _likelihood(noise: ParameterBlock, value: float) -> gpytorch.likelihoods.Gau
     likelihood = gpytorch.likelihoods.GaussianLikelihood(
         noise_constraint=GreaterThan(0.0, transform=torch.exp, inv_transform=torch.log)
     ).double()
-    # Set in double precision: GPyTorch creates bounds in torch's default precision, where that of large outputs overflows.
+    # Set in double precision: GPyTorch creates bounds in torch's default precision, where that of large
+    # outputs overflows.
     likelihood.noise_covar.raw_noise_constraint.lower_bound.fill_(noise.lower)
     likelihood.initialize(noise=torch.tensor(value, dtype=torch.float64))
     return likelihood

@@ -10,23 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.terms import (
-    NAMED_KERNELS,
-    STATIONARY,
-    Term,
-    kernel_parts,
-    weighted_differences,
-)
+from dsmgp.gp.terms import NAMED_KERNELS, Term
 
-__all__ = [
-    "NAMED_KERNELS",
-    "STATIONARY",
-    "Kernel",
-    "KernelTerm",
-    "Term",
-    "kernel_parts",
-    "weighted_differences",
-]
+__all__ = ["Kernel", "KernelTerm"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,9 @@ from scipy.special import expit
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.gp.kernels import STATIONARY, Kernel, KernelTerm, Term, kernel_parts
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel, SumKernel
+from dsmgp.gp.terms import STATIONARY, Term, kernel_parts
 
 __all__ = [
     "LogNormal",

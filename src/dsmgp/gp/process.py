@@ -3,11 +3,12 @@
 Two vectors describe the hyperparameters of a :class:`Process`:
 
 * ``theta``, unconstrained, which is optimised;
-* ``kernel_parameters``, the numbers that the covariance of a leaf is computed from (:mod:`dsmgp.gp.kernels`). Leaves return
+* ``kernel_parameters``, the numbers that the covariance of a leaf is computed from (:mod:`dsmgp.gp.terms`). Leaves return
   their gradients in these, and :meth:`Process.pull_back` takes the sum over leaves back to ``theta`` in one step.
 
-:class:`~dsmgp.gp.named_process.NamedProcess` is the process of named kernels and means, in NumPy. GPyTorch modules that users pass in are adapted to the same
-interface by :class:`dsmgp.gp.gpytorch_process.GPyTorchProcess`. Processes are immutable.
+:class:`~dsmgp.gp.named_process.NamedProcess` is the process of named kernels and means, in NumPy. GPyTorch
+modules that users pass in are adapted to the same interface by
+:class:`dsmgp.gp.gpytorch_process.GPyTorchProcess`. Processes are immutable.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import require_torch
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, kernel_parts
+from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import MEANS, LeafKernel
 from dsmgp.gp.named_process import ParameterBlock, build_named_process
+from dsmgp.gp.terms import NAMED_KERNELS, kernel_parts
 
 __all__ = [
     "NOISE_FLOOR",
@@ -49,8 +51,8 @@ START_NOISE = 0.1
 class Process(Protocol):
     """Mean, kernel and Gaussian noise of a leaf at their hyperparameters; immutable.
 
-    Methods that take a ``theta`` evaluate at it, at one vector (n_parameters,) or a table of them (n, n_parameters), and return results
-    for each row; they do not depend on the process's own.
+    Methods that take a ``theta`` evaluate at it, at one vector (n_parameters,) or a table of them (n,
+    n_parameters), and return results for each row; they do not depend on the process's own.
 
     Attributes
     ----------

@@ -5,10 +5,11 @@ With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, a
 
     dL / d log lengthscale_d = sum_ij W_ij outputscale (-dk/dr2) (z_id - z_jd)^2.
 
-To add a kernel, write a function of ``r2`` like :func:`_rbf` and enter it in ``STATIONARY``. Two kernels are not of this form: "periodic",
-and "linear", ``outputscale * (1 + z z')``, the covariance of a line with a normal intercept and normal slopes. A :class:`Term` is a scaled
-product of kernels without its hyperparameters; the prior of a leaf is a sum of terms (:mod:`dsmgp.gp.leaf_kernels`).
-:mod:`dsmgp.gp.kernels` has kernels with values, which is what users see.
+To add a kernel, write a function of ``r2`` like :func:`_rbf` and enter it in ``STATIONARY``. Two kernels are
+not of this form: "periodic", and "linear", ``outputscale * (1 + z z')``, the covariance of a line with a
+normal intercept and normal slopes. A :class:`Term` is a scaled product of kernels without its
+hyperparameters; the prior of a leaf is a sum of terms (:mod:`dsmgp.gp.leaf_kernels`). :mod:`dsmgp.gp.kernels`
+has kernels with values, which is what users see.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ def n_extra(kind: str, n_columns: int) -> int:
 class Term:
     """A scaled product of kernels, one term of a sum.
 
-    Its kernel parameters are the length scales of the first factor, the output scale, shape or periods of the first factor, then length
-    scales and shape or periods of each further factor.
+    Its kernel parameters are the length scales of the first factor, the output scale, shape or periods of the
+    first factor, then length scales and shape or periods of each further factor.
 
     Attributes
     ----------
@@ -255,7 +256,8 @@ class Term:
         return float(parameters[n]), by_factor
 
 
-# Factors, at an output scale of one. A gradient takes ``V = 2 dL/dk`` to those by length scales and by further parameters.
+# Factors, at an output scale of one. A gradient takes ``V = 2 dL/dk`` to those by length scales and by
+# further parameters.
 FactorGradient = Callable[[Array], tuple[Array, Array]]
 
 
@@ -340,7 +342,8 @@ def _weighted_squares(G: Array, Z: Array, smooth: bool) -> Array:
 def weighted_differences(G: Array, Z: Array, smooth: bool) -> Array:
     """Return ``sum_j G_ij (z_i - z_j)`` for every row i, (rows, dims).
 
-    One matrix product, unless that would cancel: G of a kernel that is not ``smooth`` is large where rows almost coincide.
+    One matrix product, unless that would cancel: G of a kernel that is not ``smooth`` is large where rows
+    almost coincide.
     """
     Z = Z - np.median(Z, axis=0)
     if smooth and np.square(Z).sum(axis=1).max(initial=0.0) < HARMLESS_NORM:

@@ -1,6 +1,6 @@
 """Kernels in closed form for batches of leaves, in torch: covariance matrices, and gradients through them.
 
-The counterpart of :mod:`dsmgp.gp.kernels`, which has one leaf at a time in NumPy.
+The counterpart of :mod:`dsmgp.gp.terms`, which has one leaf at a time in NumPy.
 
 With ``z = x / lengthscale`` and ``r2`` the squared distance of two such rows, every kernel here is
 ``outputscale * k(r2)``. All share one gradient by the length scales. For ``W = 2 dL/dK``,

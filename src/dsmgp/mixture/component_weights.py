@@ -1,7 +1,7 @@
 """The weights of the leaves at a row, and which leaves count there at all.
 
-A leaf's weight is the product of the weights on its path from the root; with a gate, its variance at the row and its scale count too
-(:mod:`dsmgp.mixture.gating`).
+A leaf's weight is the product of the weights on its path from the root; with a gate, its variance at the row
+and its scale count too (:mod:`dsmgp.mixture.gating`).
 """
 
 from __future__ import annotations

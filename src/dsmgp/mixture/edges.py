@@ -1,8 +1,9 @@
 """The edges of the training data: how far rows lie outside of it, and how much wider predictions are there.
 
-The distance of a row is that to the nearest point with all inputs in their training ranges, in length scales of the kernel and in the
-coordinates in which it compares rows. Beyond the edges variances are multiplied by a factor that rows left out at the edges of leaves
-have calibrated (:mod:`dsmgp.fitting.edges`). At rows inside of all ranges nothing changes.
+The distance of a row is that to the nearest point with all inputs in their training ranges, in length scales
+of the kernel and in the coordinates in which it compares rows. Beyond the edges variances are multiplied by a
+factor that rows left out at the edges of leaves have calibrated (:mod:`dsmgp.fitting.edges`). At rows inside
+of all ranges nothing changes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ LARGEST_FACTOR = 1e8
 class Edges:
     """Ranges of the inputs, and a factor of variances beyond them.
 
-    At a distance d from the training data, with d_j that of input j alone but at most half of the input's range, the factor is
-    ``1 + jump * d / (d + 0.1) + sum_j growth_j * d_j ** 2``.
+    At a distance d from the training data, with d_j that of input j alone but at most half of the input's
+    range, the factor is ``1 + jump * d / (d + 0.1) + sum_j growth_j * d_j ** 2``.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """A weighted sum of fitted mixtures: a sum node above their trees.
 
-Its children are whole models, which may see the inputs in different coordinates, warp the output in different ways and have different
-means. Its weights are the same everywhere.
+Its children are whole models, which may see the inputs in different coordinates, warp the output in different
+ways and have different means. Its weights are the same everywhere.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The interface of a fitted model, which the mixture and the change-point model both implement.
 
-The estimator, plots, reports and the command line use this interface only. What a kind of model does not support is listed here, once
-for each kind; a model names its list in ``unsupported``, and :func:`check_supported` refuses what is on it.
+The estimator, plots, reports and the command line use this interface only. What a kind of model does not
+support is listed here, once for each kind; a model names its list in ``unsupported``, and
+:func:`check_supported` refuses what is on it.
 """
 
 from __future__ import annotations

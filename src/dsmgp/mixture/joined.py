@@ -1,7 +1,7 @@
 """Weighted sums of predictive distributions whose outputs are warped in different ways.
 
-:class:`~dsmgp.mixture.distribution.Mixture` maps all of its Gaussians through one warp of each output. Hypotheses that differ in that warp have a
-mixture each, and :func:`join` makes one distribution of them.
+:class:`~dsmgp.mixture.distribution.Mixture` maps all of its Gaussians through one warp of each output.
+Hypotheses that differ in that warp have a mixture each, and :func:`join` makes one distribution of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dsmgp.mixture.predictive_distribution import PredictiveDistribution
 
 __all__ = ["JoinedMixture", "join"]
 
-# Steps of Newton's method, and how exactly a quantile is found, relative to its size and to the distance of the parts' quantiles.
+# Steps of Newton's method, and how exactly a quantile is found, relative to its size and to the distance of
+# the parts' quantiles.
 MAX_STEPS, TOLERANCE = 200, 1e-12
 
 

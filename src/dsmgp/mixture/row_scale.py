@@ -1,7 +1,8 @@
 """Scales of rows with missing values: predictions there are as much wider as leave-one-out residuals say.
 
-A row without the value of an input varies by what that input would have explained. The leaf GPs know of it only by an indicator, which
-moves the mean; so the variances at such rows are multiplied by factors of their own, and those at complete rows by a common one.
+A row without the value of an input varies by what that input would have explained. The leaf GPs know of it
+only by an indicator, which moves the mean; so the variances at such rows are multiplied by factors of their
+own, and those at complete rows by a common one.
 """
 
 from __future__ import annotations

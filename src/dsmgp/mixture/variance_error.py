@@ -1,14 +1,15 @@
 """What errors of the leaves' variances do to the mixture, and which accuracy leaves therefore need.
 
-Large leaves may predict with low-rank variances (:mod:`dsmgp.experts.low_rank`), whose relative errors are known. A leaf's variance enters the
-mixture twice: in its component, and through the gate's ``v^-tau`` in all weights. To first order a relative error e_L of the
-variance v_L moves the variance V of the mixture by at most the share
+Large leaves may predict with low-rank variances (:mod:`dsmgp.experts.low_rank`), whose relative errors are
+known. A leaf's variance enters the mixture twice: in its component, and through the gate's ``v^-tau`` in all
+weights. To first order a relative error e_L of the variance v_L moves the variance V of the mixture by at
+most the share
 
     sum_L w_L e_L (z_L v_L / V + tau |s_L / V - 1|),    s_L = z_L v_L + (m_L - m)^2,
 
-of V. Errors are largest at few rows, and hardly ever in several leaves at once. So the mean errors of the leaves are summed, and their
-largest ones added as independent deviations are, in squares. Rows at which this exceeds :data:`LIMIT` are predicted again with exact
-variances.
+of V. Errors are largest at few rows, and hardly ever in several leaves at once. So the mean errors of the
+leaves are summed, and their largest ones added as independent deviations are, in squares. Rows at which this
+exceeds :data:`LIMIT` are predicted again with exact variances.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def relative_error(model: Model, components: Components, leaf_errors: Array) -> 
 def leaf_tolerances(model: Model) -> Array:
     """Relative errors of leaves' variances, (n_leaves,), that keep nearly all rows within :data:`LIMIT`.
 
-    The weights of large leaves are looked at on a sample of training rows. Larger leaves, where accuracy costs most, get larger errors.
+    The weights of large leaves are looked at on a sample of training rows. Larger leaves, where accuracy
+    costs most, get larger errors.
     """
     X, sizes = model.leaf_posterior.leaf_gps.X, model.leaf_posterior.leaf_sizes
     relative = np.where(sizes >= LEAST_POINTS, (sizes / sizes.max()) ** SIZE_EXPONENT, 0.0)

@@ -1,7 +1,8 @@
 """Joint moments of warped Gaussians, for the joint predictive distribution over several rows.
 
-If A and B are Gaussian with correlation rho, then ``Cov(h(A), h(B)) = sum_k rho^k c_k(A) c_k(B)`` over k = 1, 2, ..., where
-``c_k(A) = E[h(A) He_k(Z)] / sqrt(k!)`` for the standardised Z of A (Mehler's formula; He_k are Hermite polynomials).
+If A and B are Gaussian with correlation rho, then ``Cov(h(A), h(B)) = sum_k rho^k c_k(A) c_k(B)`` over k = 1,
+2, ..., where ``c_k(A) = E[h(A) He_k(Z)] / sqrt(k!)`` for the standardised Z of A (Mehler's formula; He_k are
+Hermite polynomials).
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ def warped_moments(
 def _warped(warp: OutputWarp, mean: Array, covariance: Array) -> tuple[Array, Array]:
     """Mean and covariance of h(T) for a Gaussian vector T.
 
-    Each term of the series is positive semi-definite, and so is the sum of some of them. What the series leaves of the variances
-    counts as one more term: diagonals are exact, and equal rows stay perfectly correlated.
+    Each term of the series is positive semi-definite, and so is the sum of some of them. What the series
+    leaves of the variances counts as one more term: diagonals are exact, and equal rows stay perfectly
+    correlated.
     """
     variance = np.diag(covariance)
     std = np.sqrt(np.maximum(variance, 0.0))

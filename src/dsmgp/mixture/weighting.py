@@ -50,8 +50,8 @@ class LOOSample:
     ) -> LOOSample:
         """Draw rows without replacement; no gate rows if ``n_gate_rows`` is 0.
 
-        Rows that a metric was ``learned_on`` are left out, if others remain: it has many entries, and predictions of these rows
-        are too good.
+        Rows that a metric was ``learned_on`` are left out, if others remain: it has many entries, and
+        predictions of these rows are too good.
         """
         rows = np.arange(n_rows)
         if learned_on is not None and n_rows - len(learned_on) >= LEAST_SCORED_ROWS:

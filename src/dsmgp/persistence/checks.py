@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsmgp.gp.kernels import NAMED_KERNELS
+from dsmgp.gp.terms import NAMED_KERNELS
 
 __all__ = [
     "ANYTHING", "BOOLEAN", "NOT_NEGATIVE", "NUMBER", "OBJECT", "POSITIVE", "POSITIVE_NUMBER", "TEXT", "Check", "array_of", "count",

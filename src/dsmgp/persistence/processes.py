@@ -16,10 +16,10 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.machine import require_torch
-from dsmgp.gp.kernels import Term
 from dsmgp.gp.leaf_kernels import MEANS, StationaryKernel, SumKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock
 from dsmgp.gp.process import Family, Process, build_process, parameters_by_leaf
+from dsmgp.gp.terms import Term
 from dsmgp.mixture.model import Model
 from dsmgp.persistence import checks
 from dsmgp.persistence.format_1 import named_process

@@ -1,9 +1,10 @@
 """The nodes of a deep structured mixture: sums, products and leaves over boxes of the input space.
 
-A :class:`Sum` is a mixture of children over the same region, a :class:`Product` splits its region along one dimension,
-and a :class:`Leaf` is modelled by one GP. Constructors check that a tree is valid (complete and decomposable). Nodes are
-immutable and compared by identity; they hold no tensors and no parameters of any GP. What is computed about a node is
-kept outside of the tree: what follows from the children by :func:`fold`, what follows from the parent by :func:`from_root`. Regions and splits are in the user's units.
+A :class:`Sum` is a mixture of children over the same region, a :class:`Product` splits its region along one
+dimension, and a :class:`Leaf` is modelled by one GP. Constructors check that a tree is valid (complete and
+decomposable). Nodes are immutable and compared by identity; they hold no tensors and no parameters of any GP.
+What is computed about a node is kept outside of the tree: what follows from the children by :func:`fold`,
+what follows from the parent by :func:`from_root`. Regions and splits are in the user's units.
 
 Examples
 --------
@@ -322,7 +323,8 @@ def from_root(
     value
         That of the root.
     of_children : callable
-        Returns the values of the children of an inner node from the node and its own value; called for parents before children.
+        Returns the values of the children of an inner node from the node and its own value; called for
+        parents before children.
 
     Returns
     -------

@@ -13,8 +13,8 @@ from dsmgp.experts.backends.numba_backend import KINDS, NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.process import build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.tree import Leaf, Region
 from tests.support.leaf_predictions import predict_leaves
 from tests.support.sklearn_kernels import covariance

@@ -10,8 +10,8 @@ from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.backends.torch_backend import TorchBackend
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.gp.kernels import NAMED_KERNELS
 from dsmgp.gp.leaf_kernels import StationaryKernel
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.tree import Leaf, Region
 from tests.support.leaf_predictions import predict_leaves
 from tests.support.random_leaves import build, random_rows

@@ -15,8 +15,9 @@ from dsmgp.fitting.learning.optimize import (
     maximise,
     maximise_evidence,
 )
-from dsmgp.gp.kernels import NAMED_KERNELS, Kernel, KernelTerm
+from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.process import NOISE_FLOOR, build_process
+from dsmgp.gp.terms import NAMED_KERNELS
 from dsmgp.linalg.threads import n_threads
 from dsmgp.mixture.inference import infer
 from dsmgp.tree import Leaf, Product, Region, leaves, nodes

@@ -1,6 +1,7 @@
 """Remarks on data and predictions that a user should look at: identifiers, leaks, constants, intervals beyond what is possible.
 
-Each remark is a sentence with what to do. None is an error: only the user knows whether a column is known when predictions are made.
+Each remark is a sentence with what to do. None is an error: only the user knows whether a column is known
+when predictions are made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Leaf GPs in NumPy, one leaf after the other: every kernel in closed form, double precision, CPU.
 
-It computes the kernels that have no compiled form (rational quadratic, periodic, sums), and all of them on a machine without numba.
+It computes the kernels that have no compiled form (rational quadratic, periodic, sums), and all of them on a
+machine without numba.
 """
 
 from __future__ import annotations
@@ -167,9 +168,8 @@ class NumpyBackend:
         solutions = self._solve_group(bound, output, group)
         sizes = self.points.first.sizes[self.groups[group]]
         solved = [s for s in solutions if s is not None]
-        if len(solved) < len(
-            solutions
-        ):  # one of them cannot be factorised: the caller refuses them all
+        if len(solved) < len(solutions):
+            # One of them cannot be factorised: the caller refuses them all.
             nothing = np.full(len(sizes), math.nan)
             return LeafPosteriorBatch(nothing, nothing, np.full(sizes.sum(), math.nan), None, None)
         return LeafPosteriorBatch(
@@ -183,7 +183,6 @@ class NumpyBackend:
     def predict(
         self, bound: BoundKernels, output: int, request: PredictRequest
     ) -> tuple[Array, Array]:
-        # R&W algorithm 2.1
         tests = request.X[request.rows]
         mean = np.empty(len(tests))
         variance = np.empty(0 if request.factors is None else len(tests))
@@ -195,12 +194,9 @@ class NumpyBackend:
             step = max(1, TILE_ELEMENTS // max(len(train), 1))
             for first in range(request.ends[k], request.ends[k + 1], step):
                 rows = slice(first, min(first + step, request.ends[k + 1]))
-                cross = kernel.cross(tests[rows], train)
-                mean[rows] = kernel.mean(tests[rows]) + cross @ alpha
-                if factor is not None:
-                    half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
-                    explained = np.square(half).sum(axis=0)
-                    variance[rows] = np.maximum(kernel.variance(tests[rows]) - explained, 0.0)
+                mean[rows], of_rows = _predict(kernel, train, alpha, factor, tests[rows])
+                if of_rows is not None:
+                    variance[rows] = of_rows
         return mean, variance
 
     def _noise(self, kernel: BoundLeafKernel, output: int, rows: Index) -> Array:
@@ -238,6 +234,18 @@ class NumpyBackend:
             alpha = solve_triangular(factor, white, lower=True, trans=1, check_finite=False)
             return _Solution(factor, alpha, residual, jitter, pullback, observations)
         return None
+
+
+def _predict(
+    kernel: BoundLeafKernel, X: Array, alpha: Array, factor: Array | None, tests: Array
+) -> tuple[Array, Array | None]:
+    """Return mean and variance of f at test rows (R&W algorithm 2.1), without the factor the mean only."""
+    cross = kernel.cross(tests, X)
+    mean = kernel.mean(tests) + cross @ alpha
+    if factor is None:
+        return mean, None
+    half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+    return mean, np.maximum(kernel.variance(tests) - np.square(half).sum(axis=0), 0.0)
 
 
 def _out_of_range() -> np.errstate:

@@ -1,6 +1,7 @@
 """Learning the hyperparameters of a family on leaf GPs, and judging them by leave-one-out.
 
-Every stage of a fit that tries or learns a kernel calls :func:`learn_family`; :mod:`dsmgp.fitting.learning.optimize` does the search.
+Every stage of a fit that tries or learns a kernel calls :func:`learn_family`;
+:mod:`dsmgp.fitting.learning.optimize` does the search.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ def is_stationary(family: Family) -> bool:
 def length_scales(family: Family, unit: Array) -> Array:
     """Return the distance along each input over which the function changes, (n_dims,), in the user's units.
 
-    Several outputs change together where the most wiggly of them does. Kernels without length scales give ``unit``, which is what
-    the leaf GPs see as one.
+    Several outputs change together where the most wiggly of them does. Kernels without length scales give
+    ``unit``, which is what the leaf GPs see as one.
     """
     kernels = family.leaf_kernels
     if not all(isinstance(kernel, StationaryKernel) for kernel in kernels):

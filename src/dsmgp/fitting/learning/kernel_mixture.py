@@ -1,7 +1,8 @@
 """Learning the hyperparameters of several kernels, between which every leaf has a sum node.
 
-Each kernel first learns on all leaves. Then all go on together, on the sum over leaves of the log of the average of their evidences: a kernel's gradient
-counts a leaf by the kernel's posterior probability there, so that each learns from the regions it explains best.
+Each kernel first learns on all leaves. Then all go on together, on the sum over leaves of the log of the
+average of their evidences: a kernel's gradient counts a leaf by the kernel's posterior probability there, so
+that each learns from the regions it explains best.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Maximising the log evidence over theta, the hyperparameters that all leaves share.
 
-:func:`maximise_evidence` learns the processes of leaf GPs; :func:`maximise` is the search itself, which change-point models
-use for objectives of their own.
+:func:`maximise_evidence` learns the processes of leaf GPs; :func:`maximise` is the search itself, which
+change-point models use for objectives of their own.
 """
 
 from __future__ import annotations
@@ -151,8 +151,9 @@ def maximise_evidence(
 ) -> tuple[list[Process], list[SearchResult]]:
     """Return the processes at the thetas that maximise the evidence of a tree, or of independent leaves, and the searches.
 
-    Outputs of independent leaves are learned one by one, those of a tree together. Each restart begins at a random step away from
-    the current theta. ``recorded`` wraps the objective of each search (:mod:`dsmgp.fitting.checkpoint`).
+    Outputs of independent leaves are learned one by one, those of a tree together. Each restart begins at a
+    random step away from the current theta. ``recorded`` wraps the objective of each search
+    (:mod:`dsmgp.fitting.checkpoint`).
     """
     processes = list(processes)
     every = range(len(processes))

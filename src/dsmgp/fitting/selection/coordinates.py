@@ -18,9 +18,9 @@ from dsmgp.fitting.row_source import RowSource
 from dsmgp.fitting.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.coordinate_trial import CoordinateTrial
 from dsmgp.gp.coordinates import Coordinates
-from dsmgp.gp.kernels import STATIONARY
 from dsmgp.gp.metric_process import METRIC_KINDS
 from dsmgp.gp.output_warp import OutputWarp
+from dsmgp.gp.terms import STATIONARY
 from dsmgp.progress import stopping
 
 __all__ = ["LEAST_ROWS", "MOST_FEATURES", "CoordinateChoice", "choose_coordinates"]

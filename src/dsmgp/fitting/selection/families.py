@@ -1,6 +1,7 @@
 """Learning the families of the leaves: output scaling, kernel and mean are chosen on a few leaves, hyperparameters learned on more.
 
-What the user has given is not chosen. The tree is grown afterwards, where these families vary (:mod:`dsmgp.fitting.structure.grow_tree`).
+What the user has given is not chosen. The tree is grown afterwards, where these families vary
+(:mod:`dsmgp.fitting.structure.grow_tree`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ __all__ = ["LearnedFamilies", "learn_families", "partitions_may_differ"]
 NEUTRAL_KERNEL = "matern12"
 # Partitions alternate between two kernels whose trial scores are this close.
 CLOSE_SCORES = 0.05
-# Partitions are drawn at random: their hyperparameters need not be found more exactly than this (see optimize.TOLERANCE).
+# Partitions are drawn at random: their hyperparameters need not be found more exactly than this (see
+# optimize.TOLERANCE).
 RANDOM_TOLERANCE = 1e-5
 
 

@@ -27,10 +27,11 @@ logger = logging.getLogger("dsmgp")
 CANDIDATES = ("rbf", "matern52", "matern32", "matern12")
 # More evidence by this many nats per row counts as another optimum.
 FAR_BETTER = 0.01
-# Starts that differ in kind from the usual one, as factors of its length scales and of its noise variance: rough and noiseless, and smooth and noisy.
+# Starts that differ in kind from the usual one, as factors of its length scales and of its noise variance:
+# rough and noiseless, and smooth and noisy.
 OTHER_STARTS = ((0.2, 1e-3), (4.0, 5.0))
-# So many iterations from each; it goes on where evidence is then not below that of the best optimum by more than these nats per row, and is
-# followed if its leave-one-out score is better by the last of these.
+# So many iterations from each; it goes on where evidence is then not below that of the best optimum by more
+# than these nats per row, and is followed if its leave-one-out score is better by the last of these.
 FIRST_ITERATIONS, NEARLY_AS_GOOD, BETTER_OPTIMUM = 10, 0.05, 0.05
 
 
@@ -53,10 +54,11 @@ class KernelRanking:
 def rank_kernels(gps: LeafGPs, sample: ScaledRows, context: FitContext) -> KernelRanking:
     """Score every candidate kernel after learning on the leaves of ``gps``; kernels are computed from the rows of ``sample``.
 
-    The evidence may have an optimum that explains as noise what is signal of short length scale, and smooth kernels are drawn to
-    it. So candidates are learned from smooth to rough and, from the beginning again, from rough to smooth; where the second pass
-    ends with far more evidence it has found another optimum, and leave-one-out decides between the two. The best kernel is learned
-    once more from starts that differ in kind, and if one of them leads to a clearly better score, the others start where it ended.
+    The evidence may have an optimum that explains as noise what is signal of short length scale, and smooth
+    kernels are drawn to it. So candidates are learned from smooth to rough and, from the beginning again,
+    from rough to smooth; where the second pass ends with far more evidence it has found another optimum, and
+    leave-one-out decides between the two. The best kernel is learned once more from starts that differ in
+    kind, and if one of them leads to a clearly better score, the others start where it ended.
     """
     with span(0.0, 0.5, "trying kernels"):
         first = _learn_in_turn(gps, sample, context, CANDIDATES)

@@ -1,6 +1,7 @@
 """Choosing the scaling of several outputs: each on its own, rotated, or regressed on one another.
 
-Each candidate learns on the trial leaves, and leave-one-out decides; correlated outputs are learned best as components that are not.
+Each candidate learns on the trial leaves, and leave-one-out decides; correlated outputs are learned best as
+components that are not.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def choose_outputs(
 ) -> OutputScaling:
     """Choose the output scaling in which several outputs are learned best.
 
-    Candidates: each output on its own, principal components, and each output less its regression on those before it, in both
-    orders. With ``outputs="independent"`` only the first.
+    Candidates: each output on its own, principal components, and each output less its regression on those
+    before it, in both orders. With ``outputs="independent"`` only the first.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ def choose_outputs(
 def _outputs_score(posterior: LeafPosterior, outputs: OutputScaling) -> float:
     """Score the leave-one-out predictions of several outputs, jointly and one by one. Lower is better.
 
-    The sum of the joint negative log density and those of the marginals. The joint one alone rewards whatever makes correlated
-    outputs independent, however much worse each of them is then predicted.
+    The sum of the joint negative log density and those of the marginals. The joint one alone rewards whatever
+    makes correlated outputs independent, however much worse each of them is then predicted.
     """
     left_out = loo_predictions(posterior, outputs)
     y, predicted = outputs.from_experts(left_out.observed), left_out.predictions[0]

@@ -54,8 +54,8 @@ def _grow_balanced(
 ) -> tuple[LeafFamilies, list[SearchResult]]:
     """Grow balanced partitions of all sizes.
 
-    Partitions of one size alternate between the families that are close to the best. Partitions of large leaves get a family of their
-    own where one can be learned; the searches for it are returned, too.
+    Partitions of one size alternate between the families that are close to the best. Partitions of large
+    leaves get a family of their own where one can be learned; the searches for it are returned, too.
     """
     config, families = context.config, learned.families
     sizes = _partition_sizes(rows, config)

@@ -33,8 +33,9 @@ __all__ = ["is_large", "learn_large"]
 
 logger = logging.getLogger("dsmgp")
 
-# Leaves this much larger than those that hyperparameters are learned on get hyperparameters of their own, where these can be learned
-# within this share of the seconds: two kernels, on this share of the rows learned on before, for so many iterations.
+# Leaves this much larger than those that hyperparameters are learned on get hyperparameters of their own,
+# where these can be learned within this share of the seconds: two kernels, on this share of the rows learned
+# on before, for so many iterations.
 LARGE, LARGE_SECONDS, LARGE_ROWS, LARGE_ITERATIONS = 2.0, 0.25, 0.5, (8, 40)
 
 
@@ -51,8 +52,9 @@ def learn_large(
 ) -> tuple[Family | None, list[SearchResult]]:
     """Learn a family for partitions of large leaves, on leaves as large as theirs, where that can be afforded.
 
-    Large leaves see further than those learned on so far, and may prefer another kernel: all families continue from where they are,
-    and leave-one-out decides. None if the best family of small leaves is the best for large ones too.
+    Large leaves see further than those learned on so far, and may prefer another kernel: all families
+    continue from where they are, and leave-one-out decides. None if the best family of small leaves is the
+    best for large ones too.
     """
     config = context.config
     if not is_stationary(families[0]):
@@ -108,8 +110,8 @@ def _plan_large(
     budget /= GRADIENT * n_families * rows.data.n_outputs
     least = min(n_rows, LARGE_ROWS * effort.n_leaves * leaf_rows(effort.leaf_size, n_rows))
     large = sorted({size for size in sizes if is_large(size, rows, config)})
-    # One family serves all large sizes, and that of a middling size does so best; unless one leaf holds all rows, which then counts
-    # most.
+    # One family serves all large sizes, and that of a middling size does so best; unless one leaf holds all
+    # rows, which then counts most.
     if large and large[-1] < n_rows:
         large = large[: (len(large) + 1) // 2]
     for size in reversed(large):

@@ -1,10 +1,11 @@
 """Structure learned by posterior inference: ``structure="learned"``.
 
-Trees and hyperparameters are learned in turn. A smooth kernel with short length scales absorbs a jump, so the first search uses what was learned inside of small
-leaves, which few jumps cross; what the leaves of the best tree then agree on makes the remaining jumps stand out, and so on until
-the tree stays. A tree that is not cut at all competes with hyperparameters of its own. The best trees found at the final hyperparameters
-become children of one sum node, weighted by the prior of :class:`~dsmgp.tree.cut_tree.TreePrior`: each twice, with its cuts at either end of their gaps
-between rows.
+Trees and hyperparameters are learned in turn. A smooth kernel with short length scales absorbs a jump, so the
+first search uses what was learned inside of small leaves, which few jumps cross; what the leaves of the best
+tree then agree on makes the remaining jumps stand out, and so on until the tree stays. A tree that is not cut
+at all competes with hyperparameters of its own. The best trees found at the final hyperparameters become
+children of one sum node, weighted by the prior of :class:`~dsmgp.tree.cut_tree.TreePrior`: each twice, with
+its cuts at either end of their gaps between rows.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ logger = logging.getLogger("dsmgp")
 ROUNDS = 4
 # Fewest rows in a leaf.
 LEAST_ROWS = 10
-# The best trees that a search goes on from, and cuts of a region that it proposes besides the best along each input: while
-# hyperparameters are learned, and at last.
+# The best trees that a search goes on from, and cuts of a region that it proposes besides the best along each
+# input: while hyperparameters are learned, and at last.
 WIDTH, N_BEST = (3, 6), (1, 8)
-# Trees whose posterior probability is below this share of the best tree's are left out, and so are those beyond so many.
+# Trees whose posterior probability is below this share of the best tree's are left out, and so are those
+# beyond so many.
 LEAST_SHARE, MOST_TREES = 1e-3, 32
-# Rows of a leaf on which hyperparameters are learned before the last round, and the share of the seconds of an effort for the last.
+# Rows of a leaf on which hyperparameters are learned before the last round, and the share of the seconds of
+# an effort for the last.
 LEARN_ROWS, LAST_SECONDS, LAST_ITERATIONS = 400, 0.25, (5, 40)
 
 
@@ -241,8 +244,8 @@ class _Learning:
     def _joined(self, trees: Sequence[CutTree]) -> Node:
         """Return a sum over trees with their prior weights.
 
-        Nothing is known about where in its gap between two rows a cut is: every tree is there twice, with its cuts at either end of their gaps,
-        so that a new row inside a gap is on both sides.
+        Nothing is known about where in its gap between two rows a cut is: every tree is there twice, with its
+        cuts at either end of their gaps, so that a new row inside a gap is on both sides.
         """
         X: Array = self.data.U
         children, log_weights = [], []
