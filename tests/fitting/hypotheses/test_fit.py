@@ -347,7 +347,9 @@ def test_a_fit_that_is_asked_to_stop_is_one_of_the_first_hypothesis(rows):
 
 
 def test_other_values_of_the_parameter_are_refused(rows):
-    with pytest.raises(ValueError, match=r"expected hypotheses to be one of .auto., .average. or None"):
+    with pytest.raises(
+        ValueError, match=r"expected hypotheses to be one of .auto., .average. or None"
+    ):
         DSMGPRegressor(hypotheses="all").fit(*rows)
 
 
