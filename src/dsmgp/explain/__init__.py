@@ -1,4 +1,4 @@
-"""What moves a prediction: Shapley values of single predictions, and the importance of columns over all rows.
+"""Explanations: Shapley values of single predictions, and the importance of columns over all rows.
 
 Everything is in terms of the columns of the user's table: the inputs that one column became, such as those of a category's
 levels, are exchanged together.
