@@ -57,6 +57,7 @@ def test_scaling_does_not_run_again_what_is_there(tmp_path):
     assert (tmp_path / "scaling.png").exists()
 
 
+@pytest.mark.slow  # half a minute of use
 def test_use_without_end_takes_no_more_memory_and_drifts_nowhere(tmp_path):
     (report,) = run("soak", tmp_path)["rows"]
     assert report["rounds"] >= 10

@@ -144,6 +144,7 @@ def test_wrong_requests_are_refused(fitted):
 
 # Where leaves meet, the acquisition function has small edges, at which a line search may end early.
 @pytest.mark.filterwarnings("ignore:Optimization failed:RuntimeWarning")
+@pytest.mark.slow  # half a minute of fits
 def test_optimising_hartmann_beats_random_search():
     """2,000 rows to begin with, then a few that expected improvement asks for."""
     function = Hartmann(dim=6, negate=True)

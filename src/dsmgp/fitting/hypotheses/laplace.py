@@ -69,9 +69,8 @@ def laplace(objective: Objective, mode: Array, prior_scale: Array) -> StudentT:
     >>> found = laplace(
     ...     lambda t: (-0.5 * t @ precision @ t, -precision @ t), np.zeros(2), np.full(2, 9.0)
     ... )
-    >>> (found.root @ found.root.T @ precision).round(6)
-    array([[1., 0.],
-           [0., 1.]])
+    >>> bool(np.allclose(found.root @ found.root.T, np.linalg.inv(precision)))
+    True
     """
     curvature = np.empty((len(mode), len(mode)))
     for k, scale in enumerate(prior_scale):
