@@ -200,7 +200,9 @@ def test_tutorials_print_what_the_pages_say(page, tmp_path):
     """The last digits may differ between machines; everything else is the same."""
     require_imports("\n".join(blocks(page, "python")))
     command = [sys.executable, ROOT / "tools" / "tutorials.py", page]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    # Two tutorials at a time: threads of OpenMP that wait for a core of the other's take minutes.
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=one_thread)
     assert done.returncode == 0, done.stderr
 
 
