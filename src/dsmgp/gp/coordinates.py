@@ -2,8 +2,9 @@
 
 A GP with a length scale per input takes inputs in the units they come in, which suits neither skewed columns nor functions that vary
 along combinations of inputs. :class:`Coordinates` warps columns one by one (:class:`InputWarp`), may use a column twice, as it is and
-warped, may then apply a linear map, the *metric*, and may append the outputs of a :class:`~dsmgp.gp.network.Network`. Which of this is done is chosen in :mod:`dsmgp.fitting.selection.coordinates`; scaling to
-zero mean and unit variance comes after it (:mod:`dsmgp.gp.scaling`).
+warped, may then apply a linear map, the *metric*, and may append the outputs of a :class:`~dsmgp.gp.network.Network`.
+Which of this is done is chosen in :mod:`dsmgp.fitting.selection.coordinates`; scaling to zero mean and unit variance
+comes after it (:mod:`dsmgp.gp.scaling`).
 """
 
 from __future__ import annotations

@@ -72,12 +72,15 @@ class Candidate:
         By output; empty if no output is warped.
     families : tuple of Family
         By fold, the hyperparameters learned on it.
+    without_network : Candidate, optional
+        The candidate that a network was added to.
     """
 
     kernel: Any
     coordinates: tuple[Coordinates, ...]
     output_warps: Sequence[OutputWarp | None]
     families: tuple[Family, ...] = ()
+    without_network: Candidate | None = None
 
 
 class CoordinateTrial:
@@ -191,15 +194,15 @@ class CoordinateTrial:
 
     def learned_coordinates(self) -> Coordinates:
         """Return the coordinates of the best candidate; a network is learned again, on more rows than when it was judged."""
-        best = self.best
-        coordinates = best.coordinates[0]
-        if coordinates.network is None:
-            return coordinates
+        start = self.best.without_network
+        if start is None:
+            return self.best.coordinates[0]
         n_rows = len(self.X)
         n_held_out = min(round(NETWORK_HELD_OUT * n_rows), MOST_HELD_OUT)
         self.learned_on = np.sort(self.context.rng.permutation(n_rows)[n_held_out:])
-        data = self.rows.rescaled(self._linear[0], best.output_warps, self.config)
-        return self._network(self._linear[0], self._linear_families[0], data, self.learned_on)
+        linear = start.coordinates[0]
+        data = self.rows.rescaled(linear, self.best.output_warps, self.config)
+        return self._network(linear, start.families[0], data, self.learned_on)
 
     def _take_best(
         self,
@@ -301,14 +304,16 @@ class CoordinateTrial:
 
     def _with_network(self, start: Candidate) -> Candidate:
         """Learn a network on the rows of each fold and on those that do not judge, and length scales beside it."""
-        self._linear, self._linear_families = start.coordinates, start.families
         spare = np.setdiff1d(np.arange(len(self.X)), self.used)
         coordinates = []
         for each, family, fold in zip(start.coordinates, start.families, self.folds, strict=True):
             data = self.rows.rescaled(each, start.output_warps, self.config)
             rows = np.union1d(self.used[_rows(fold)], spare)
             coordinates.append(self._network(each, family, data, rows))
-        return self._learned(replace(start, coordinates=tuple(coordinates), families=()))
+        candidate = replace(
+            start, coordinates=tuple(coordinates), families=(), without_network=start
+        )
+        return self._learned(candidate)
 
     def _network(
         self, linear: Coordinates, family: Family, data: ScaledRows, rows: Index
