@@ -20,7 +20,7 @@ import numpy as np
 import peers
 from dsmgp import DSMGPRegressor, Mixture
 from dsmgp.experts.conditioning import condition
-from dsmgp.mixture.gating import fit_gate
+from dsmgp.mixture.weights.gating import fit_gate
 from dsmgp.tree import Leaf, Region
 from harness import HERE, Runs, on_gpu, score, setting, standardised, table
 from peers import Answer, Method, answer

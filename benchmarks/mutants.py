@@ -28,13 +28,13 @@ SOURCE = ROOT / "src" / "dsmgp"
 TESTS = {
     "tree.nodes": ["tree/test_nodes.py", "tree/test_growing.py", "mixture/test_inference.py"],
     "mixture.inference": ["mixture/test_inference.py"],
-    "mixture.gating": [
-        "mixture/test_gating.py",
+    "mixture.weights.gating": [
+        "mixture/weights/test_gating.py",
         "experts/test_loo.py",
-        "fitting/test_known_noise.py",
-        "fitting/test_sample_weight.py",
+        "fitting/rows/test_known_noise.py",
+        "fitting/rows/test_sample_weight.py",
     ],
-    "mixture.distribution": ["mixture/test_distribution.py"],
+    "mixture.predictive.distribution": ["mixture/predictive/test_distribution.py"],
 }
 MOST_SECONDS = 300
 SWAPS: dict[type, type] = {

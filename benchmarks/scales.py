@@ -25,7 +25,7 @@ from torch import Tensor
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.loo import Components
-from dsmgp.mixture.gating import RIDGE, START_EXPONENTS, START_SHAPES
+from dsmgp.mixture.weights.gating import RIDGE, START_EXPONENTS, START_SHAPES
 from harness import Runs, results_path, setting, standardised, table
 
 DATA = ("airfoil", "kin40k", "house", "protein")

@@ -32,8 +32,8 @@ from dsmgp.experts.points import equal_rows
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.gp.process import kernels_by_leaf, parameters_by_leaf
-from dsmgp.mixture.gating import fit_gate
 from dsmgp.mixture.model import Model
+from dsmgp.mixture.weights.gating import fit_gate
 from dsmgp.tree import Leaf, Region, leaves
 from dsmgp.tree.growing import grow_balanced
 from dsmgp.tree.routing import Router, Routes

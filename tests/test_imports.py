@@ -208,7 +208,9 @@ def test_no_modules_import_one_another_in_a_circle():
     assert_no_circle(import_graph(lambda module: module))
 
 
-@pytest.mark.parametrize("package", ["data", "experts", "fitting"])
+@pytest.mark.parametrize(
+    "package", ["data", "experts", "fitting", "gp", "mixture", "persistence", "reproduce"]
+)
 def test_no_subpackages_import_one_another_in_a_circle(package):
     """A subpackage counts as one module beside the modules of its package."""
 
@@ -327,3 +329,10 @@ def test_former_module_paths_still_import_with_a_warning(former, name):
         warnings.simplefilter("ignore")
         module = __import__(f"dsmgp.{former}", fromlist=[name])
     assert found[name] is getattr(module, name)
+
+
+def test_no_folder_has_to_be_scrolled():
+    for folder in {path.parent for path in SOURCE.rglob("*.py")}:
+        assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 15, (
+            folder
+        )

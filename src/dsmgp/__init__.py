@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dsmgp._util.archive import ModelFileError
     from dsmgp._util.warnings import ExtrapolationWarning, FactorisationWarning
-    from dsmgp.mixture.distribution import Mixture
+    from dsmgp.mixture.predictive.distribution import Mixture
     from dsmgp.regressor import DSMGPRegressor, load
     from dsmgp.tree.changepoint_leaf import ChangePoints
 else:
@@ -37,7 +37,7 @@ else:
         "DSMGPRegressor": "regressor",
         "ExtrapolationWarning": "_util.warnings",
         "FactorisationWarning": "_util.warnings",
-        "Mixture": "mixture.distribution",
+        "Mixture": "mixture.predictive.distribution",
         "ModelFileError": "_util.archive",
         "load": "regressor",
     }

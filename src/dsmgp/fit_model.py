@@ -23,8 +23,8 @@ from dsmgp.fitting.forecasting.time_model import choose_time_model
 from dsmgp.fitting.hypotheses.average import average_hypotheses
 from dsmgp.fitting.hypotheses.fit import fit_hypotheses, hypotheses_pay
 from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.fitting.updates import add_rows, remove_rows, update
 from dsmgp.progress import StageTimes, listening
 from dsmgp.tree.changepoint_leaf import has_changepoints

@@ -48,14 +48,14 @@ from dsmgp.explain.shapley import shapley_values
 from dsmgp.fit_model import add_to_model, fit_model, remove_from_model
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.fitting.updates import recondition
-from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.kernels import Kernel
+from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.kernel_posterior import RegionKernels
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.persistence.estimator import read_model, write_model
@@ -119,7 +119,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         The number of layers of sum nodes (R): 1 (balanced) or 2 (paper).
     weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
-        leave-one-out (:mod:`dsmgp.mixture.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
+        leave-one-out (:mod:`dsmgp.mixture.weights.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
         paper. ``"uniform"``: equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list
         of kernels, else ``"gated"``.
     local_scale : bool, optional

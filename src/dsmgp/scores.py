@@ -35,7 +35,7 @@ from scipy.special import ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_finite
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 
 __all__ = [
     "coverage",

@@ -15,9 +15,9 @@ from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Process
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.mixture.fitted_model import FittedModel, supports
-from dsmgp.mixture.stacking import Stacking
+from dsmgp.mixture.weights.stacking import Stacking
 
 __all__ = ["summarise"]
 

@@ -28,8 +28,8 @@ from dsmgp.baselines import (
 )
 from dsmgp.baselines.moe import InputGate, _hold_out, _members, _within
 from dsmgp.experts.conditioning import condition
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import leaves
 from tests.baselines.contract import beats_a_linear_model, holds_its_contract, ignores_units

@@ -8,7 +8,7 @@ from dsmgp.changepoints import leaf as leaf_module
 from dsmgp.changepoints.fit import prepare
 from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family
+from dsmgp.fitting.rows.leaf_setup import build_family
 from dsmgp.tree import Leaf, Region, Sum
 from dsmgp.tree.changepoint_leaf import ChangePointLeaf
 

@@ -14,7 +14,7 @@ from dsmgp.distributed.row_store import (
     shard_bytes,
 )
 from dsmgp.distributed.row_writer import RowWriter
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 
 
 def test_shards_are_ranges_of_leaves_that_fit_in_memory():

@@ -15,7 +15,7 @@ from dsmgp import DSMGPRegressor, ModelFileError
 from dsmgp._util.archive import read_archive, write_archive
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.fingerprint import fingerprint
+from dsmgp.fitting.rows.fingerprint import fingerprint
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.tree import Leaf, Product, Region, Sum
 from tests.support.damage import made_up

@@ -7,9 +7,9 @@ import pytest
 from dsmgp import DSMGPRegressor, load
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.datasets import fit as dataset
-from dsmgp.fitting.scaled_rows import ScaledRows
-from dsmgp.gp.output_warp import LogWarp, normal_scores
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
+from dsmgp.gp.transforms.output_warp import LogWarp, normal_scores
+from dsmgp.gp.transforms.scaling import OutputScaling
 
 OPTIONS = {"leaf_size": [25, 50], "kernel": "matern32", "max_iter": 5, "random_state": 0}
 WARPS = ("rank", "log", "positive")

@@ -9,12 +9,12 @@ import pytest
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.learning.optimize import evidence_objective
-from dsmgp.fitting.scaled_rows import coordinate_ties
-from dsmgp.gp.coordinates import Coordinates
+from dsmgp.fitting.rows.scaled_rows import coordinate_ties
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.metric_process import metric_directions, metric_process
 from dsmgp.gp.process import build_process
-from dsmgp.gp.scaling import InputScaling
+from dsmgp.gp.transforms.coordinates import Coordinates
+from dsmgp.gp.transforms.scaling import InputScaling
 from dsmgp.tree import leaves
 from dsmgp.tree.growing import grow_paper
 from tests.support.finite_differences import central_difference

@@ -221,7 +221,7 @@ def test_leaves_whose_weight_cannot_matter_do_not_predict(weights, monkeypatch):
         model._state = dataclasses.replace(model.state_, model=changed)
     X_test = np.linspace(-0.1, 1.1, 50)[:, None]
     n_pairs, (mean, std) = _predicted_pairs(model, X_test)
-    monkeypatch.setattr("dsmgp.mixture.component_weights.NEGLIGIBLE", -np.inf)
+    monkeypatch.setattr("dsmgp.mixture.weights.component_weights.NEGLIGIBLE", -np.inf)
     all_pairs, (full_mean, full_std) = _predicted_pairs(model, X_test)
     assert all_pairs == 4 * 50
     assert n_pairs <= (50 if weights == "posterior" else 150)

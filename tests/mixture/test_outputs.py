@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.tree import Leaf, Region
 from dsmgp.tree.growing import grow_paper
 from tests.support.oracle import brute_force

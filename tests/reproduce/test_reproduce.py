@@ -14,11 +14,12 @@ from pyarrow import parquet
 
 from dsmgp import DSMGPRegressor
 from dsmgp.datasets import DATASETS
-from dsmgp.reproduce import NAMES, paper, reproduce, reproduce_all, timings
+from dsmgp.reproduce import NAMES, paper, reproduce, reproduce_all
 from dsmgp.reproduce.__main__ import main
-from dsmgp.reproduce.approximation import leaf_sizes
 from dsmgp.reproduce.claims import claims
 from dsmgp.reproduce.experiment import Plan, format_settings
+from dsmgp.reproduce.experiments import timings
+from dsmgp.reproduce.experiments.approximation import leaf_sizes
 from dsmgp.reproduce.runner import EXPERIMENTS
 from dsmgp.reproduce.runs import Runs, describe_origin, provenance
 from dsmgp.tree import leaves

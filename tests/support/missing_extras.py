@@ -22,7 +22,7 @@ NEED_EXTRA = {
     "torch": {
         "baselines.kiss", "baselines.svgp", "experts.backends.torch_backend", "experts.backends.torch_batch", "gp.gpytorch_kernels",
         "gp.gpytorch_leaf_kernel", "gp.gpytorch_process", "gp.torch_kernels", "gpytorch_export", "linalg.tensors",
-        "linalg.triangular", "persistence.gpytorch_modules",
+        "linalg.triangular", "persistence.gpytorch.modules",
     },
 }  # fmt: skip
 # A package that only the extra brings.

@@ -14,10 +14,10 @@ from dsmgp.baselines.division import divide
 from dsmgp.baselines.estimator import Baseline
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig, check_parameters
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.process import Family
 from dsmgp.regressor import DSMGPRegressor

@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_new_rows, check_training_rows
-from dsmgp.gp.scaling import OutputScaling
-from dsmgp.mixture.distribution import Mixture
+from dsmgp.gp.transforms.scaling import OutputScaling
+from dsmgp.mixture.predictive.distribution import Mixture
 from dsmgp.training_mode import training_mode
 
 __all__ = ["Baseline"]

@@ -27,7 +27,7 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_choice, check_count
 from dsmgp.baselines.estimator import Baseline
 from dsmgp.gp.process import NOISE_FLOOR
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import Threads
 
 __all__ = ["KISSGP"]

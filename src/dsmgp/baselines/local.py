@@ -10,7 +10,7 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_count
 from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import partition, unbounded_leaf
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.tree.nodes import Leaf, Node, leaves
 from dsmgp.tree.routing import route

@@ -15,12 +15,12 @@ from dsmgp.baselines.committee import Committee
 from dsmgp.baselines.division import unbounded_leaf
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
-from dsmgp.mixture.distribution import LOG_SQRT_2PI, Mixture
+from dsmgp.mixture.predictive.distribution import LOG_SQRT_2PI, Mixture
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.routing import Routes
 

@@ -17,7 +17,7 @@ from dsmgp._util.validation import check_choice
 from dsmgp.baselines.committee import Committee, ExpertPredictions
 from dsmgp.baselines.division import divide, unbounded_leaf
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.tree.nodes import Leaf, Node
 

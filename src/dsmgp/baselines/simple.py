@@ -8,7 +8,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.baselines.estimator import Baseline
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 
 __all__ = ["ConstantBaseline", "LinearBaseline"]
 

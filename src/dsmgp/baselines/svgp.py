@@ -22,7 +22,7 @@ from dsmgp.gp.gpytorch_process import GPyTorchProcess, gpytorch_modules
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import build_process
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import Threads
 
 __all__ = ["SVGP"]

@@ -8,7 +8,7 @@ from dsmgp._util.validation import input_number
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.tree.changepoint_leaf import ChangePoints, map_changes
 
 __all__ = ["changepoint_config"]

@@ -17,14 +17,14 @@ from dsmgp.changepoints.objective import ChangePointObjective
 from dsmgp.changepoints.outliers import Outliers, find_outliers
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.edges import with_edges
-from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.outside.edges import with_edges
+from dsmgp.fitting.rows.leaf_setup import build_family
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import Family
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.linalg.threads import one_thread
 from dsmgp.progress import stopping
 from dsmgp.tree.changepoint_leaf import ChangePointLeaf, ChangePoints

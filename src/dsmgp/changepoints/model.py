@@ -21,13 +21,13 @@ from dsmgp.changepoints.leaf import OrderedLeaf
 from dsmgp.changepoints.outliers import Contamination, Outliers
 from dsmgp.changepoints.segment_gp import SegmentedGP
 from dsmgp.gp.process import Family, Process
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import one_thread
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.fitted_model import CHANGE_POINTS, Description, Unsupported
 from dsmgp.mixture.inference import Posterior, infer
-from dsmgp.mixture.joint import Joint
+from dsmgp.mixture.predictive.distribution import Mixture
+from dsmgp.mixture.predictive.joint import Joint
 from dsmgp.mixture.splits import Splits
 from dsmgp.tree.nodes import Leaf, Node, Sum, fold
 

@@ -29,7 +29,7 @@ from dsmgp.distributed.sharded import (
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
 from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.points import equal_rows
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 
 __all__ = [
     "FOLDER",

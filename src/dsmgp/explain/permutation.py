@@ -12,7 +12,7 @@ from dsmgp import scores
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_choice
 from dsmgp.mixture.fitted_model import Predictive
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 
 __all__ = ["SCORES", "PermutationImportance", "permutation_importance"]
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from dsmgp._util.archive import Archive, ModelFileError, read_archive, write_archive
 from dsmgp._util.validation import check_count
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.fingerprint import fingerprint
 from dsmgp.fitting.learning.optimize import Objective, Vector
+from dsmgp.fitting.rows.fingerprint import fingerprint
 
 __all__ = ["Checkpoint", "checkpointed"]
 

@@ -23,8 +23,8 @@ from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.metric_process import METRIC_KINDS
-from dsmgp.gp.output_warp import NAMED_WARPS
 from dsmgp.gp.terms import NAMED_KERNELS, kernel_parts
+from dsmgp.gp.transforms.output_warp import NAMED_WARPS
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum

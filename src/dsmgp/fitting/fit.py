@@ -12,24 +12,24 @@ import numpy as np
 
 from dsmgp._util.arrays import Index
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.fitting.edges import calibrate_edges, with_edges
-from dsmgp.fitting.leaf_setup import LeafFamilies
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.optimize import SearchRecord, SearchResult
-from dsmgp.fitting.row_source import InMemoryRows, RowSource
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.outside.edges import calibrate_edges, with_edges
+from dsmgp.fitting.rows.leaf_setup import LeafFamilies
+from dsmgp.fitting.rows.row_source import InMemoryRows, RowSource
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.selection.coordinates import CoordinateChoice, choose_coordinates
 from dsmgp.fitting.selection.families import LearnedFamilies, learn_families
 from dsmgp.fitting.stages import stage
 from dsmgp.fitting.state import FittedState
 from dsmgp.fitting.structure.grow_tree import grow_tree
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import parameters_by_leaf
 from dsmgp.linalg.device_memory import release_cache, warn_if_occupied
 from dsmgp.mixture.model import Model
-from dsmgp.mixture.row_scale import MissingIndicators
 from dsmgp.mixture.weighting import LOOSample, weigh
+from dsmgp.mixture.weights.row_scale import MissingIndicators
 from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Product, nodes
 from dsmgp.tree.routing import place

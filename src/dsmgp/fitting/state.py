@@ -19,16 +19,16 @@ from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.learning.optimize import SearchRecord
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
 from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.model import Model
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
-from dsmgp.mixture.row_scale import MissingIndicators
-from dsmgp.mixture.stacking import Stacking
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.variance_error import exact_variances
 from dsmgp.mixture.weighting import LOOSample
+from dsmgp.mixture.weights.row_scale import MissingIndicators
+from dsmgp.mixture.weights.stacking import Stacking
 from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, map_splits, nodes
 from dsmgp.tree.routing import place
 

@@ -19,8 +19,8 @@ from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.family import length_scales
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.mixture.edges import Edges, range_of
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import weigh

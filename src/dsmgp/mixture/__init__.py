@@ -1,5 +1,5 @@
 """The mixture over the leaves: inference on the tree, gating, the predictive distribution, the fitted model."""
 
-from dsmgp.mixture.distribution import Mixture
+from dsmgp.mixture.predictive.distribution import Mixture
 
 __all__ = ["Mixture"]

@@ -2,7 +2,7 @@
 
 The distance of a row is that to the nearest point with all inputs in their training ranges, in length scales
 of the kernel and in the coordinates in which it compares rows. Beyond the edges variances are multiplied by a
-factor that rows left out at the edges of leaves have calibrated (:mod:`dsmgp.fitting.edges`). At rows inside
+factor that rows left out at the edges of leaves have calibrated (:mod:`dsmgp.fitting.outside.edges`). At rows inside
 of all ranges nothing changes.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.gp.scaling import InputScaling
+from dsmgp.gp.transforms.scaling import InputScaling
 
 __all__ = ["Edges", "range_of"]
 

@@ -13,10 +13,10 @@ from typing import ClassVar
 import numpy as np
 
 from dsmgp._util.arrays import Array
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.mixture.fitted_model import SEVERAL_HYPOTHESES, Predictive, Unsupported
-from dsmgp.mixture.joined import join
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.joined import join
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 
 __all__ = ["Ensemble"]
 

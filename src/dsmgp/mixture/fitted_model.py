@@ -15,10 +15,10 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.gp.process import Family, Process
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.inference import Posterior
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import Splits
 from dsmgp.tree.nodes import Node, Sum
 

@@ -19,10 +19,8 @@ from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components, LeaveOneOut
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.process import Family, Process
-from dsmgp.gp.scaling import InputScaling, OutputScaling
-from dsmgp.mixture.component_weights import ComponentWeights
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.description import describe_mixture
-from dsmgp.mixture.distribution import Mixture
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.fitted_model import (
     ROWS_IN_FILES,
@@ -30,14 +28,16 @@ from dsmgp.mixture.fitted_model import (
     Description,
     Unsupported,
 )
-from dsmgp.mixture.gating import Gate
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
-from dsmgp.mixture.joint import GatedLeaves
 from dsmgp.mixture.kernel_posterior import kernel_sums
 from dsmgp.mixture.leaf_components import few_components, low_rank_components
-from dsmgp.mixture.row_scale import MissingIndicators, RowScale
+from dsmgp.mixture.predictive.distribution import Mixture
+from dsmgp.mixture.predictive.joint import GatedLeaves
 from dsmgp.mixture.splits import Splits
 from dsmgp.mixture.variance_error import wants_exact
+from dsmgp.mixture.weights.component_weights import ComponentWeights
+from dsmgp.mixture.weights.gating import Gate
+from dsmgp.mixture.weights.row_scale import MissingIndicators, RowScale
 from dsmgp.tree.nodes import Node, Sum, n_induced_trees
 from dsmgp.tree.routing import Router
 
@@ -69,7 +69,7 @@ class Model:
     inputs, outputs : InputScaling, OutputScaling
     weights : str
         ``"posterior"``: exact Bayesian model averaging over induced trees. ``"uniform"``: the prior's
-        weights. ``"gated"``: by the leaves' variances at x (see :mod:`dsmgp.mixture.gating`).
+        weights. ``"gated"``: by the leaves' variances at x (see :mod:`dsmgp.mixture.weights.gating`).
     scales : ndarray of shape (n_leaves, n_outputs)
         Factors of the leaves' variances.
     gate : Gate or None

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.dates import Dates
-from dsmgp.gp.coordinates import Coordinates
+from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.tree.nodes import Node, Product, nodes
 
 __all__ = ["ChangePoint", "Splits"]

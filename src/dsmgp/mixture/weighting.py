@@ -9,9 +9,9 @@ import numpy as np
 
 from dsmgp._util.arrays import Index
 from dsmgp.experts.loo import LeaveOneOut
-from dsmgp.mixture.gating import Gate, fit_gate
 from dsmgp.mixture.model import Model
-from dsmgp.mixture.row_scale import MissingIndicators, RowScale
+from dsmgp.mixture.weights.gating import Gate, fit_gate
+from dsmgp.mixture.weights.row_scale import MissingIndicators, RowScale
 
 __all__ = ["LOOSample", "fit_weights", "weigh"]
 

@@ -20,9 +20,9 @@ from dsmgp.changepoints.outliers import (
     Outliers,
 )
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.process import Family
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import one_thread
 from dsmgp.persistence import checks
 from dsmgp.persistence.record import ArrayField, Entry, Part, Record, Section, refused

@@ -24,10 +24,10 @@ from dsmgp.data.columns.schema import Column, ColumnSchema, input_names, output_
 from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.named_process import NamedProcess
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
 from dsmgp.persistence.hypotheses import (
     read_alternatives,

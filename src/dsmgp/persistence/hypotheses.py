@@ -17,10 +17,10 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp.changepoints.model import ChangePointModel
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.edges import with_edges
+from dsmgp.fitting.outside.edges import with_edges
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.mixture.stacking import Stacking
+from dsmgp.mixture.weights.stacking import Stacking
 from dsmgp.persistence import checks
 from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
 from dsmgp.persistence.mixture import read_mixture, write_mixture

@@ -26,13 +26,13 @@ from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.edges import Edges
-from dsmgp.mixture.gating import BOUNDS, Gate
 from dsmgp.mixture.model import WEIGHTS, Model
-from dsmgp.mixture.row_scale import RowScale
+from dsmgp.mixture.weights.gating import BOUNDS, Gate
+from dsmgp.mixture.weights.row_scale import RowScale
 from dsmgp.persistence import checks
 from dsmgp.persistence.model_path import MODEL
 from dsmgp.persistence.processes import read_leaf_parameters, write_leaf_parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dsmgp._util.constants import LARGEST
-from dsmgp.gp.output_warp import LogWarp, SplineWarp
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.output_warp import LogWarp, SplineWarp
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.persistence import checks
 from dsmgp.persistence.record import ArrayField, Entry, Items, Record, Union
 

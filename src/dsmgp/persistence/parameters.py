@@ -9,7 +9,7 @@ import numpy as np
 
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.persistence import checks
-from dsmgp.persistence.module_description import MODULE_OR_OWN, OwnModule
+from dsmgp.persistence.gpytorch.module_description import MODULE_OR_OWN, OwnModule
 from dsmgp.persistence.processes import gpytorch_modules
 from dsmgp.persistence.record import Entry, Items, Part, Record, Section
 from dsmgp.persistence.tree import CHANGE_POINTS, read_tree, write_tree

@@ -1,7 +1,7 @@
 """How families of processes are stored: kernels, means, observation noise and priors, and hyperparameters of single leaves.
 
 A named kernel with a named mean is a short description and theta. Modules of GPyTorch that the user passed in are described by
-:mod:`dsmgp.persistence.module_description`; a user's own classes are not stored.
+:mod:`dsmgp.persistence.gpytorch.module_description`; a user's own classes are not stored.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dsmgp.gp.process import Family, Process, build_process, parameters_by_leaf
 from dsmgp.gp.terms import Term
 from dsmgp.mixture.model import Model
 from dsmgp.persistence import checks
-from dsmgp.persistence.format_1 import named_process
-from dsmgp.persistence.module_description import PROCESS as MODULES
+from dsmgp.persistence.gpytorch.format_1 import named_process
+from dsmgp.persistence.gpytorch.module_description import PROCESS as MODULES
 from dsmgp.persistence.record import ArrayField, Entry, Items, Length, Part, Record, Section
 
 __all__ = [
@@ -144,9 +144,9 @@ NAMED = Record(
 def gpytorch_modules() -> ModuleType:
     """Import what makes GPyTorch modules from their descriptions, for a model that has some."""
     require_torch("a model with a gpytorch kernel or mean")
-    from dsmgp.persistence import gpytorch_modules
+    from dsmgp.persistence.gpytorch import modules
 
-    return gpytorch_modules
+    return modules
 
 
 class _ProcessRecord:

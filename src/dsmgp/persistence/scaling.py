@@ -9,10 +9,10 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.constants import LARGEST
 from dsmgp._util.validation import check_finite
-from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.gp.coordinates import Coordinates, InputWarp
-from dsmgp.gp.network import Layer, Network
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.fitting.rows.training_rows import TrainingRows
+from dsmgp.gp.transforms.coordinates import Coordinates, InputWarp
+from dsmgp.gp.transforms.network import Layer, Network
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.persistence import checks
 from dsmgp.persistence.output_warps import OUTPUT_WARPS, latents_in_range
 from dsmgp.persistence.record import (

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import input_number
 from dsmgp.data.columns.schema import Column, level_name
-from dsmgp.gp.scaling import OutputScaling
-from dsmgp.mixture.distribution import Mixture
-from dsmgp.mixture.joined import join
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.gp.transforms.scaling import OutputScaling
+from dsmgp.mixture.predictive.distribution import Mixture
+from dsmgp.mixture.predictive.joined import join
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.plots.style import (
     BAND,
     MODEL,

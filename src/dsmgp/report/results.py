@@ -18,7 +18,7 @@ from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.data.frames import taken
 from dsmgp.data.unknown_inputs import mixture_at
 from dsmgp.data.user_tables import target_numbers
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.progress import span
 from dsmgp.regressor import DSMGPRegressor
 from dsmgp.report.figures import (

@@ -7,7 +7,7 @@ from itertools import product
 
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.experiment import Row, mean_of, present, select, table
-from dsmgp.reproduce.objective import LEAF_SIZES, TITLES, pairs
+from dsmgp.reproduce.experiments.objective import LEAF_SIZES, TITLES, pairs
 
 __all__ = ["claims"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from dsmgp import scores
 from dsmgp._util.arrays import Array
 from dsmgp.datasets import ORIGINALS, Dataset, load, load_original
-from dsmgp.mixture.predictive_distribution import PredictiveDistribution
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 
 __all__ = ["available", "loaded", "score", "split"]
 

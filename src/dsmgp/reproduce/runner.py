@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dsmgp._util.validation import check_choice, check_count
-from dsmgp.reproduce import (
+from dsmgp.reproduce.data import available
+from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, format_settings
+from dsmgp.reproduce.experiments import (
     approximation,
     contour,
     illustration,
@@ -21,8 +23,6 @@ from dsmgp.reproduce import (
     sizes,
     timings,
 )
-from dsmgp.reproduce.data import available
-from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, format_settings
 from dsmgp.reproduce.runs import Runs, describe_origin, provenance
 
 __all__ = ["EXPERIMENTS", "NAMES", "reproduce", "reproduce_all", "write_report"]

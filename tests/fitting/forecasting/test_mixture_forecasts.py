@@ -8,7 +8,7 @@ from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.forecasting.mixture_forecasts import mixture_forecasts
 from dsmgp.fitting.forecasting.rolling_origin import RollingOrigin, TimeCandidate
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 
 N = 240
 

@@ -11,7 +11,7 @@ from dsmgp.fitting.config import check_parameters
 from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.hypotheses.average import _draws, _with_all_priors
 from dsmgp.fitting.learning.context import FitContext
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.tree.nodes import Leaf, Sum, nodes
 
 AVERAGED = {"hypotheses": "average", "kernel": "rbf", "max_iter": 10, "random_state": 0}

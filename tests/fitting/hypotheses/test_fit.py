@@ -11,7 +11,7 @@ from dsmgp._util.archive import read_archive
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.hypotheses.fit import HYPOTHESES, N_WARPED
 from dsmgp.mixture.ensemble import Ensemble
-from dsmgp.mixture.joined import JoinedMixture
+from dsmgp.mixture.predictive.joined import JoinedMixture
 from dsmgp.progress import Listener, listening
 from dsmgp.scores import nlpd
 from tests.support.damage import packed, unpacked

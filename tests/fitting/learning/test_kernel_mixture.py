@@ -6,10 +6,10 @@ from scipy.optimize import check_grad
 from scipy.special import logsumexp
 
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.kernel_mixture import kernels_objective, learn_kernels
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
 

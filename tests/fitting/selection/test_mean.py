@@ -5,8 +5,8 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.mean import _Blocks, choose_mean, with_mean
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region

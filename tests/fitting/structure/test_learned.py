@@ -8,8 +8,8 @@ from scipy.stats import multivariate_normal
 
 from dsmgp import DSMGPRegressor, load
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.structure import learned as learned_structure
 from dsmgp.fitting.structure.row_evidence import RowEvidence
 from dsmgp.fitting.structure.tree_search import TreeSearch

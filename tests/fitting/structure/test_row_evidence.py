@@ -5,8 +5,8 @@ import pytest
 from scipy.special import logsumexp
 
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.structure.row_evidence import RowEvidence
 from dsmgp.tree.cut_tree import Cut, leaf_rows, snapped
 from dsmgp.tree.nodes import Leaf

@@ -29,13 +29,13 @@ from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit
-from dsmgp.fitting.leaf_setup import LeafFamilies, check_leaf_memory
 from dsmgp.fitting.learning.context import FitContext
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import LeafFamilies, check_leaf_memory
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.process import kernels_by_leaf
-from dsmgp.gp.scaling import InputScaling, OutputScaling
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import n_threads
 from dsmgp.tree.nodes import Leaf, leaves
 from dsmgp.tree.routing import Router
@@ -134,7 +134,7 @@ def _sample_rows(n_rows: int, n_columns: int, memory: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ParquetRows:
-    """A :class:`~dsmgp.fitting.row_source.RowSource` that holds a sample and reads all other rows from a dataset."""
+    """A :class:`~dsmgp.fitting.rows.row_source.RowSource` that holds a sample and reads all other rows from a dataset."""
 
     stream: RowStream
     data: ScaledRows

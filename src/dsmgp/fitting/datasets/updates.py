@@ -24,7 +24,7 @@ from dsmgp.distributed.workers import WorkerPool
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.datasets.fit import RouteAndWrite, log_jacobian
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.leaf_setup import check_leaf_memory
+from dsmgp.fitting.rows.leaf_setup import check_leaf_memory
 from dsmgp.fitting.state import FittedState
 from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.weighting import LOOSample, weigh

@@ -17,10 +17,10 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.experts.backends.interface import NOT_FACTORISED
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.optimize import maximise_evidence
-from dsmgp.fitting.scaled_rows import ScaledRows
-from dsmgp.fitting.training_rows import TrainingRows
+from dsmgp.fitting.rows.leaf_setup import set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.named_process import NamedProcess, ParameterBlock
 from dsmgp.gp.periods import seasonal_periods
 from dsmgp.gp.process import NOISE_FLOOR, Process, build_process

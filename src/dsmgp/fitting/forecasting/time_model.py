@@ -30,8 +30,8 @@ from dsmgp.fitting.forecasting.rolling_origin import (
     TimeCandidate,
 )
 from dsmgp.fitting.forecasting.time_input import CALENDAR, find_time
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.time_kernels import SLOW_PARTS
 from dsmgp.progress import span, stopping

@@ -22,7 +22,6 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.hypotheses.held_out import conditioned, scaled_data
 from dsmgp.fitting.hypotheses.laplace import laplace
-from dsmgp.fitting.leaf_setup import LeafFamilies
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.optimize import (
     TOLERANCE,
@@ -31,14 +30,15 @@ from dsmgp.fitting.learning.optimize import (
     evidence_objective,
     maximise,
 )
-from dsmgp.fitting.row_source import InMemoryRows
+from dsmgp.fitting.rows.leaf_setup import LeafFamilies
+from dsmgp.fitting.rows.row_source import InMemoryRows
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
 from dsmgp.gp.named_process import LogNormal, NamedProcess, Normal
 from dsmgp.gp.process import START_NOISE, Family
 from dsmgp.mixture.model import Model
-from dsmgp.mixture.stacking import Stacking
 from dsmgp.mixture.weighting import LOOSample
+from dsmgp.mixture.weights.stacking import Stacking
 from dsmgp.progress import span, stopping
 from dsmgp.tree.nodes import Node
 

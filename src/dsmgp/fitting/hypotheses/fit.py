@@ -2,7 +2,7 @@
 
 A hypothesis is a configuration of the fit: how inputs are warped, the mean of the GPs, and whether the output is warped. Each is fitted to
 all rows. The log densities of rows under hyperparameters that have not seen them (:mod:`dsmgp.fitting.hypotheses.held_out`) weigh the hypotheses
-(:mod:`dsmgp.mixture.stacking`), and estimate how well the mixture predicts new rows.
+(:mod:`dsmgp.mixture.weights.stacking`), and estimate how well the mixture predicts new rows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.hypotheses.held_out import held_out_log_densities
 from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.selection.coordinates import LEAST_ROWS, MOST_FEATURES
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.training_rows import TrainingRows
-from dsmgp.gp.coordinates import Coordinates
-from dsmgp.gp.output_warp import normal_scores
-from dsmgp.mixture.stacking import Stacking, cross_fitted_log_density, stack
+from dsmgp.gp.transforms.coordinates import Coordinates
+from dsmgp.gp.transforms.output_warp import normal_scores
+from dsmgp.mixture.weights.stacking import Stacking, cross_fitted_log_density, stack
 from dsmgp.progress import span, stopping
 
 __all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]

@@ -15,17 +15,17 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import LeafFamilies, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_each_family
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.learning.surrogate import surrogate_leaves
-from dsmgp.fitting.row_source import InMemoryRows
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import LeafFamilies, set_up_leaves
+from dsmgp.fitting.rows.row_source import InMemoryRows
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.gp.output_warp import OutputWarp, SplineWarp, normal_scores
 from dsmgp.gp.process import Family, parameters_by_leaf
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.output_warp import OutputWarp, SplineWarp, normal_scores
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weighting import LOOSample, fit_weights
 from dsmgp.progress import stopping

@@ -16,11 +16,11 @@ from scipy.special import logsumexp
 
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_each_family
 from dsmgp.fitting.learning.optimize import TOLERANCE, Objective, SearchResult, Vector, maximise
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.process import Family, Process
 from dsmgp.linalg.threads import one_thread
 

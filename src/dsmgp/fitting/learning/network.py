@@ -16,9 +16,9 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.gp.network import Layer, Network
 from dsmgp.gp.process import Process
 from dsmgp.gp.terms import STATIONARY
+from dsmgp.gp.transforms.network import Layer, Network
 from dsmgp.linalg.lapack import factorise, invert_factor
 from dsmgp.linalg.threads import Threads
 from dsmgp.progress import stopping, tick

@@ -10,7 +10,7 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.learning.context import FitContext
-from dsmgp.fitting.row_source import RowSource
+from dsmgp.fitting.rows.row_source import RowSource
 from dsmgp.tree.growing import grow_leaves, grow_paper
 from dsmgp.tree.nodes import Leaf, Node, induced_tree, leaves
 

@@ -17,19 +17,19 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import weighted_median
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_TOLERANCE, learn_on_trial, loo_posterior
 from dsmgp.fitting.learning.metric import learn_metric
 from dsmgp.fitting.learning.network import learn_network
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.candidate_scores import CandidateScores, RowScores
 from dsmgp.fitting.selection.loo_predictions import loo_predictions
-from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.leaf_kernels import StationaryKernel
-from dsmgp.gp.output_warp import OutputWarp, normal_scores
 from dsmgp.gp.process import Family
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.coordinates import Coordinates
+from dsmgp.gp.transforms.output_warp import OutputWarp, normal_scores
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.tree.growing import grow_leaves
 from dsmgp.tree.nodes import Leaf
 

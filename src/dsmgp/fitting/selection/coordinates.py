@@ -14,13 +14,13 @@ import numpy as np
 from dsmgp._util.arrays import Index
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.context import FitContext
-from dsmgp.fitting.row_source import RowSource
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.row_source import RowSource
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.coordinate_trial import CoordinateTrial
-from dsmgp.gp.coordinates import Coordinates
 from dsmgp.gp.metric_process import METRIC_KINDS
-from dsmgp.gp.output_warp import OutputWarp
 from dsmgp.gp.terms import STATIONARY
+from dsmgp.gp.transforms.coordinates import Coordinates
+from dsmgp.gp.transforms.output_warp import OutputWarp
 from dsmgp.progress import stopping
 
 __all__ = ["LEAST_ROWS", "MOST_FEATURES", "CoordinateChoice", "choose_coordinates"]

@@ -13,20 +13,20 @@ import numpy as np
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.learning.kernel_mixture import build_kernels, learn_kernels
 from dsmgp.fitting.learning.optimize import TOLERANCE, SearchResult
 from dsmgp.fitting.learning.surrogate import sample_leaves, surrogate_leaves
-from dsmgp.fitting.row_source import RowSource
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import set_up_leaves
+from dsmgp.fitting.rows.row_source import RowSource
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.kernels import rank_kernels
 from dsmgp.fitting.selection.mean import MeanChoice, choose_mean, with_mean
 from dsmgp.fitting.selection.outputs import choose_outputs
 from dsmgp.fitting.stages import stage
 from dsmgp.gp.process import Family
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.tree.nodes import Leaf, Node
 
 __all__ = ["LearnedFamilies", "learn_families", "partitions_may_differ"]

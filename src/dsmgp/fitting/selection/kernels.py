@@ -10,10 +10,10 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafGPs
-from dsmgp.fitting.leaf_setup import build_family
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_ITERATIONS, learn_on_trial, loo_posterior
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.loo_predictions import kernel_score
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family, Process

@@ -13,9 +13,9 @@ from dsmgp._util.arrays import Array
 from dsmgp._util.weighted import weighted_median
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components
-from dsmgp.gp.scaling import OutputScaling
-from dsmgp.mixture.distribution import Mixture
-from dsmgp.mixture.gating import fit_gate
+from dsmgp.gp.transforms.scaling import OutputScaling
+from dsmgp.mixture.predictive.distribution import Mixture
+from dsmgp.mixture.weights.gating import fit_gate
 
 __all__ = ["LeftOut", "kernel_score", "loo_predictions"]
 

@@ -18,8 +18,8 @@ from scipy.linalg import cho_solve
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.fitting.config import FitConfig
-from dsmgp.fitting.leaf_setup import build_family
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.candidate_scores import CLEAR, LEAST_GAIN, RowScores
 from dsmgp.gp.leaf_kernels import BoundKernel
 from dsmgp.gp.named_process import NamedProcess

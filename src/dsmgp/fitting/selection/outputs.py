@@ -14,12 +14,12 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.interface import LeafPosterior
-from dsmgp.fitting.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_on_trial, loo_posterior
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.loo_predictions import loo_predictions
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.tree.nodes import Leaf
 
 __all__ = ["choose_outputs"]

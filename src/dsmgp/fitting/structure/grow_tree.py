@@ -12,12 +12,12 @@ import numpy as np
 
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS
-from dsmgp.fitting.leaf_setup import LeafFamilies
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import length_scales
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.learning.surrogate import paper_tree, size_in_sample
-from dsmgp.fitting.row_source import RowSource
+from dsmgp.fitting.rows.leaf_setup import LeafFamilies
+from dsmgp.fitting.rows.row_source import RowSource
 from dsmgp.fitting.selection.families import LearnedFamilies, partitions_may_differ
 from dsmgp.fitting.structure.large_leaves import is_large, learn_large
 from dsmgp.fitting.structure.learned import learn_structure

@@ -13,7 +13,6 @@ import numpy as np
 
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, leaf_rows, seconds
-from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import (
     is_stationary,
@@ -23,10 +22,11 @@ from dsmgp.fitting.learning.family import (
 )
 from dsmgp.fitting.learning.optimize import SearchResult
 from dsmgp.fitting.learning.surrogate import balanced_leaves, sample_leaves
-from dsmgp.fitting.row_source import RowSource
+from dsmgp.fitting.rows.leaf_setup import set_up_leaves
+from dsmgp.fitting.rows.row_source import RowSource
 from dsmgp.fitting.selection.loo_predictions import kernel_score
 from dsmgp.gp.process import Family
-from dsmgp.gp.scaling import OutputScaling
+from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.tree.nodes import Leaf
 
 __all__ = ["is_large", "learn_large"]

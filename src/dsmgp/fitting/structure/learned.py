@@ -19,11 +19,11 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.effort import EFFORTS, GRADIENT, seconds
-from dsmgp.fitting.leaf_setup import set_up_leaves
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.kernel_mixture import learn_kernels
 from dsmgp.fitting.learning.optimize import SearchResult
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.leaf_setup import set_up_leaves
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.kernels import rank_kernels
 from dsmgp.fitting.structure.row_evidence import RowEvidence
 from dsmgp.fitting.structure.tree_search import TreeSearch

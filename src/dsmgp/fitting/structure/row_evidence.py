@@ -16,7 +16,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.fitting.scaled_rows import ScaledRows
+from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.gp.process import Family
 from dsmgp.linalg import lapack

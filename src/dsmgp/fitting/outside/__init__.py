@@ -1,0 +1,1 @@
+"""How much wider predictions are outside the training data, calibrated on rows that leaves have not seen."""

@@ -1,0 +1,86 @@
+"""Blocks of rows at the edges of the data, left out of one leaf together."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from dsmgp._util.arrays import Array
+from dsmgp.fitting.outside.edge_rows import examined_inputs
+from dsmgp.linalg.threads import Threads
+from dsmgp.mixture.edges import Edges
+from dsmgp.mixture.model import Model
+
+__all__ = ["BLOCKS", "left_out_blocks"]
+
+# Shares of the rows in the blocks at the edges of the data, the rows of which that are sampled, and the least
+# of a block.
+BLOCKS, MOST_DENSE_ROWS, LEAST_BLOCK = (0.1, 0.25), 300, 3
+
+
+def left_out_blocks(
+    model: Model,
+    edges: Edges,
+    X: Array,
+    Y: Array,
+    noise: Array | None,
+    weights: Array,
+) -> tuple[Array, Array] | None:
+    """Leave out whole blocks of rows at the edges of the data, in one leaf of all rows or of a sample.
+
+    Returns
+    -------
+    terms : ndarray of shape (n, 1 + n_inputs)
+    squares : ndarray of shape (n,)
+        Squared residuals, relative to what the leaf expects given how well it predicts rows left out one by one.
+    """
+    if len(X) > MOST_DENSE_ROWS:
+        chosen = np.sort(np.random.default_rng(0).choice(len(X), MOST_DENSE_ROWS, replace=False))
+        X, Y, weights = X[chosen], Y[chosen], weights[chosen]
+        noise = None if noise is None else noise[chosen]
+    n = len(X)
+    try:
+        # On a thread of the pool: GPyTorch's kernels would start OpenMP's threads here, which do not survive a fork.
+        (solved,) = Threads().map(lambda _: _solved(model, X, Y, noise, weights), [None])
+    except np.linalg.LinAlgError:
+        return None
+    parts = []
+    for j in examined_inputs(edges, model.inputs, X).tolist():
+        for side, share in itertools.product((1, -1), BLOCKS):
+            end = side * np.sort(side * X[:, j])[n - 1 - int(share * n)]
+            block = np.flatnonzero(side * (X[:, j] - end) > 0)
+            if len(block) < LEAST_BLOCK:
+                continue
+            terms = edges.terms_beyond(X[block], np.full(len(block), j), end, model.inputs)
+            for inverse, alpha, scale in solved:
+                # R&W section 5.4.2, for a group of rows: covariance S, residuals S alpha.
+                S = np.linalg.inv(inverse[np.ix_(block, block)])
+                squares = np.square(S @ alpha[block]) / np.diag(S) / scale
+                parts.append((terms, squares))
+    if not parts:
+        return None
+    terms, squares = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return (terms, squares) if np.isfinite(squares).all() else None
+
+
+def _solved(
+    model: Model, X: Array, Y: Array, noise: Array | None, weights: Array
+) -> list[tuple[Array, Array, float]]:
+    """Return for each output the inverse covariance of one leaf of all rows, that times the residuals, and its leave-one-out scale."""
+    Z, latent = model.to_experts(X), model.outputs.to_experts(Y)
+    known = np.zeros_like(latent) if noise is None else model.outputs.noise_to_experts(noise)
+    family = model.families[0]
+    pairs = zip(family.leaf_kernels, family.kernel_parameters, strict=True)
+    solved = []
+    for output, (kernel, parameters) in enumerate(pairs):
+        prior = kernel.at(parameters)
+        K = prior.cross(Z, Z)
+        K[np.diag_indices(len(X))] += (prior.noise + known[:, output]) / weights
+        inverse = np.asarray(np.linalg.inv(K), dtype=np.float64)
+        alpha = inverse @ (latent[:, output] - prior.mean(Z))
+        squares = np.square(alpha) / np.diag(inverse)
+        scale = float(np.average(squares, weights=weights))
+        if scale > 0.0:  # not a constant output
+            solved.append((inverse, alpha, scale))
+    return solved

@@ -1,0 +1,1 @@
+"""Maps between the user's units and those of the leaf GPs: scaling, warps, metric, network."""

@@ -1,0 +1,56 @@
+"""Weights of hypotheses: those that maximise the log density of the mixture, up to a mild prior."""
+
+import numpy as np
+import pytest
+
+from dsmgp.mixture.weights.stacking import LEAST_WEIGHT, PRIOR_SCALE, stack, stacked_log_density
+
+
+def objective(log_densities, weights, row_weights=None):
+    """Log density of the mixture and of the prior, by a direct sum; logits of mean zero, where the prior is largest."""
+    rows = np.ones(len(log_densities)) if row_weights is None else row_weights
+    logits = np.log(weights) - np.log(weights).mean()
+    mixed = np.log(np.exp(log_densities) @ weights)
+    return rows @ mixed - 0.5 * (logits @ logits) / PRIOR_SCALE**2
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_weights_are_the_best_of_a_grid(rng, weighted):
+    log_densities = rng.normal(size=(40, 3)) + [0.5, 0.0, 0.3]
+    row_weights = rng.uniform(0.5, 3.0, size=40) if weighted else None
+    grid = np.linspace(0.005, 0.99, 198)
+    first, second = np.meshgrid(grid, grid)
+    inside = first + second < 0.995
+    points = np.stack([first[inside], second[inside], 1 - first[inside] - second[inside]], axis=1)
+    values = [objective(log_densities, point, row_weights) for point in points]
+    found = stack(log_densities, row_weights)
+    np.testing.assert_allclose(found, points[np.argmax(values)], atol=0.006)
+    assert objective(log_densities, found, row_weights) >= max(values) - 1e-6
+
+
+def test_equal_hypotheses_share_their_weight(rng):
+    densities = rng.normal(size=(100, 1))
+    np.testing.assert_allclose(stack(np.repeat(densities, 4, axis=1)), 0.25)
+
+
+def test_a_hypothesis_without_merit_is_dropped(rng):
+    good = rng.normal(size=300)
+    weights = stack(np.stack([good, good - 2.0, good - 1e4], axis=1))
+    assert weights.sum() == pytest.approx(1.0)
+    assert weights[2] == 0.0
+    assert weights[weights > 0].min() >= LEAST_WEIGHT
+
+
+def test_rows_that_no_hypothesis_but_one_can_explain_count(rng):
+    """Densities that underflow relative to others are no density of zero."""
+    log_densities = np.tile([0.0, -0.5], (50, 1))
+    log_densities[0] = [-1e6, -1.0]
+    weights = stack(log_densities)
+    assert weights[1] > LEAST_WEIGHT
+    assert np.isfinite(stacked_log_density(log_densities, weights)).all()
+
+
+def test_the_density_of_the_mixture_is_the_sum(rng):
+    log_densities, weights = rng.normal(size=(20, 3)), np.array([0.2, 0.0, 0.8])
+    expected = np.log(np.exp(log_densities) @ weights)
+    np.testing.assert_allclose(stacked_log_density(log_densities, weights), expected)
