@@ -113,6 +113,32 @@ def test_a_kernel_by_name_with_a_mean_as_a_module_has_the_priors_of_its_name(nam
         np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
+class BranchingPrior(NormalPrior):
+    """Its density takes a decision by a value, which vmap refuses."""
+
+    def log_prob(self, x):
+        return super().log_prob(x) if x.sum() > 0 else 2.0 * super().log_prob(x)
+
+
+def test_a_prior_that_branches_is_evaluated_row_by_row_and_a_fault_in_one_surfaces(monkeypatch):
+    mean = gpytorch.means.ConstantMean(constant_prior=BranchingPrior(0.0, 0.5))
+    process = build_process("rbf", mean, 0.1, 1)
+    table = np.tile(process.theta, (2, 1))
+    table[:, 0] = [0.4, -0.3]
+    values, gradients = process.log_prior(table)
+    for value, gradient, row in zip(values, gradients, table, strict=True):
+        assert value == process.log_prior(row)[0]
+        np.testing.assert_array_equal(gradient, process.log_prior(row)[1])
+
+    def fail(*_):
+        raise RuntimeError("a fault, and vmap has no part in it")
+
+    monkeypatch.setattr(BranchingPrior, "log_prob", fail)
+    for fresh in (process, build_process("rbf", mean, 0.1, 1)):
+        with pytest.raises(RuntimeError, match="a fault"):
+            fresh.log_prior(table)
+
+
 CLOSED = {
     "isotropic": lambda: ScaleKernel(RBFKernel()),
     "some inputs": lambda: ScaleKernel(MaternKernel(nu=0.5, ard_num_dims=2, active_dims=[0, 2])),

@@ -18,8 +18,11 @@ from dsmgp._util import archive
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.atomic_write import CompleteFile
 from dsmgp._util.warnings import FactorisationWarning
+from dsmgp.changepoints.objective import ChangePointObjective
 from dsmgp.data.files.tables import write_table
 from dsmgp.data.parquet.sink import ParquetSink
+from dsmgp.experts.leaf_gps import InMemoryLeafGPs
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.persistence import estimator, hypotheses, mixture
 from dsmgp.report import write_report
 from dsmgp.tree.changepoint_leaf import has_changepoints
@@ -370,3 +373,50 @@ def test_faults_of_the_program_are_not_blamed_on_the_file(
     with pytest.raises(error, match="a fault") as caught:
         load(path)
     assert not isinstance(caught.value, ModelFileError)
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "kind"),
+    [
+        (InMemoryLeafGPs, "condition", "fine-tuned"),
+        (ChangePointObjective, "condition", "changes"),
+        (InMemoryLeafGPs, "log_evidence", "gated"),
+    ],
+)
+def test_a_fault_while_leaves_are_conditioned_is_not_blamed_on_the_file(
+    files, tmp_path, monkeypatch, home, name, kind
+):
+    """A covariance that cannot be factorised is that of hyperparameters in the file."""
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(home, name, fail)
+    path = tmp_path / "model.dsmgp"
+    path.write_bytes(files[list(KINDS).index(kind)])
+    error = ValueError("a fault")
+    with pytest.raises(ValueError, match="a fault") as caught:
+        load(path)
+    assert caught.value is error
+    if name == "condition":
+        error = NotFactorisedError()
+        with pytest.raises(ModelFileError, match="invalid hyperparameters: a covariance"):
+            load(path)
+
+
+def test_a_fault_in_the_check_of_parameters_is_not_a_missing_device(files, tmp_path, monkeypatch):
+    """A GPU that this machine lacks is replaced; whatever else is wrong is not about the device."""
+
+    def fail(*_):
+        raise ValueError("a fault")
+
+    header, arrays = unpacked(files[0])
+    header["parameters"]["device"] = "cuda:77"
+    path = tmp_path / "model.dsmgp"
+    path.write_bytes(packed(header, arrays))
+    monkeypatch.setattr(estimator, "check_parameters", fail)
+    with (
+        pytest.warns(UserWarning, match="which this machine lacks"),
+        pytest.raises(ValueError, match="a fault"),
+    ):
+        load(path)

@@ -139,7 +139,7 @@ class OrderedLeaf:
 
         Raises
         ------
-        numpy.linalg.LinAlgError
+        NotFactorisedError
             If a covariance has no Cholesky factor. Where segments are many, the log evidence is NaN instead.
         """
         if self.has_hazard:

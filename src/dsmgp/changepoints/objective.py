@@ -18,6 +18,7 @@ from dsmgp.changepoints.segmentation import SegmentPosterior
 from dsmgp.fitting.learning.optimize import SearchResult, maximise
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.gp.process import Process
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.mixture.inference import infer
 from dsmgp.tree.nodes import Node
 
@@ -154,7 +155,7 @@ class ChangePointObjective:
                 leaf.segment_posterior(kernels, self._noise(leaf), hazard)
                 for leaf, hazard in zip(self.leaves, self.hazards, strict=True)
             ]
-        except np.linalg.LinAlgError:  # no jitter helps
+        except NotFactorisedError:
             return no_value
         evidence = np.array([posterior.log_evidence for posterior in posteriors])
         if not np.all(np.isfinite(evidence)):

@@ -16,12 +16,11 @@ from itertools import pairwise
 
 import numpy as np
 from scipy.linalg import lapack as scipy_lapack
-from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
-from dsmgp.linalg.jitter import jitter_ladder
+from dsmgp.linalg.cholesky import cholesky, solve
 
 __all__ = ["PrefixGPs"]
 
@@ -38,7 +37,7 @@ class PrefixGPs:
 
     Raises
     ------
-    numpy.linalg.LinAlgError
+    NotFactorisedError
         If the covariance cannot be factorised with any jitter.
     """
 
@@ -47,8 +46,8 @@ class PrefixGPs:
         if not len(X):  # a leaf without rows
             self.L, self.beta = np.empty((0, 0)), np.empty(0)
             return
-        self.L = _factor(kernel.cross(X, X) + np.diag(noise))
-        self.beta = _solve(self.L, y - kernel.mean(X))
+        self.L, _ = cholesky(kernel.cross(X, X), noise)
+        self.beta = solve(self.L, y - kernel.mean(X))
 
     @property
     def log_evidence(self) -> Array:
@@ -111,25 +110,7 @@ class PrefixGPs:
         """Return ``L^-1 k(X_train, X)`` of the first ``length`` training rows, (length, n_rows)."""
         if not length:
             return np.empty((0, len(X)))
-        return _solve(self.L[:length, :length], self.kernel.cross(self.X[:length], X))
-
-
-def _factor(K: Array) -> Array:
-    """Return the lower Cholesky factor, with as little jitter as possible; K is overwritten."""
-    diagonal = np.diagonal(K).copy()
-    for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
-        np.fill_diagonal(K, diagonal + jitter)
-        L, info = scipy_lapack.dpotrf(K.T, lower=1, clean=1)
-        if info == 0:
-            return np.asarray(L)
-    raise np.linalg.LinAlgError(
-        "the covariance of a segment cannot be factorised: the noise is too small for rows this close; raise "
-        "noise_variance"
-    )
-
-
-def _solve(L: Array, B: Array) -> Array:
-    return np.asarray(solve_triangular(L, B, lower=True, check_finite=False)) if len(L) else B
+        return solve(self.L[:length, :length], self.kernel.cross(self.X[:length], X))
 
 
 def _inverse(L: Array) -> Array:

@@ -16,7 +16,6 @@ import numpy as np
 from dsmgp._util.arrays import Array
 from dsmgp._util.warnings import FactorisationWarning, warn_user
 from dsmgp.experts.backends.interface import (
-    NOT_FACTORISED,
     Backend,
     BoundKernels,
     LeafPosteriorBatch,
@@ -24,6 +23,7 @@ from dsmgp.experts.backends.interface import (
 from dsmgp.experts.backends.shared_backend import JitterNeeded, SharedFactorBackend
 from dsmgp.experts.factors.cache import FactorCache
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.linalg.device_memory import within_memory
 from dsmgp.progress import tick
 
@@ -125,7 +125,7 @@ class _Conditioning:
             for output in range(self.leaf_gps.n_outputs)
         ]
         if not all(np.isfinite(batch.log_evidence).all() for batch in batches):
-            raise ValueError(NOT_FACTORISED)
+            raise NotFactorisedError
         if keep:
             self.factors.put(group, [b.factors for b in batches if b.factors is not None])
         tick((group + 1) / len(self.backend.groups))

@@ -15,11 +15,12 @@ import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backends.interface import NOT_FACTORISED, PARALLEL_ROWS
+from dsmgp.experts.backends.interface import PARALLEL_ROWS
 from dsmgp.experts.factors.cache import FactorCache
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.online.leaf import OutputFactor
 from dsmgp.experts.posterior import InMemoryLeafPosterior, factorise
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.linalg.threads import one_thread
 
 __all__ = ["LazyLeafPosterior"]
@@ -101,7 +102,7 @@ class LazyLeafPosterior(InMemoryLeafPosterior):
                 for output in range(self.leaf_gps.n_outputs)
             ]
             if not all(np.isfinite(batch.log_evidence).all() for batch in batches):
-                raise ValueError(NOT_FACTORISED)
+                raise NotFactorisedError
             places = self.points.first.positions(self.backend.groups[group])
             for alpha, batch in zip(self.alpha, batches, strict=True):
                 alpha[places] = batch.alpha

@@ -29,7 +29,9 @@ from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
 
-__all__ = ["LEAF_MATRICES", "OPTIMIZERS", "FitConfig", "check_parameters"]
+__all__ = [
+    "GPU", "LEAF_MATRICES", "OPTIMIZERS", "FitConfig", "check_device", "check_parameters",
+]  # fmt: skip
 
 STRUCTURES = ("balanced", "paper", "learned", "changepoint")
 OBJECTIVES = ("surrogate", "full")
@@ -39,7 +41,7 @@ DTYPES = ("float64", "float32")
 INPUT_WARPS = ("auto", "rank", "both")
 OUTPUTS = ("auto", "independent")
 METRICS = ("auto", "diagonal", "full", "deep")
-# Names of GPUs, where torch is not there to tell.
+#: Names of GPUs, where torch is not there to tell.
 GPU = r"(cuda|mps|xpu)(:\d+)?"
 #: Matrices of a leaf that are held at the same time.
 LEAF_MATRICES = 4
@@ -156,7 +158,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         input_warp=estimator.input_warp,
         metric=estimator.metric,
         output_warp=estimator.output_warp,
-        device=executor.leaf_device(_device(estimator.device)),
+        device=executor.leaf_device(check_device(estimator.device)),
         dtype=estimator.dtype,
         memory_limit=_bytes(estimator.memory_limit),
         executor=executor,
@@ -340,7 +342,8 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _device(name: Any) -> str:
+def check_device(name: Any) -> str:
+    """Return the device that a parameter stands for; ValueError or ImportError if it cannot be used here."""
     if isinstance(name, str) and name == "auto":
         return "cuda" if has_cuda() else "cpu"
     if isinstance(name, str) and name == "cpu":

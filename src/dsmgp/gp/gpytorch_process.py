@@ -103,13 +103,13 @@ class GPyTorchProcess:
         return self._with_gradient(theta, lambda modules: modules.likelihood.noise.sum())
 
     def log_prior(self, theta: Array) -> tuple[Array, Array]:
-        if theta.ndim == 1 or self._priors_vectorise:
+        if theta.ndim == 1:
+            return self._with_gradient(theta, Modules.prior_log_density)
+        if self._priors_vectorise:
             try:
                 return self._with_gradient(theta, Modules.prior_log_density)
-            except RuntimeError as error:
-                if theta.ndim == 1 or "vmap" not in str(error):
-                    raise
-                # The prior branches on its values: one leaf at a time.
+            except RuntimeError:
+                # Of a prior that branches on its values, or a fault, which one leaf at a time runs into again.
                 self._priors_vectorise = False
         values, gradients = zip(*(self.log_prior(row) for row in theta), strict=True)
         return np.array(values), np.stack(gradients)

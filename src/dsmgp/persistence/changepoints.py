@@ -23,6 +23,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.process import Family
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.linalg.threads import one_thread
 from dsmgp.persistence import checks
 from dsmgp.persistence.record import ArrayField, Entry, Part, Record, Section, refused
@@ -105,7 +106,7 @@ def read_changepoints(
         raise ModelFileError("its outliers do not go with the settings of its change points")
     noise_factor = np.ones_like(Y) if stored.outliers is None else stored.outliers.noise_factor
     objective = ChangePointObjective(tree, ordered, family.processes, noise_factor, stored.hazards)
-    with one_thread(), refused("hyperparameters"):  # one thread as in the fit
+    with one_thread(), refused("hyperparameters", NotFactorisedError):  # one thread as in the fit
         segmented_gps = objective.condition(0.5 * config.memory)
     model = ChangePointModel(
         tree, family, segmented_gps, inputs, outputs, len(rows.X), stored.outliers

@@ -23,7 +23,7 @@ from dsmgp._util.warnings import warn_user
 from dsmgp.data.columns.schema import Column, ColumnSchema, input_names, output_names
 from dsmgp.data.frames import OUTPUTS
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.config import GPU, check_device, check_parameters
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.named_process import NamedProcess
@@ -263,10 +263,10 @@ def _units(inputs: InputScaling, outputs: OutputScaling) -> dict[str, dict[str, 
 
 def _use_available_device(estimator: Any) -> None:
     """Let a model that was fitted on a device which is missing here use another."""
-    if not re.fullmatch(r"(cuda|mps|xpu)(:\d+)?", str(estimator.device)):
+    if not re.fullmatch(GPU, str(estimator.device)):
         return
     try:
-        check_parameters(estimator)
+        check_device(estimator.device)
     except (ValueError, ImportError):  # without a GPU, or without torch
         warn_user(
             f"the model was fitted on {estimator.device!r}, which this machine lacks: it predicts on another device",

@@ -29,6 +29,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.model import WEIGHTS, Model
 from dsmgp.mixture.weights.gating import BOUNDS, Gate
@@ -270,7 +271,7 @@ def _condition(
 
 def _conditioned(leaf_gps: Any, parameters: Sequence[Array], memory: float) -> LeafPosterior:
     """Condition all leaves; refuse hyperparameters with which a covariance cannot be factorised, or numbers overflow."""
-    with refused("hyperparameters"), np.errstate(all="ignore"):
+    with refused("hyperparameters", NotFactorisedError), np.errstate(all="ignore"):
         posterior: LeafPosterior = leaf_gps.condition(parameters, memory)
     if not np.isfinite(posterior.log_evidence).all():
         raise ModelFileError("its hyperparameters are out of range")
@@ -299,7 +300,7 @@ def _evidence_agrees(posterior: LazyLeafPosterior) -> bool:
         row_weights=leaf_gps.row_weights,
     )
     parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]
-    with refused("hyperparameters"), np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
         found = some.log_evidence(parameters)
     if not np.isfinite(found).all():
         raise ModelFileError("its hyperparameters are out of range")

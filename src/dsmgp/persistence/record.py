@@ -38,13 +38,16 @@ MAX_DEPTH = 50
 
 
 @contextmanager
-def refused(what: str) -> Iterator[None]:
-    """Turn the ValueErrors of a validator that is given values of the file into :class:`ModelFileError`."""
+def refused(what: str, errors: type[ValueError] = ValueError) -> Iterator[None]:
+    """Turn the ValueErrors of a constructor or a check of values of the file into :class:`ModelFileError`.
+
+    Computing with these values needs ``errors`` that name what may go wrong: any other is a fault of the program, and surfaces.
+    """
     try:
         yield
     except ModelFileError:
         raise
-    except ValueError as error:
+    except errors as error:
         raise ModelFileError(f"it has invalid {what}: {error}") from error
 
 

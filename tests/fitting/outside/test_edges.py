@@ -8,8 +8,10 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from dsmgp import DSMGPRegressor, load
+from dsmgp.fitting.outside import edge_blocks
 from dsmgp.fitting.outside.edge_blocks import BLOCKS, left_out_blocks
 from dsmgp.gp.kernels import Kernel, KernelTerm
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.mixture.edges import MEASURED, RISE, Edges
 
 RNG = np.random.default_rng(0)
@@ -115,6 +117,21 @@ def test_blocks_are_left_out_as_by_a_fit_without_them(model):
                 mean, std = gp.fit(Z[rest], z[rest]).predict(Z[block], return_std=True)
                 expected.append((z[block] - mean) ** 2 / std**2 / scale)
     np.testing.assert_allclose(squares, np.concatenate(expected), rtol=1e-5)
+
+
+def test_only_a_covariance_that_cannot_be_factorised_leaves_blocks_out(model, monkeypatch):
+    fitted = model.state_.model
+    given = fitted, fitted.edges, X, Y[:, None], None, np.ones(len(X))
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(edge_blocks, "cholesky", fail)
+    error = NotFactorisedError()
+    assert left_out_blocks(*given) is None
+    error = np.linalg.LinAlgError("a fault")
+    with pytest.raises(np.linalg.LinAlgError, match="a fault"):
+        left_out_blocks(*given)
 
 
 def test_a_trend_that_goes_on_widens_predictions_and_a_correct_model_does_not():

@@ -7,7 +7,9 @@ from dsmgp import DSMGPRegressor
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.leaf_setup import build_family
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
+from dsmgp.fitting.selection import mean as mean_module
 from dsmgp.fitting.selection.mean import _Blocks, choose_mean, with_mean
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
 
@@ -60,6 +62,29 @@ def test_a_line_is_taken_where_leaves_cannot_learn_it_and_zero_stays_elsewhere(r
         assert choice.mean == expected
         assert set(choice.gains) == {"constant", "linear"}
         assert choice.note.startswith(f"mean            {expected} (")
+
+
+def test_a_covariance_that_takes_jitter_does_not_end_the_choice(rng, monkeypatch):
+    """The model factorises it too. With an output scale that is huge beside the noise, no matrix is positive definite in double precision."""
+    data, leaves = two_leaves(rng, rng.normal(size=200))
+    (process,) = build_family("rbf", data, CONFIG).processes
+    theta = process.theta.copy()
+    theta[:] = np.log([1e12, 30.0, 30.0, 1e-6])
+    process = process.with_theta(theta)
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(process.kernel(data.scaled_X) + process.noise * np.eye(200))
+    family = build_family("rbf", data, CONFIG).with_processes([process])
+    assert set(choose_mean(leaves, data, family, rng).gains) == {"constant", "linear"}
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(mean_module, "cholesky", fail)
+    error = NotFactorisedError()
+    assert choose_mean(leaves, data, family, rng) is None
+    error = np.linalg.LinAlgError("a fault")
+    with pytest.raises(np.linalg.LinAlgError, match="a fault"):
+        choose_mean(leaves, data, family, rng)
 
 
 def test_another_mean_keeps_what_was_learned(rng):

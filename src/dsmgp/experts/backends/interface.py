@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from dsmgp.experts.backends.numba_backend import NumbaBackend
 
 __all__ = [
-    "NOT_FACTORISED",
     "PAIR_FLOPS",
     "PARALLEL_ROWS",
     "Backend",
@@ -41,11 +40,6 @@ __all__ = [
 
 # A leaf with more rows is computed by all cores. Its last digits then depend on their number.
 PARALLEL_ROWS = 3000
-#: Error where even the largest jitter is not enough.
-NOT_FACTORISED = (
-    "a leaf's covariance matrix could not be factorised even with added noise; raise noise_variance, or check the "
-    "kernel's hyperparameters"
-)
 #: Work per pair of rows of a leaf besides the factorisation, in multiplications, as measured.
 PAIR_FLOPS = 100.0
 # Multiplications of a group of leaves, the work of one thread: a millisecond or two.

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import gammaln
 
 from dsmgp._util.arrays import Array, Index
@@ -27,7 +26,7 @@ from dsmgp.experts.backends.interface import (
 from dsmgp.experts.factors.cache import Packed
 from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.gp.leaf_kernels import CLOSED_FORM, BoundLeafKernel, LeafKernel, Pullback
-from dsmgp.linalg.jitter import jitter_ladder
+from dsmgp.linalg.cholesky import NotFactorisedError, cholesky, solve
 
 __all__ = ["NumpyBackend"]
 
@@ -222,18 +221,13 @@ class NumpyBackend:
                 K, pullback = kernel.covariance(X)
             else:
                 K = kernel.cross(X, X)
-        diagonal = K.diagonal() + observations.variance
-        for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
-            np.fill_diagonal(K, diagonal + jitter)
-            try:
-                factor = np.asarray(np.linalg.cholesky(K), np.float64)
-            except np.linalg.LinAlgError:
-                continue
-            residual = observations.mean - kernel.mean(X)
-            white = solve_triangular(factor, residual, lower=True, check_finite=False)
-            alpha = solve_triangular(factor, white, lower=True, trans=1, check_finite=False)
-            return _Solution(factor, alpha, residual, jitter, pullback, observations)
-        return None
+        try:
+            factor, jitter = cholesky(K, observations.variance)
+        except NotFactorisedError:
+            return None
+        residual = observations.mean - kernel.mean(X)
+        alpha = solve(factor, solve(factor, residual), transposed=True)
+        return _Solution(factor, alpha, residual, jitter, pullback, observations)
 
 
 def _predict(
@@ -244,7 +238,7 @@ def _predict(
     mean = kernel.mean(tests) + cross @ alpha
     if factor is None:
         return mean, None
-    half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+    half = solve(factor, cross.T)
     return mean, np.maximum(kernel.variance(tests) - np.square(half).sum(axis=0), 0.0)
 
 
@@ -254,8 +248,7 @@ def _out_of_range() -> np.errstate:
 
 
 def _invert(factor: Array) -> Array:
-    identity = np.eye(len(factor))
-    return np.asarray(solve_triangular(factor, identity, lower=True, check_finite=False))
+    return solve(factor, np.eye(len(factor)))
 
 
 def _inverse_diagonal(solutions: Sequence[_Solution]) -> Array:

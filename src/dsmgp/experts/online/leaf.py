@@ -11,18 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
-from dsmgp.experts.backends.interface import NOT_FACTORISED
 from dsmgp.experts.loo import standardised
 from dsmgp.experts.online.grown_factor import GrownFactor
 from dsmgp.experts.points import LeafPoints, Observations, equal_rows, joined_weights
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
+from dsmgp.linalg.cholesky import cholesky, solve
 from dsmgp.linalg.cholesky_update import remove_rows
-from dsmgp.linalg.jitter import jitter_ladder
 
 __all__ = ["OnlineLeaf", "OutputFactor", "inverse_diagonal"]
 
@@ -99,8 +97,7 @@ class OnlineLeaf:
         for k, kernel in enumerate(kernels):
             noise = kernel.noise + known_noise[:, k]
             observations = Observations.of(y[:, k], noise, starts, weights)
-            K = kernel.cross(points, points)
-            factor = _cholesky(K + np.diag(observations.variance))
+            factor, _ = cholesky(kernel.cross(points, points), observations.variance)
             diagonal = inverse_diagonal(factor)
             outputs.append(
                 _solve_output(kernel, GrownFactor.of(factor), points, observations, diagonal)
@@ -261,23 +258,6 @@ class OnlineLeaf:
         return sum(output.factor.n_bytes for output in self.outputs)
 
 
-def _cholesky(K: Array) -> Array:
-    """Lower Cholesky factor, with as little jitter as it takes."""
-    scale = float(K.diagonal().mean()) if len(K) else 0.0
-    for jitter in (0.0, *jitter_ladder(scale)):
-        try:
-            return np.asarray(np.linalg.cholesky(K + jitter * np.eye(len(K))), np.float64)
-        except np.linalg.LinAlgError:
-            continue
-    raise ValueError(NOT_FACTORISED)
-
-
-def _solve(L: Array, B: Array, transposed: bool = False) -> Array:
-    if not len(L):
-        return B
-    return np.asarray(solve_triangular(L, B, lower=True, trans=int(transposed), check_finite=False))
-
-
 def _solve_output(
     kernel: BoundLeafKernel,
     factor: GrownFactor,
@@ -324,7 +304,7 @@ def _extended(
     factor = output.factor.with_rows(np.concatenate([rows, lower], axis=1))
     # With L = [A 0; B C], the new rows of L^-1 are -C^-1 B A^-1 and C^-1; alpha changes by K11^-1 K12 = (B A^-1)'.
     regression = output.factor.solve_transposed(rows)
-    inverse = _solve(lower, np.eye(len(lower)))
+    inverse = solve(lower, np.eye(len(lower)))
     diagonal = np.concatenate(
         [
             output.diagonal + np.square(inverse @ regression).sum(axis=0),
@@ -340,7 +320,7 @@ def _extended(
 
 def inverse_diagonal(factor: Array) -> Array:
     """Return the diagonal of ``(L L')^-1``."""
-    half = _solve(factor, np.eye(len(factor)))
+    half = solve(factor, np.eye(len(factor)))
     return np.asarray(np.square(half).sum(axis=0))
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
-from dsmgp.experts.backends.interface import NOT_FACTORISED
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.optimize import maximise_evidence
 from dsmgp.fitting.rows.leaf_setup import set_up_leaves
@@ -25,6 +24,7 @@ from dsmgp.gp.named_process import NamedProcess, ParameterBlock
 from dsmgp.gp.periods import seasonal_periods
 from dsmgp.gp.process import NOISE_FLOOR, Process, build_process
 from dsmgp.gp.time_kernels import SLOW_PARTS, TimeInputs, time_process
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
 from dsmgp.tree.routing import Router
@@ -152,9 +152,7 @@ class RollingOrigin:
         """Return the forecasts of a candidate from all origins; None if a covariance cannot be factorised."""
         try:
             parts = [self._forecast(candidate, fold) for fold in range(len(self.folds))]
-        except ValueError as error:
-            if NOT_FACTORISED not in str(error):
-                raise
+        except NotFactorisedError:
             return None
         return Forecasts(
             [loss for loss, _, _ in parts],

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.fitting.outside.edge_rows import examined_inputs
+from dsmgp.linalg.cholesky import NotFactorisedError, cholesky, inverse_from_factor
 from dsmgp.linalg.threads import Threads
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.model import Model
 
 __all__ = ["BLOCKS", "left_out_blocks"]
+
+logger = logging.getLogger("dsmgp")
 
 # Shares of the rows in the blocks at the edges of the data, the rows of which that are sampled, and the least
 # of a block.
@@ -43,7 +47,8 @@ def left_out_blocks(
     try:
         # On a thread of the pool: GPyTorch's kernels would start OpenMP's threads here, which do not survive a fork.
         (solved,) = Threads().map(lambda _: _solved(model, X, Y, noise, weights), [None])
-    except np.linalg.LinAlgError:
+    except NotFactorisedError:
+        logger.info("no blocks are left out: the covariance of all rows cannot be factorised")
         return None
     parts = []
     for j in examined_inputs(edges, model.inputs, X).tolist():
@@ -75,9 +80,8 @@ def _solved(
     solved = []
     for output, (kernel, parameters) in enumerate(pairs):
         prior = kernel.at(parameters)
-        K = prior.cross(Z, Z)
-        K[np.diag_indices(len(X))] += (prior.noise + known[:, output]) / weights
-        inverse = np.asarray(np.linalg.inv(K), dtype=np.float64)
+        factor, _ = cholesky(prior.cross(Z, Z), (prior.noise + known[:, output]) / weights)
+        inverse = inverse_from_factor(factor)
         alpha = inverse @ (latent[:, output] - prior.mean(Z))
         squares = np.square(alpha) / np.diag(inverse)
         scale = float(np.average(squares, weights=weights))

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import cho_solve
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
@@ -24,6 +23,7 @@ from dsmgp.fitting.selection.candidate_scores import CLEAR, LEAST_GAIN, RowScore
 from dsmgp.gp.leaf_kernels import BoundKernel
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family
+from dsmgp.linalg.cholesky import NotFactorisedError, cholesky, inverse_from_factor
 from dsmgp.linalg.threads import one_thread
 from dsmgp.tree.nodes import Leaf
 
@@ -157,7 +157,8 @@ class _Blocks:
             assert isinstance(kernel, BoundKernel)
             try:
                 inverses.append([_inverse(kernel, data, rows, output) for rows in chosen])
-            except np.linalg.LinAlgError:
+            except NotFactorisedError:
+                logger.info("the mean stays zero: a covariance cannot be factorised")
                 return None
         rows = np.concatenate(chosen)
         starts = np.cumsum([0, *map(len, chosen[:-1])])
@@ -202,6 +203,4 @@ def _inverse(kernel: BoundKernel, data: ScaledRows, rows: Index, output: int) ->
     if data.row_weights is not None:
         noise = noise / data.row_weights[rows]
     X = data.scaled_X[rows]
-    K = kernel.cross(X, X)
-    K[np.diag_indices(len(rows))] += noise
-    return np.asarray(cho_solve((np.linalg.cholesky(K), True), np.eye(len(rows))))
+    return inverse_from_factor(cholesky(kernel.cross(X, X), noise)[0])

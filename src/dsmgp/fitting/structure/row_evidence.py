@@ -19,8 +19,7 @@ from dsmgp._util.constants import LOG_2PI
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.gp.process import Family
-from dsmgp.linalg import lapack
-from dsmgp.linalg.jitter import jitter_ladder
+from dsmgp.linalg.cholesky import cholesky, solve
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.cut_tree import Cut, cut_gaps, leaf_rows
 
@@ -222,8 +221,9 @@ class RowEvidence:
         K = kernel.cross(X, X)
 
         def terms(order: Index) -> Array:
-            diagonal, beta = _factorised(K[np.ix_(order, order)], noise[order], residual[order])
-            density = -0.5 * np.square(beta) - np.log(diagonal) - 0.5 * LOG_2PI
+            L, _ = cholesky(K[np.ix_(order, order)], noise[order])
+            beta = solve(L, residual[order])
+            density = -0.5 * np.square(beta) - np.log(L.diagonal()) - 0.5 * LOG_2PI
             return np.cumsum(density + constant[order])
 
         return np.stack(self._threads.map(terms, list(orders), brief=len(rows) < BRIEF_ROWS))
@@ -231,20 +231,3 @@ class RowEvidence:
 
 def _key(rows: Index) -> bytes:
     return hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
-
-
-def _factorised(K: Array, noise: Array, y: Array) -> tuple[Array, Array]:
-    """Return the diagonal of the Cholesky factor L of K plus noise, and ``L^-1 y``; K is overwritten."""
-    diagonal = np.diagonal(K) + noise
-    for jitter in (0.0, *jitter_ladder(float(diagonal.mean()))):
-        np.fill_diagonal(K, diagonal + jitter)
-        if lapack.factorise(K):
-            beta = y.copy()
-            lapack.solve_lower(K, beta)
-            return np.diagonal(K).copy(), beta
-        # The lower triangle was overwritten: restore it from the other one.
-        lower = np.tril_indices(len(K), -1)
-        K[lower] = K.T[lower]
-    raise np.linalg.LinAlgError(
-        "the covariance of a region cannot be factorised: the noise is too small for rows this close; raise noise_variance"
-    )
