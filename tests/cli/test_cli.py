@@ -1,5 +1,6 @@
 """The command line, run as its users do: files in, files out, one line where something is wrong."""
 
+import ast
 import json
 import re
 import signal
@@ -20,6 +21,8 @@ from dsmgp.cli.app import app
 from dsmgp.cli.fit import interruptible, print_summary
 from dsmgp.data.columns.schema import ColumnSchema
 from dsmgp.data.input_schema import InputSchema
+from dsmgp.data.table_error import TableError
+from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.progress import Listener, listening
 
 
@@ -393,6 +396,29 @@ def test_a_value_error_inside_our_own_code_is_the_users_only_if_we_raise_it(fold
     )
     done = run("evaluate", folder / "price.dsmgp", folder / "test.parquet", code=1)
     assert done.stderr.startswith("error: internal error, ValueError")
+
+
+@pytest.mark.parametrize("error", [NotFactorisedError(), TableError("x is empty")])
+def test_an_error_of_a_class_of_ours_is_the_users_wherever_it_is_raised(folder, monkeypatch, error):
+    """It may come from another process, without a traceback."""
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("dsmgp.data.unknown_inputs.mixture_at", fail)
+    done = run("evaluate", folder / "price.dsmgp", folder / "test.parquet", code=2)
+    assert done.stderr.splitlines()[-1] == f"error: {error}"
+
+
+def test_every_value_error_of_ours_is_raised_in_a_statement_that_the_command_line_knows():
+    """Or the command line would report a mistake of the user as an internal error."""
+    source = Path(dsmgp.__file__).parent
+    for path in source.rglob("*.py"):
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Raise) and "ValueError" in ast.unparse(node):
+                assert lines[node.lineno - 1].strip().startswith("raise ValueError("), path
 
 
 NAMES = ("fit", "predict", "evaluate", "report", "info", "demo", "reproduce")

@@ -42,13 +42,24 @@ def test_the_least_jitter_that_helps_is_added(rng):
     K = 100.0 * (a @ a.T)  # of rank 3
     smallest = 2e-9 * K.diagonal().mean()
     K -= smallest * np.eye(30)  # so that rounding does not decide
+    before = K.copy()
     L, jitter = cholesky(K)
+    np.testing.assert_array_equal(K, before)
+    np.testing.assert_array_equal(L, cholesky(K.copy(), overwrite=True)[0])
     ladder = list(jitter_ladder(float(K.diagonal().mean())))
     assert jitter == min(step for step in ladder if step > smallest)
     np.testing.assert_allclose(np.tril(L) @ np.tril(L).T, K + jitter * np.eye(30), atol=1e-9)
 
 
-@pytest.mark.parametrize("K", [-np.eye(2), np.full((2, 2), np.nan), np.diag([1.0, np.nan])])
+@pytest.mark.parametrize(
+    "K",
+    [
+        -np.eye(2),
+        np.full((2, 2), np.nan),
+        np.diag([1.0, np.nan]),
+        np.array([[1.0, np.nan], [np.nan, 1.0]]),
+    ],
+)
 @pytest.mark.usefixtures("routine")
 def test_what_no_jitter_makes_a_covariance_is_refused_with_the_remedy(K):
     with pytest.raises(NotFactorisedError, match="raise noise_variance") as caught:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import json
+import linecache
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -206,21 +207,22 @@ def _explained(error: Exception) -> tuple[str, int]:
 def _is_users(error: Exception) -> bool:
     """Return whether an error is about the request, the data or the machine rather than a fault of the program.
 
-    A ValueError that this package raises explains what the user gave and what was expected. One that comes out of
-    another library, or of an operation such as the sum of arrays of different shapes, is a fault of ours.
+    A ValueError that this package raises explains what the user gave and what was expected: its class is ours, or the last line of its
+    traceback is a statement of ours such as ``raise ValueError(``. One that comes out of another library, or out of an operation such as
+    the sum of arrays of different shapes, is a fault.
     """
     if isinstance(error, (UserError, OSError, MemoryError)):
         return True
-    if not isinstance(error, ValueError) or error.__traceback__ is None:
+    if not isinstance(error, ValueError):
         return False
-    origin = error.__traceback__
-    while origin.tb_next is not None:
-        origin = origin.tb_next
-    module = str(origin.tb_frame.f_globals.get("__name__"))
+    if type(error).__module__.startswith("dsmgp."):
+        return True
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    module = str(frame.f_globals.get("__name__"))
     if module == "sklearn.utils.validation":  # which checks what the user gave
         return True
-    instruction = dis.opname[origin.tb_frame.f_code.co_code[origin.tb_lasti]]
-    return module.split(".")[0] == "dsmgp" and instruction == "RAISE_VARARGS"
+    statement = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
+    return module.startswith("dsmgp.") and statement.lstrip().startswith("raise ValueError(")
 
 
 def _one_line(message: Any) -> str:

@@ -26,15 +26,16 @@ class NotFactorisedError(np.linalg.LinAlgError):
         super().__init__(message)
 
 
-def cholesky(K: Array, noise: Array | float = 0.0) -> tuple[Array, float]:
+def cholesky(K: Array, noise: Array | float = 0.0, overwrite: bool = False) -> tuple[Array, float]:
     """Return the lower Cholesky factor of a covariance matrix, and the jitter that was added to its diagonal.
 
     Parameters
     ----------
     K : ndarray of shape (n, n)
-        Not changed.
     noise : float or ndarray of shape (n,)
         What is added to the diagonal.
+    overwrite : bool
+        Whether the factor may take the place of K, which must be row-major then.
 
     Returns
     -------
@@ -54,14 +55,17 @@ def cholesky(K: Array, noise: Array | float = 0.0) -> tuple[Array, float]:
     >>> cholesky(np.ones((2, 2)))[1]
     1e-12
     """
-    diagonal = K.diagonal() + noise
-    scale = float(diagonal.mean()) if len(K) else 0.0
+    L = K if overwrite else np.array(K, dtype=np.float64, order="C")
+    diagonal = L.diagonal() + noise
+    scale = float(diagonal.mean()) if len(L) else 0.0
     for jitter in (0.0, *jitter_ladder(scale)):
-        L = np.array(K, dtype=np.float64, order="C")
         np.fill_diagonal(L, diagonal + jitter)
         # Routines take NaN for positive; it reaches the diagonal of the factor.
         if _factorise(L) and np.isfinite(L.diagonal()).all():
             return L, jitter
+        # Only the lower triangle was overwritten.
+        lower = np.tril_indices(len(L), -1)
+        L[lower] = L.T[lower]
     raise NotFactorisedError
 
 
@@ -70,9 +74,11 @@ def _factorise(A: Array) -> bool:
     if lapack.available:
         return lapack.factorise(A)
     try:
-        A[:] = np.linalg.cholesky(A)
+        factor = np.linalg.cholesky(A)
     except np.linalg.LinAlgError:
         return False
+    lower = np.tril_indices(len(A))
+    A[lower] = factor[lower]
     return True
 
 

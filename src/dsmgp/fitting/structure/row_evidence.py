@@ -221,7 +221,7 @@ class RowEvidence:
         K = kernel.cross(X, X)
 
         def terms(order: Index) -> Array:
-            L, _ = cholesky(K[np.ix_(order, order)], noise[order])
+            L, _ = cholesky(K[np.ix_(order, order)], noise[order], overwrite=True)
             beta = solve(L, residual[order])
             density = -0.5 * np.square(beta) - np.log(L.diagonal()) - 0.5 * LOG_2PI
             return np.cumsum(density + constant[order])
