@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from dsmgp import Mixture, scores
-from tests.mixture.test_distribution import random_mixture
+from tests.mixture.predictive.test_distribution import random_mixture
 
 
 def test_crps_is_the_integral_of_squared_differences_of_cdfs():

@@ -35,6 +35,7 @@ from scipy.special import ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_finite
+from dsmgp.experts.loo import normal_log_density
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 
 __all__ = [
@@ -157,8 +158,8 @@ def joint_nlpd(y: ArrayLike, distribution: PredictiveDistribution) -> float:
 def gaussian_nlpd(y: ArrayLike, distribution: PredictiveDistribution) -> float:
     """Return the NLPD of Gaussians with the mixture's means and variances, as the paper reports it."""
     variance = _columns(distribution.var)
-    terms = 0.5 * (_error(y, distribution.mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
-    return float(np.mean(terms.sum(axis=1)))
+    density = normal_log_density(_error(y, distribution.mean), variance)
+    return -float(np.mean(density.sum(axis=1)))
 
 
 def crps(y: ArrayLike, distribution: PredictiveDistribution, batch: int = 4096) -> float:

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.validation import check_choice, check_count
 from dsmgp.baselines.estimator import Baseline
 from dsmgp.gp.process import NOISE_FLOOR
@@ -214,7 +215,7 @@ def _log_evidence(model: _Additive, moments: _Moments) -> Tensor:
     half = torch.linalg.solve_triangular(C, b.unsqueeze(-1), upper=False)
     fit = moments.square / model.noise - half.square().sum()
     log_det = 2.0 * C.diagonal().log().sum() + moments.n_rows * model.noise.log()
-    return -0.5 * (fit + log_det + moments.n_rows * math.log(2.0 * math.pi))
+    return -0.5 * (fit + log_det + moments.n_rows * LOG_2PI)
 
 
 def _learn(model: _Additive, moments: _Moments, max_iter: int) -> tuple[float, int]:

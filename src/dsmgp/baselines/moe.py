@@ -10,17 +10,19 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.baselines.committee import Committee
 from dsmgp.baselines.division import unbounded_leaf
 from dsmgp.experts.interface import LeafPosterior
+from dsmgp.experts.loo import normal_log_density
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
 from dsmgp.fitting.rows.leaf_setup import build_family, set_up_leaves
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.kernels import Kernel
-from dsmgp.mixture.predictive.distribution import LOG_SQRT_2PI, Mixture
+from dsmgp.mixture.predictive.distribution import Mixture
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.routing import Routes
 
@@ -73,7 +75,7 @@ class InputGate:
         precision = 1.0 / self.spread
         away = (Z * Z) @ precision.T - 2.0 * Z @ (self.centre * precision).T
         constant = (self.centre**2 * precision + np.log(self.spread)).sum(axis=1)
-        return np.asarray(self.log_share - 0.5 * (away + constant) - Z.shape[1] * LOG_SQRT_2PI)
+        return np.asarray(self.log_share - 0.5 * (away + constant + Z.shape[1] * LOG_2PI))
 
     def most_likely(self, Z: Array, most: int) -> tuple[Index, Array]:
         """Return the experts with the largest probabilities at each row, and the log probabilities, normalised."""
@@ -222,7 +224,7 @@ class MoE(Committee):
         mean[trained] = moments.mean[place[row[trained]]]
         variance[trained] = moments.variance[place[row[trained]]]
         targets = data.outputs.to_experts(data.Y)[row]
-        each = -0.5 * (np.square(targets - mean) / variance + np.log(variance)) - LOG_SQRT_2PI
+        each = normal_log_density(targets - mean, variance)
         return candidates, each.sum(axis=1).reshape(candidates.shape) + log_gate
 
     def _reassign(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.constants import LOG_2PI
 from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.state import FittedState
@@ -83,4 +84,4 @@ def constant_nlpd(Y: Array) -> float | None:
     variance = Y.var(axis=0)
     if not (variance > 0).all():
         return None
-    return float(0.5 * np.log(2.0 * np.pi * np.e * variance).sum())
+    return float(0.5 * (LOG_2PI + 1.0 + np.log(variance)).sum())

@@ -27,14 +27,21 @@ from scipy.spatial.distance import cdist
 
 from dsmgp._util.arrays import Array
 
-__all__ = ["NAMED_KERNELS", "STATIONARY", "Term", "kernel_parts", "weighted_differences"]
+__all__ = [
+    "HARMLESS_NORM",
+    "NAMED_KERNELS",
+    "STATIONARY",
+    "Term",
+    "kernel_parts",
+    "weighted_differences",
+]
 
 # Computes -dk/dr2, which covariances do not need.
 Slope = Callable[[], Array]
 # Takes squared distances, which it may overwrite, and a shape; returns k and its slope.
 Radial = Callable[[Array, float], tuple[Array, Slope]]
 
-# Squared norms up to which rounding errors of a product do not matter to a kernel that is smooth in r2.
+#: Squared norms up to which rounding errors of a product do not matter to a kernel that is smooth in r2.
 HARMLESS_NORM = 1e4
 
 

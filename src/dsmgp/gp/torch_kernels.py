@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from dsmgp.gp.leaf_kernels import LeafKernel, MetricKernel, StationaryKernel, SumKernel
-from dsmgp.gp.terms import Term, n_extra
+from dsmgp.gp.terms import HARMLESS_NORM, Term, n_extra
 
 __all__ = [
     "BatchPullback",
@@ -43,8 +43,6 @@ BatchPullback = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # Takes squared distances (which it may overwrite), output scale and shape, the latter two as (leaves, 1, 1). Returns the
 # covariances and a function that computes -dk/dr2.
 Radial = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Callable[[], Tensor]]]
-# Squared norms up to which the rounding error of the product form does not matter to a smooth kernel.
-HARMLESS_NORM = 1e4
 
 
 def _rbf(r2: Tensor, scale: Tensor, shape: Tensor | None) -> tuple[Tensor, Callable[[], Tensor]]:

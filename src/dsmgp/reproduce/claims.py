@@ -8,12 +8,12 @@ from itertools import product
 from dsmgp.reproduce import paper
 from dsmgp.reproduce.experiment import Row, mean_of, present, select, table
 from dsmgp.reproduce.experiments.objective import LEAF_SIZES, TITLES, pairs
+from dsmgp.reproduce.experiments.results import LITERAL
 
 __all__ = ["claims"]
 
 EXPERTS = ("PoE", "gPoE", "gPoE, entropy", "BCM", "rBCM", "GRBCM", "NLE", "MoE")
 DEFAULT, POSTERIOR, GATED = "DSMGP, default", "DSMGP, posterior", "DSMGP, gated"
-LITERAL = "DSMGP, the paper literally"
 SCORES = {"mae": "MAE", "nlpd": "NLPD"}
 
 

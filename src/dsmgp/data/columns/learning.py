@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import QUANTILE_ROWS
 from dsmgp._util.dates import MICROSECONDS_PER_DAY
 from dsmgp._util.validation import check_choice
 from dsmgp.data.columns.effects import bins_of, level_effects, normal_scores
@@ -54,8 +55,6 @@ MISSING = ("model", "drop", "error")
 FORMER = {"refuse": "error", "impute": "model"}
 #: Categories with more levels have no indicators, and those with more than so many have effects.
 MOST_INDICATORS, FEWEST_EFFECTS = 64, 8
-# Rows that medians and quantiles are computed from.
-QUANTILE_ROWS = 100_000
 # A text that is a different one in so large a share of the rows, of at least so many, names the rows.
 IDENTIFIER_SHARE, IDENTIFIER_LEVELS = 0.9, 20
 

@@ -18,6 +18,7 @@ from dsmgp._util.arrays import Array
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.experts.loo import normal_log_density
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.hypotheses.held_out import conditioned, scaled_data
@@ -147,8 +148,11 @@ def _draws(state: FittedState, config: FitConfig, n_draws: int, rng: np.random.G
     )
     around = laplace(objective, best.theta, scale)
     thetas = around.sample(n_draws, rng)
-    log_density = -0.5 * np.square((thetas - loc) / scale) - np.log(scale * np.sqrt(2.0 * np.pi))
-    log_prior = log_density.sum(axis=1) - around.log_density(thetas) - np.log(n_draws)
+    log_prior = (
+        normal_log_density(thetas - loc, np.square(scale)).sum(axis=1)
+        - around.log_density(thetas)
+        - np.log(n_draws)
+    )
     log_evidence = np.array([log_likelihood(theta)[0] for theta in thetas])
     search = replace(
         state.search,

@@ -20,6 +20,7 @@ from dsmgp.gp.process import Family
 from dsmgp.tree.nodes import Node
 
 __all__ = [
+    "SCALE_ROWS",
     "TRIAL_ITERATIONS",
     "TRIAL_TOLERANCE",
     "is_stationary",
@@ -32,7 +33,7 @@ __all__ = [
 
 logger = logging.getLogger("dsmgp")
 
-# Rows that the prior of a leaf's scale is worth while hyperparameters are learned.
+#: Rows that the prior of a leaf's scale is worth while hyperparameters are learned.
 SCALE_ROWS = 5.0
 # A trial need not end far closer to its optimum than candidates are apart.
 TRIAL_ITERATIONS, TRIAL_TOLERANCE = 30, 1e-4

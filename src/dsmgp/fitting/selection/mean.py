@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.constants import LOG_2PI
+from dsmgp.experts.loo import normal_log_density
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.learning.family import SCALE_ROWS
 from dsmgp.fitting.rows.leaf_setup import build_family
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.candidate_scores import CLEAR, LEAST_GAIN, RowScores
@@ -33,8 +34,6 @@ logger = logging.getLogger("dsmgp")
 
 # Leaves and rows of a leaf that are factorised at most, and rows that there must be for each parameter of a mean.
 MOST_LEAVES, MOST_ROWS, ROWS_PER_PARAMETER = 6, 250, 10
-# Rows that the prior of a leaf's scale is worth.
-SCALE_ROWS = 5.0
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class _Blocks:
             precision = np.maximum(precision - explained, 1e-9 * precision)
             residual = (K_y - K_H @ (A @ (H.T @ K_y))) / precision
             variance = self._scale(np.square(residual) * precision) / precision
-            losses += 0.5 * (np.square(residual) / variance + np.log(variance) + LOG_2PI)
+            losses -= normal_log_density(residual, variance)
             errors[:, output] = np.square(residual)
         return RowScores(np.stack([losses] * 2), np.stack([errors] * 2), self.row_weights)
 

@@ -17,13 +17,14 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.constants import QUANTILE_ROWS
 from dsmgp._util.weighted import mid_rank_scores, weighted_values
 from dsmgp.gp.transforms.network import Network
 
 __all__ = ["Coordinates", "InputWarp"]
 
-# Knots of a warp at most, and rows that quantiles are computed from.
-MOST_KNOTS, QUANTILE_ROWS = 65, 100_000
+# Knots of a warp at most.
+MOST_KNOTS = 65
 # A column with fewer distinct values is not warped: flags and short codes have no shape to straighten.
 LEAST_VALUES = 3
 # Knots are at least this far apart, relative to their range.

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr, ndtr
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.constants import LOG_2PI
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.gp.transforms.output_warp import OutputWarp, same_warp
 from dsmgp.gp.transforms.scaling import OutputScaling
@@ -23,9 +24,8 @@ from dsmgp.mixture.predictive.quantiles import solve_quantile
 
 __all__ = ["Mixture"]
 
-LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 # Rows whose quantiles are computed together.
-QUANTILE_ROWS = 8192
+QUANTILE_BATCH = 8192
 # A component needs a positive variance to have a density.
 LEAST_VARIANCE = float(np.finfo(np.float64).tiny)
 
@@ -237,7 +237,7 @@ class Mixture(PredictiveDistribution):
         """Return the log density of each output at ``y``: one value per row, or one for all rows."""
         z, scale = self._standardised(y)
         with np.errstate(over="ignore"):  # the density is zero far away
-            terms = -0.5 * z * z - np.log(scale) - LOG_SQRT_2PI
+            terms = -0.5 * z * z - np.log(scale) - 0.5 * LOG_2PI
         density = _log_mix(terms, self.weights[:, :, None])
         if self._units.warps:
             density += self._units.log_slopes(self._rows(y))
@@ -257,7 +257,7 @@ class Mixture(PredictiveDistribution):
             Y = self._rows(y)
             z = self._units.to_experts(Y)[:, None, :]
             terms = -0.5 * (z - self._latent_means) ** 2 / variances - 0.5 * np.log(variances)
-            joint = terms.sum(-1) - variances.shape[-1] * LOG_SQRT_2PI
+            joint = terms.sum(-1) - variances.shape[-1] * 0.5 * LOG_2PI
         # At infinite outputs, which become NaN where units mix them, the density is zero.
         joint = np.where(np.isfinite(z).all(axis=-1), joint, -np.inf)
         density = _log_mix(joint, self.weights) - self._units.log_det
@@ -368,8 +368,8 @@ class Mixture(PredictiveDistribution):
         n, _, n_outputs = self._gaussian_means.shape
         quantiles = np.empty((n, n_outputs))
         for output in range(n_outputs):
-            for start in range(0, n, QUANTILE_ROWS):
-                rows = slice(start, start + QUANTILE_ROWS)
+            for start in range(0, n, QUANTILE_BATCH):
+                rows = slice(start, start + QUANTILE_BATCH)
                 quantiles[rows, output] = solve_quantile(
                     self.weights[rows],
                     self._gaussian_means[rows, :, output],
