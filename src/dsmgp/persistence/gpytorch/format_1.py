@@ -10,12 +10,7 @@ import numpy as np
 
 from dsmgp.gp.named_process import LogNormal, NamedProcess
 from dsmgp.gp.process import build_process
-from dsmgp.persistence.gpytorch.module_description import (
-    MODULES,
-    Constraint,
-    Module,
-    ProcessModules,
-)
+from dsmgp.persistence.gpytorch.module_description import MODULES, OwnModule
 from dsmgp.persistence.record import Section
 
 __all__ = ["named_process"]
@@ -51,7 +46,7 @@ class _NotNamed(Exception):
     """A module that a named kernel or mean does not have."""
 
 
-def named_process(described: ProcessModules, section: Section) -> NamedProcess | None:
+def named_process(described: Any, section: Section) -> NamedProcess | None:
     """Return the process of a named kernel and mean, or None if the modules are other ones."""
     try:
         return _named_process(described, section)
@@ -59,9 +54,9 @@ def named_process(described: ProcessModules, section: Section) -> NamedProcess |
         return None
 
 
-def _named_process(described: ProcessModules, section: Section) -> NamedProcess:
+def _named_process(described: Any, section: Section) -> NamedProcess:
     mean, kernel, likelihood = described.mean, described.kernel, described.likelihood
-    if not isinstance(mean, Module) or not isinstance(kernel, Module) or likelihood.fixed:
+    if isinstance(mean, OwnModule) or isinstance(kernel, OwnModule) or likelihood.fixed:
         raise _NotNamed
     n_dims, scaled = section.sizes["coordinates"], {"": kernel}
     if kernel.name == "AdditiveKernel" and len(kernel.parts) > 1:
@@ -86,7 +81,7 @@ def _named_process(described: ProcessModules, section: Section) -> NamedProcess:
     return NamedProcess(named.leaf_kernel, (*blocks, noise), np.concatenate(theta))
 
 
-def _mean(mean: Module, n_dims: int) -> tuple[str, list[str]]:
+def _mean(mean: Any, n_dims: int) -> tuple[str, list[str]]:
     """Return the name of a mean, and those of its raw parameters."""
     options = {"input_size": n_dims, "bias": True} if mean.name == "LinearMean" else {}
     plain = not (mean.constraints or mean.priors or mean.fixed) and mean.dtype == "float64"
@@ -95,7 +90,7 @@ def _mean(mean: Module, n_dims: int) -> tuple[str, list[str]]:
     return MEANS[mean.name]
 
 
-def _kernel_name(scale: Module, n_dims: int) -> str:
+def _kernel_name(scale: Any, n_dims: int) -> str:
     if scale.name != "ScaleKernel" or scale.options:
         raise _NotNamed
     options = dict(scale.parts[0].options)
@@ -105,7 +100,7 @@ def _kernel_name(scale: Module, n_dims: int) -> str:
     return name
 
 
-def _prior(module: Module, name: str) -> dict[str, Any] | None:
+def _prior(module: Any, name: str) -> dict[str, Any] | None:
     """Return the prior of a hyperparameter that is positive, and learned on the scale of named kernels."""
     transform, prior = "softplus" if name == "alpha" else "exp", module.priors.get(name)
     if name not in module.constraints or module.fixed or module.dtype != "float64":
@@ -126,7 +121,7 @@ def _log_normal(prior: dict[str, Any], size: int) -> LogNormal:
     return LogNormal(loc, float(scale[0]))
 
 
-def _lower(constraint: Constraint, name: str, transform: str) -> float:
+def _lower(constraint: Any, name: str, transform: str) -> float:
     """Return the lower bound of a constraint of a class and transform, which has no upper one."""
     lower, upper = constraint.lower.values, constraint.upper.values
     if (constraint.name, constraint.transform, lower.size) != (name, transform, 1):

@@ -3,6 +3,16 @@
 Descriptions are read, checked and written without torch; :mod:`dsmgp.persistence.gpytorch.modules` turns modules into them and back.
 Only the classes in the tables below can be described, so loading a file executes no code of its author. A user's own class is
 code: it is left out of the file and passed to ``load`` again.
+
+A description is a namespace with the fields of its record:
+
+- numbers, which are a tensor: ``dtype`` and ``values``;
+- a constraint: ``name`` of its class, ``transform``, and the numbers ``lower`` and ``upper``;
+- a prior, a dictionary: ``class``, and the numbers that its constructor takes;
+- a module, without its raw parameters: ``name`` of its class, ``options`` of its constructor, ``constraints`` and ``priors`` by
+  hyperparameter, ``parts`` (the kernels that it is composed of), ``dtype``, and ``fixed``, the raw parameters that are not learned;
+- the likelihood: ``constraint`` of its noise, and whether that is ``fixed``;
+- a process: ``mean``, ``kernel`` and ``likelihood``.
 """
 
 from __future__ import annotations
@@ -10,17 +20,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from dsmgp._util.arrays import Array
 from dsmgp.persistence import checks
 from dsmgp.persistence.record import Entry, Items, Named, Part, Record, Section, Union
 
 __all__ = [
-    "CONSTRAINTS", "KERNELS", "MODULE", "MODULES", "MODULE_OR_OWN", "PRIORS", "PROCESS", "Constraint", "Likelihood", "Module", "Numbers",
-    "OwnModule", "ProcessModules",
+    "CONSTRAINTS", "KERNELS", "MODULE", "MODULES", "MODULE_OR_OWN", "PRIORS", "PROCESS", "OwnModule", "make_constraint", "make_module",
 ]  # fmt: skip
 
 # Inputs or mixtures of a kernel: far more than anyone uses.
@@ -84,39 +93,23 @@ def _are_numbers(value: Any, n_axes: int = 4) -> bool:
     return checks.NUMBER.holds(value) and abs(value) <= float("inf")
 
 
-@dataclass(frozen=True, eq=False)
-class Numbers:
-    """A tensor: "float32" or "float64", and its values."""
-
-    dtype: str
-    values: Array
-
-
 NUMBERS = Record(
     "bounds or priors",
-    lambda dtype, values: Numbers(dtype, np.array(values, dtype=np.float64)),
+    lambda dtype, values: SimpleNamespace(dtype=dtype, values=np.array(values, dtype=np.float64)),
     {"dtype": DTYPE, "values": Entry(checks.Check("numbers", _are_numbers))},
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Constraint:
-    """The range of a hyperparameter, and the function that maps raw numbers into it."""
-
-    name: str
-    transform: str
-    lower: Numbers
-    upper: Numbers
-
-    def __post_init__(self) -> None:
-        lower, upper = self.lower.values, self.upper.values
-        if lower.shape != upper.shape or not (lower < upper).all():
-            raise ValueError("the lower bound is not below the upper one")
+def make_constraint(lower: Any, upper: Any, **fields: Any) -> SimpleNamespace:
+    """Return the description of a constraint, whose bounds are checked."""
+    if lower.values.shape != upper.values.shape or not (lower.values < upper.values).all():
+        raise ValueError("the lower bound is not below the upper one")
+    return SimpleNamespace(lower=lower, upper=upper, **fields)
 
 
 CONSTRAINT = Record(
     "constraints",
-    Constraint,
+    make_constraint,
     {
         "name": Entry(checks.one_of(*CONSTRAINTS), "class"),
         "transform": Entry(checks.one_of(*TRANSFORMS)),
@@ -124,7 +117,6 @@ CONSTRAINT = Record(
         "upper": Part(NUMBERS),
     },
 )
-# The prior of a hyperparameter is a dictionary: its class, and the arguments of the constructor.
 PRIOR = Union(
     "class",
     {
@@ -137,47 +129,23 @@ PRIOR = Union(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Module:
-    """A kernel or mean without its raw parameters.
-
-    Attributes
-    ----------
-    name : str
-        Its class.
-    options : dict
-        Arguments of the constructor.
-    constraints, priors : dict
-        By hyperparameter.
-    parts : tuple of Module
-        The kernels that it is composed of.
-    dtype : str
-    fixed : tuple of str
-        Raw parameters that are not learned.
-    """
-
-    name: str
-    options: dict[str, Any]
-    constraints: dict[str, Constraint]
-    priors: dict[str, dict[str, Any]]
-    parts: tuple[Module, ...]
-    dtype: str
-    fixed: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        options, hyperparameters = map(set, MODULES[self.name])
-        of_hyperparameters = self.constraints.keys() | self.priors.keys()
-        unknown = (self.options.keys() - options) | (of_hyperparameters - hyperparameters)
-        if unknown:
-            raise ValueError(f"{self.name} has no {min(unknown)}")
-        missing = (options & REQUIRED) - self.options.keys()
-        if missing:
-            raise ValueError(f"{self.name} lacks {min(missing)}")
-        is_composed = self.name in ("AdditiveKernel", "ProductKernel") and len(self.parts) > 0
-        if not (is_composed or len(self.parts) == (self.name == "ScaleKernel")) or not all(
-            part.name in KERNELS for part in self.parts
-        ):
-            raise ValueError(f"{self.name} does not have the right parts")
+def make_module(**fields: Any) -> SimpleNamespace:
+    """Return the description of a kernel or mean, whose fields are checked to go together."""
+    module = SimpleNamespace(**fields)
+    options, hyperparameters = map(set, MODULES[module.name])
+    of_hyperparameters = module.constraints.keys() | module.priors.keys()
+    unknown = (module.options.keys() - options) | (of_hyperparameters - hyperparameters)
+    if unknown:
+        raise ValueError(f"{module.name} has no {min(unknown)}")
+    missing = (options & REQUIRED) - module.options.keys()
+    if missing:
+        raise ValueError(f"{module.name} lacks {min(missing)}")
+    is_composed = module.name in ("AdditiveKernel", "ProductKernel") and len(module.parts) > 0
+    if not (is_composed or len(module.parts) == (module.name == "ScaleKernel")) or not all(
+        part.name in KERNELS for part in module.parts
+    ):
+        raise ValueError(f"{module.name} does not have the right parts")
+    return module
 
 
 MODULE_FIELDS: dict[str, Any] = {
@@ -189,7 +157,7 @@ MODULE_FIELDS: dict[str, Any] = {
     "dtype": DTYPE,
     "fixed": Entry(checks.list_of(checks.TEXT)),
 }
-MODULE = Record("kernels or means", Module, MODULE_FIELDS)
+MODULE = Record("kernels or means", make_module, MODULE_FIELDS)
 MODULE_FIELDS["parts"] = Items(MODULE)
 
 
@@ -206,7 +174,7 @@ OWN_MODULE = Record("kernels or means", OwnModule, {"class_names": Entry(checks.
 class _ModuleOrOwn:
     """A module, or the name of one that the file was saved without."""
 
-    def write(self, value: Module | OwnModule, section: Section, name: str = "") -> None:
+    def write(self, value: Any, section: Section, name: str = "") -> None:
         (OWN_MODULE if isinstance(value, OwnModule) else MODULE).write(value, section)
 
     def read(self, section: Section, name: str = "") -> Any:
@@ -214,35 +182,16 @@ class _ModuleOrOwn:
 
 
 MODULE_OR_OWN = _ModuleOrOwn()
-
-
-@dataclass(frozen=True, eq=False)
-class Likelihood:
-    """Gaussian observation noise."""
-
-    constraint: Constraint
-    fixed: bool
-
-
 LIKELIHOOD = Record(
     "observation noise",
-    Likelihood,
+    SimpleNamespace,
     {"constraint": Part(CONSTRAINT), "fixed": Entry(checks.BOOLEAN)},
 )
 
 
-@dataclass(frozen=True, eq=False)
-class ProcessModules:
-    """Mean, kernel and likelihood of a process."""
-
-    mean: Module | OwnModule
-    kernel: Module | OwnModule
-    likelihood: Likelihood
-
-
 PROCESS = Record(
     "kernels or means",
-    ProcessModules,
+    SimpleNamespace,
     {
         "mean": Part(MODULE_OR_OWN),
         "kernel": Part(MODULE_OR_OWN),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import gpytorch
@@ -25,12 +26,9 @@ from dsmgp.persistence.gpytorch.module_description import (
     MODULES,
     PRIORS,
     PROCESS,
-    Constraint,
-    Likelihood,
-    Module,
-    Numbers,
     OwnModule,
-    ProcessModules,
+    make_constraint,
+    make_module,
 )
 from dsmgp.persistence.record import Section, refused
 
@@ -86,15 +84,15 @@ def _class_name(home: Any, known: Collection[str], value: Any) -> str:
     return name
 
 
-def _numbers(values: Any) -> Numbers:
+def _numbers(values: Any) -> SimpleNamespace:
     tensor = torch.as_tensor(values).detach().cpu()
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise CannotStore(f"a model file cannot hold numbers of type {dtype}")
-    return Numbers(dtype, tensor.double().numpy())
+    return SimpleNamespace(dtype=dtype, values=tensor.double().numpy())
 
 
-def _describe_constraint(constraint: Any) -> Constraint:
+def _describe_constraint(constraint: Any) -> SimpleNamespace:
     name = _class_name(gpytorch.constraints, CONSTRAINTS, constraint)
     held = constraint._transform
     for transform, (function, inverse) in TRANSFORMS.items():
@@ -102,7 +100,7 @@ def _describe_constraint(constraint: Any) -> Constraint:
         is_copy = type(held) is type(function) is torch.nn.Softplus and repr(held) == repr(function)
         if (held is function or is_copy) and constraint._inv_transform is inverse:
             lower, upper = map(_numbers, (constraint.lower_bound, constraint.upper_bound))
-            return Constraint(name, transform, lower, upper)
+            return make_constraint(lower, upper, name=name, transform=transform)
     raise CannotStore(f"a {name} constraint has a transform of your own")
 
 
@@ -127,7 +125,7 @@ def _option(module: Any, name: str) -> Any:
     return getattr(module, name)
 
 
-def describe_module(module: Any) -> Module:
+def describe_module(module: Any) -> SimpleNamespace:
     """Describe a kernel or mean; :class:`CannotStore` if it has a part that is code of the user."""
     if getattr(module, "batch_shape", ()):
         raise CannotStore(f"{type(module).__name__} has a batch shape")
@@ -144,14 +142,16 @@ def describe_module(module: Any) -> Module:
     constraints = {h: getattr(module, f"raw_{h}_constraint", None) for h in hyperparameters}
     parameters = dict(module.named_parameters(recurse=False))
     any_parameter = next(module.parameters(), torch.empty(0, dtype=torch.float64))
-    return Module(
-        name,
-        {key: value for key, value in options.items() if value is not None},
-        {h: _describe_constraint(c) for h, c in constraints.items() if c is not None},
-        {prior_names[key]: _describe_prior(prior) for key, (prior, *_) in module._priors.items()},
-        tuple(map(describe_module, _parts(module))),
-        _numbers(any_parameter).dtype,
-        tuple(key for key, parameter in parameters.items() if not parameter.requires_grad),
+    return make_module(
+        name=name,
+        options={key: value for key, value in options.items() if value is not None},
+        constraints={h: _describe_constraint(c) for h, c in constraints.items() if c is not None},
+        priors={
+            prior_names[key]: _describe_prior(prior) for key, (prior, *_) in module._priors.items()
+        },
+        parts=tuple(map(describe_module, _parts(module))),
+        dtype=_numbers(any_parameter).dtype,
+        fixed=tuple(key for key, parameter in parameters.items() if not parameter.requires_grad),
     )
 
 
@@ -166,7 +166,7 @@ def _class_names(module: Any) -> str:
     return type(module).__name__ + (f"({inner})" if inner else "")
 
 
-def _describe(part: str, module: Any, section: Section) -> Module | OwnModule:
+def _describe(part: str, module: Any, section: Section) -> SimpleNamespace | OwnModule:
     own: OwnModules = section.context
     try:
         return describe_module(module)
@@ -182,18 +182,17 @@ def _describe(part: str, module: Any, section: Section) -> Module | OwnModule:
 def write_process(process: GPyTorchProcess, section: Section) -> None:
     """Write the modules of a process."""
     modules, noise = process.modules, process.modules.likelihood.noise_covar
-    described = ProcessModules(
-        _describe("mean", modules.mean, section),
-        _describe("kernel", modules.kernel, section),
-        Likelihood(
-            _describe_constraint(noise.raw_noise_constraint), not noise.raw_noise.requires_grad
-        ),
+    constraint = _describe_constraint(noise.raw_noise_constraint)
+    described = SimpleNamespace(
+        mean=_describe("mean", modules.mean, section),
+        kernel=_describe("kernel", modules.kernel, section),
+        likelihood=SimpleNamespace(constraint=constraint, fixed=not noise.raw_noise.requires_grad),
     )
     PROCESS.write(described, section)
     write_parameters(modules, section)
 
 
-def describe_given(part: str, module: Any, section: Section) -> Module | OwnModule:
+def describe_given(part: str, module: Any, section: Section) -> SimpleNamespace | OwnModule:
     """Describe the kernel or mean that the user passed to the constructor, and write its raw parameters."""
     write_parameters(module, section.inner({}, part, f"{part}."))
     return _describe(part, module, section)
@@ -202,11 +201,11 @@ def describe_given(part: str, module: Any, section: Section) -> Module | OwnModu
 # From descriptions to modules
 
 
-def _tensor(numbers: Numbers) -> torch.Tensor:
+def _tensor(numbers: Any) -> torch.Tensor:
     return torch.from_numpy(numbers.values).to(DTYPES[numbers.dtype])
 
 
-def _build_constraint(described: Constraint) -> Any:
+def _build_constraint(described: Any) -> Any:
     make = getattr(gpytorch.constraints, described.name)
     made = make(*BOUNDS[described.name], *TRANSFORMS[described.transform])
     # The constructor would round them to torch's default precision.
@@ -222,7 +221,7 @@ def _build_prior(described: dict[str, Any]) -> Any:
         raise ValueError(str(error)) from error
 
 
-def build_module(described: Module) -> Any:
+def build_module(described: Any) -> Any:
     """Build a kernel or mean; ValueError if GPyTorch refuses its options."""
     name = described.name
     home = gpytorch.kernels if name in KERNELS else gpytorch.means
@@ -241,7 +240,7 @@ def build_module(described: Module) -> Any:
     return module
 
 
-def build_gpytorch_process(described: ProcessModules, section: Section) -> GPyTorchProcess:
+def build_gpytorch_process(described: Any, section: Section) -> GPyTorchProcess:
     """Build a process, whose kernel and mean can be evaluated on the inputs, and read its raw parameters."""
     n_dims = section.sizes["coordinates"]
     with refused("kernels or means"):
@@ -278,7 +277,7 @@ def _own_of_process(part: str, described: OwnModule, section: Section) -> Any:
     return module
 
 
-def build_given(part: str, described: Module, section: Section) -> Any:
+def build_given(part: str, described: Any, section: Section) -> Any:
     """Build the kernel or mean that the user passed to the constructor, and read its raw parameters."""
     with refused("kernels or means"):
         module = build_module(described)
