@@ -151,6 +151,14 @@ class InputSchema:
         )
         return schema, TableRows(encoded.X, encoded.Y, encoded.rows, len(Y))
 
+    @classmethod
+    def of_encoded(cls, table: EncodedTable) -> InputSchema:
+        """Return the schema of a table of a file, whose columns have names."""
+        columns = table.schema
+        names = tuple(column.name for column in columns.columns)
+        n_outputs = len(columns.targets)
+        return cls(columns, names, columns.targets, n_outputs, n_outputs == 1, table.remarks)
+
     @property
     def n_features(self) -> int:
         """Number of inputs of the model, which may be more than the columns of X."""
