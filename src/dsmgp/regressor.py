@@ -54,7 +54,7 @@ from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.transforms.coordinates import Coordinates
-from dsmgp.mixture.fitted_model import check_supported
+from dsmgp.mixture.fitted_model import FIT_DATASET, check_supported
 from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import ChangePoint, Splits
@@ -596,12 +596,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.datasets.fit import fit_files
 
-        by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
-        if not by_type:
-            raise ValueError(
-                "fit_dataset takes categories from the types of the columns, got categorical_features; "
-                "store such columns as text"
-            )
+        declared = self.categorical_features
+        FIT_DATASET.refuse_given(
+            {"categorical_features": not (declared is None or isinstance(declared, str))}
+        )
         folder = None if store is None else Path(store)
         with self._training() as config:
             columns = {
@@ -1086,7 +1084,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         0.5
         """
         if dimension is None:
-            dimension = self.state_.model.change_dimension or 0
+            dimension = self.state_.model.split_dimension
         return self.split_posterior(dimension).change_points(level)
 
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
