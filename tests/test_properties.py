@@ -100,7 +100,7 @@ def holds_a_valid_law(model, asked):
     assert (np.diff(levels, axis=0) >= 0).all()
     assert np.isfinite(law.logpdf(law.mean)).all()
     assert np.isfinite(model.log_marginal_likelihood_)
-    if model.state_.model.change_dimension is not None:
+    if model.state_.model.has_change_points:
         noise = np.atleast_1d(model.noise_) * np.diag(model.output_loading_) ** 2
         assert (std.reshape(len(std), -1) ** 2 >= noise * (1 - 1e-6)).all()
     else:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import html
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,7 @@ from sklearn.exceptions import NotFittedError
 
 from dsmgp import plots
 from dsmgp._util.arrays import Array
+from dsmgp._util.fitted_attribute import FittedAttribute
 from dsmgp._util.machine import require_torch
 from dsmgp._util.validation import (
     check_choice,
@@ -44,16 +46,15 @@ from dsmgp.data.unknown_inputs import (
 from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
-from dsmgp.explain.shapley import shapley_values
+from dsmgp.explain.shapley import random_rows, shapley_values
 from dsmgp.fit_model import add_to_model, fit_model, remove_from_model
-from dsmgp.fitting.config import check_parameters
+from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.fitting.updates import recondition
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.transforms.coordinates import Coordinates
-from dsmgp.mixture.fitted_model import check_supported
+from dsmgp.mixture.fitted_model import FIT_DATASET, check_supported
 from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import ChangePoint, Splits
@@ -395,8 +396,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        with training_mode(self.verbose):
-            config = check_parameters(self)
+        with self._training() as config:
             schema, table = InputSchema.learn(X, y, self.missing, self.categorical_features)
             rows = TrainingRows.of_table(table, noise, sample_weight, least=2)
             self._state = fit_model(rows, schema, config)
@@ -444,10 +444,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, noise, sample_weight)
-        before = self.state_
-        check_supported(before.model, "partial_fit")
-        with training_mode(self.verbose):
-            config = check_parameters(self)
+        before = self._state_for("partial_fit")
+        with self._training() as config:
             table = before.schema.training_rows(X, y, self.missing)
             rows = TrainingRows.of_table(table, noise, sample_weight, before.rows.next_id)
             self._state = add_to_model(before, rows, config, adapt)
@@ -478,10 +476,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> model.forget([0, 1, 59]).row_ids_[:3]
         array([2, 3, 4])
         """
-        before = self.state_
-        check_supported(before.model, "forget")
-        with training_mode(self.verbose):
-            config = check_parameters(self)
+        before = self._state_for("forget")
+        with self._training() as config:
             self._state = remove_from_model(before, check_row_ids(row_ids), config, adapt)
         return self
 
@@ -535,12 +531,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> bool(quiet < 0.005 < 0.15 < noisy)  # the truth: 0.0025 and 0.25
         True
         """
-        before = self.state_
-        check_supported(before.predictive, "finetune")
-        with training_mode(self.verbose):
+        before = self._state_for("finetune")
+        with self._training() as config:
             self._state = finetune(
-                recondition(before),
-                check_parameters(self),
+                before.conditioned,
+                config,
                 similarity=similarity,
                 parameters=parameters,
                 weights="prior" if weights is None else weights,
@@ -601,14 +596,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.datasets.fit import fit_files
 
-        by_type = self.categorical_features is None or isinstance(self.categorical_features, str)
-        if not by_type:
-            raise ValueError(
-                "fit_dataset takes categories from the types of the columns, got categorical_features; "
-                "store such columns as text"
-            )
+        declared = self.categorical_features
+        FIT_DATASET.refuse_given(
+            {"categorical_features": not (declared is None or isinstance(declared, str))}
+        )
         folder = None if store is None else Path(store)
-        with training_mode(self.verbose):
+        with self._training() as config:
             columns = {
                 "features": features,
                 "drop": drop,
@@ -616,7 +609,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "missing": self.missing if missing is None else missing,
             }
             targets = [target] if isinstance(target, str) else list(target)
-            state = fit_files(data, targets, columns, check_parameters(self), folder)
+            state = fit_files(data, targets, columns, config, folder)
             if folder is not None:
                 self._write(state, folder)
             self._state = state
@@ -654,10 +647,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.datasets.updates import add_files
 
-        before = self.state_
-        with training_mode(self.verbose):
-            rng = random_generator(self.random_state)
-            self._state = add_files(before, data, self.missing, check_parameters(self), rng)
+        before = self._state_for("partial_fit_dataset")
+        with self._training() as config:
+            self._state = add_files(before, data, self.missing, config)
         return self
 
     def forget_dataset(self, where: Any) -> Self:
@@ -688,10 +680,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         from dsmgp.fitting.datasets.updates import forget_rows
 
-        before = self.state_
-        with training_mode(self.verbose):
-            rng = random_generator(self.random_state)
-            self._state = forget_rows(before, where, check_parameters(self), rng)
+        before = self._state_for("forget_dataset")
+        with self._training() as config:
+            self._state = forget_rows(before, where, config)
         return self
 
     def predict(
@@ -863,9 +854,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         state, rng = self.state_, random_generator(random_state)
         schema, rows = state.schema, state.schema.to_numbers(X)
         if np.ndim(background) == 0 and not hasattr(background, "columns"):
-            n_background = min(check_count("background", background), len(state.rows.X))
-            chosen = rng.choice(len(state.rows.X), n_background, replace=False)
-            background_rows = state.rows.X[np.sort(chosen)]
+            background_rows = random_rows(state.rows.X, check_count("background", background), rng)
         else:
             background_rows = schema.to_numbers(background)
         return shapley_values(
@@ -1033,7 +1022,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def summary(self) -> str:
         """Describe in text what was learned, in the user's units: relevance of inputs, noise, tree, evidence."""
-        return summarise(self._conditioned())
+        return summarise(self.state_.conditioned)
 
     def split_posterior(self, dimension: int | str = 0) -> Splits:
         """Posterior over the positions of change points, or of the tree's splits, along an input.
@@ -1095,7 +1084,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         0.5
         """
         if dimension is None:
-            dimension = self.state_.model.change_dimension or 0
+            dimension = self.state_.model.split_dimension
         return self.split_posterior(dimension).change_points(level)
 
     def to_gpytorch(self, leaf: int = 0, output: int = 0) -> gpytorch.models.ExactGP:
@@ -1123,11 +1112,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> leaf.train_inputs[0].shape[1]
         1
         """
-        check_supported(self.state_.model, "to_gpytorch")
+        state = self._state_for("to_gpytorch")
         require_torch("to_gpytorch()")
         from dsmgp.gpytorch_export import exact_leaf
 
-        return exact_leaf(self._conditioned().mixture, leaf, output)
+        return exact_leaf(state.conditioned.mixture, leaf, output)
 
     def save(
         self, path: str | Path, include_factors: bool = False, own_modules: bool = False
@@ -1164,7 +1153,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 "include_factors is ignored: a model file without factors loads faster; leave it out",
                 FutureWarning,
             )
-        self._write(self._conditioned(), path, own_modules)
+        self._write(self.state_.conditioned, path, own_modules)
 
     @classmethod
     def load(
@@ -1212,9 +1201,22 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
         return self._state
 
-    @property
-    def n_features_in_(self) -> int:
-        return self.state_.schema.n_columns
+    n_features_in_ = FittedAttribute[int]("schema.n_columns")
+    remarks_ = FittedAttribute[list[str]]("remarks")
+    feature_importances_ = FittedAttribute[Array]("feature_importances")
+    tree_ = FittedAttribute[Node]("user_tree")
+    coordinates_ = FittedAttribute[Coordinates | None]("model.inputs.coordinates")
+    posterior_weights_ = FittedAttribute[dict[Sum, Array]]("posterior_weights")
+    kernel_posterior_ = FittedAttribute[list[RegionKernels]]("kernel_posterior")
+    kernel_ = FittedAttribute[Any]("kernel")
+    noise_ = FittedAttribute[float | list[float]]("noise")
+    leaf_noise_ = FittedAttribute[Array]("leaf_noise")
+    output_loading_ = FittedAttribute[Array]("model.outputs.loading")
+    log_marginal_likelihood_ = FittedAttribute[float]("log_evidence")
+    n_induced_trees_ = FittedAttribute[int]("model.n_induced_trees")
+    kernel_scores_ = FittedAttribute[dict[str, float] | None]("search.kernel_scores")
+    n_iter_ = FittedAttribute[int]("search.n_iterations")
+    n_evaluations_ = FittedAttribute[int]("search.n_evaluations")
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
@@ -1224,39 +1226,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return np.array(names, dtype=object)
 
     @property
-    def remarks_(self) -> list[str]:
-        state = self.state_
-        return [*state.schema.remarks, *state.prediction_remarks]
-
-    @property
-    def feature_importances_(self) -> Array:
-        state = self.state_
-        names = [name for name, _ in state.schema.groups]
-        by_name = dict(zip(names, state.feature_importances.tolist(), strict=True))
-        # Columns that were left out have none.
-        return np.array([by_name.get(name, 0.0) for name in state.schema.column_names])
-
-    @property
-    def tree_(self) -> Node:
-        return self.state_.user_tree
-
-    @property
-    def coordinates_(self) -> Coordinates | None:
-        return self.state_.model.inputs.coordinates
-
-    @property
-    def posterior_weights_(self) -> dict[Sum, Array]:
-        return self.state_.posterior_weights
-
-    @property
-    def kernel_posterior_(self) -> list[RegionKernels]:
-        return self.state_.kernel_posterior
-
-    @property
     def row_ids_(self) -> NDArray[np.int64]:
-        state = self.state_
-        check_supported(state.model, "row_ids_")
-        return state.rows.ids.copy()
+        return self._state_for("row_ids_").rows.ids.copy()
 
     @property
     def fit_times_(self) -> dict[str, float]:
@@ -1269,45 +1240,6 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def loo_score_new_inputs_(self) -> float:
         return self._loo_scores("loo_score_new_inputs_")[1]
-
-    @property
-    def kernel_(self) -> Any:
-        kernels = [process.kernel for process in self.state_.model.processes]
-        return kernels[0] if len(kernels) == 1 else kernels
-
-    @property
-    def noise_(self) -> float | list[float]:
-        noises = [process.noise for process in self.state_.model.processes]
-        return noises[0] if len(noises) == 1 else noises
-
-    @property
-    def leaf_noise_(self) -> Array:
-        state = self.state_
-        return state.schema.shaped(state.model.leaf_noise.copy())
-
-    @property
-    def output_loading_(self) -> Array:
-        return self.state_.model.outputs.loading
-
-    @property
-    def log_marginal_likelihood_(self) -> float:
-        return self.state_.log_evidence
-
-    @property
-    def n_induced_trees_(self) -> int:
-        return self.state_.model.n_induced_trees
-
-    @property
-    def kernel_scores_(self) -> dict[str, float] | None:
-        return self.state_.search.kernel_scores
-
-    @property
-    def n_iter_(self) -> int:
-        return max((result.n_iterations for result in self.state_.search.results), default=0)
-
-    @property
-    def n_evaluations_(self) -> int:
-        return self.state_.search.n_evaluations
 
     @property
     def adapted_(self) -> list[str]:
@@ -1346,16 +1278,23 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """What :meth:`set_output` was given."""
         return str(getattr(self, "_sklearn_output_config", {}).get("predict", "default"))
 
+    @contextmanager
+    def _training(self) -> Iterator[FitConfig]:
+        """Enter the context of a verb that changes the model, and yield the checked parameters."""
+        with training_mode(self.verbose):
+            yield check_parameters(self)
+
+    def _state_for(self, name: str) -> FittedState:
+        """Return the fitted state; raise if its model does not support this method or attribute."""
+        state = self.state_
+        for kind in (state.model, state.predictive):
+            check_supported(kind, name)
+        return state
+
     def _loo_scores(self, name: str) -> tuple[float, float]:
-        check_supported(self.state_.model, name)
-        scores = self._conditioned().reported_scores
+        scores = self._state_for(name).conditioned.reported_scores
         assert scores is not None
         return scores
-
-    def _conditioned(self) -> FittedState:
-        """Return the state with all leaves conditioned together; it is kept, so that this is done once."""
-        self._state = state = recondition(self.state_)
-        return state
 
     def _write(
         self,
@@ -1387,19 +1326,11 @@ def load(
     return DSMGPRegressor.load(path, kernel, mean)
 
 
-def fit_table(
-    model: DSMGPRegressor,
-    table: EncodedTable,
-) -> DSMGPRegressor:
+def fit_table(model: DSMGPRegressor, table: EncodedTable) -> DSMGPRegressor:
     """Fit to the encoded columns of a file, and keep how they became inputs, with remarks for the user."""
-    names = tuple(column.name for column in table.schema.columns)
-    targets = table.schema.targets
-    schema = InputSchema(
-        table.schema, names, targets, len(targets), len(targets) == 1, table.remarks
-    )
-    with training_mode(model.verbose):
-        rows = TrainingRows.first(table.X, table.Y)
-        model._state = fit_model(rows, schema, check_parameters(model))
+    rows, schema = TrainingRows.first(table.X, table.Y), InputSchema.of_encoded(table)
+    with model._training() as config:
+        model._state = fit_model(rows, schema, config)
     return model
 
 

@@ -365,6 +365,27 @@ def test_what_cannot_be_is_refused(model, message, wavy):
         model.fit(*wavy)
 
 
+def test_tables_are_read_as_by_the_estimator(wavy):
+    pd = pytest.importorskip("pandas")
+    X, y = wavy[0][:, :1], wavy[1]
+    table = pd.DataFrame({"x": X[:, 0], "day": pd.Timestamp("2020"), "colour": "red"})
+    model = LinearBaseline().fit(table[["x"]], pd.Series(y))
+    assert model.feature_names_in_.tolist() == ["x"]
+    np.testing.assert_array_equal(
+        model.predict(table[["x"]]), LinearBaseline().fit(X, y).predict(X)
+    )
+    for name, kind in (("day", "dates"), ("colour", "text")):
+        refused = f"column '{name}' of X holds {kind} .* in row 0.; expected numbers"
+        with pytest.raises(ValueError, match=refused):
+            LinearBaseline().fit(table[["x", name]], y)
+    with pytest.raises(ValueError, match="column 1 of X holds text"):
+        LinearBaseline().fit(table[["x", "colour"]].to_numpy(), y)
+    with pytest.raises(ValueError, match="minimum of 2"):
+        LinearBaseline().fit(table[["x"]][:1], y[:1])
+    with pytest.raises(ValueError, match="X contains NaN in row 3"):
+        model.predict(table[["x"]].assign(x=[0.0, 0.0, 0.0, np.nan] + [0.0] * (len(y) - 4)))
+
+
 # Without torch
 
 

@@ -125,6 +125,24 @@ BAD = {
 }
 
 
+UNSUPPORTED = {
+    "a list of kernels": {"kernel": ["rbf", "matern12"]},
+    "checkpoint": {"checkpoint": "fit.checkpoint"},
+    "weights='uniform'": {"weights": "uniform"},
+    "output_warp": {"output_warp": "rank"},
+}
+
+
+@pytest.mark.parametrize("name", [*UNSUPPORTED, "noise", "sample_weight"])
+def test_what_change_points_do_not_support_is_refused_in_one_way(jumping, name):
+    X, y = jumping
+    model = DSMGPRegressor(structure=ChangePoints(), **UNSUPPORTED.get(name, {}))
+    given = {} if name in UNSUPPORTED else {name: np.full(len(y), 2.0)}
+    reason = "is not available with structure='changepoint'"
+    with pytest.raises(ValueError, match=f"^{name} {reason}; [a-z]"):
+        model.fit(X, y, **given)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_bad_settings_leave_the_model_as_it_was(case, jumping):
     options, message = BAD[case]

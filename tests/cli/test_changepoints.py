@@ -83,7 +83,7 @@ def test_the_input_that_orders_rows_is_not_filled_in(folder):
         (("--outliers",), "--outliers goes with --changes-along"),
         (
             ("--changes-along", "day", "--executor", "ray"),
-            "executor and checkpoint cannot be given",
+            "executor is not available with structure='changepoint'; leave it out",
         ),
         (("--changes-along", "day", "--weights", "uniform"), "leave weights out"),
     ],

@@ -268,7 +268,7 @@ def test_an_interrupted_experiment_keeps_its_results(monkeypatch, tmp_path):
 
 def test_fit_names_kernels_that_take_turns(capsys):
     families = [SimpleNamespace(kernel=kernel) for kernel in ("rbf", "matern52", "rbf")]
-    inner = SimpleNamespace(families=families, n_rows=3, change_dimension=None)
+    inner = SimpleNamespace(families=families, n_rows=3, has_change_points=False)
     schema = InputSchema(ColumnSchema.of_numbers(["x0"], ["y"]))
     state = SimpleNamespace(model=inner, schema=schema, stacking=None, score_kind="LOO")
     model = SimpleNamespace(state_=state, loo_score_=1.0)

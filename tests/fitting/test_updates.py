@@ -180,13 +180,18 @@ def test_scores_tree_and_summary_follow(rng):
     model = fitted(X[:200], y[:200])
     before = model.loo_score_
     model.partial_fit(X[200:], y[200:] + 3.0, adapt=False)
-    mean = model.predict(X[:20])
+    state, mean = model.state_, model.predict(X[:20])
     assert model.loo_score_ > before + 0.1  # rows that fit badly
-    assert isinstance(model.state_.model.leaf_posterior, InMemoryLeafPosterior)
-    np.testing.assert_allclose(model.predict(X[:20]), mean, rtol=1e-8)
+    conditioned = state.conditioned
+    assert isinstance(conditioned.model.leaf_posterior, InMemoryLeafPosterior)
+    np.testing.assert_allclose(conditioned.model.mean(X[:20])[:, 0], mean, rtol=1e-8)
     own = np.concatenate([leaf.rows for leaf in leaves(model.tree_.children[0])])
     np.testing.assert_array_equal(np.sort(own), np.arange(260))
     assert "260" in model.summary()
+    # Reading changes nothing, and conditions all leaves once only.
+    assert model.state_ is state
+    assert state.conditioned is conditioned
+    np.testing.assert_array_equal(model.predict(X[:20]), mean)
 
 
 def test_reading_the_tree_after_updates_conditions_no_leaf_again(rng, monkeypatch):

@@ -10,7 +10,8 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsmgp._util.arrays import Array
-from dsmgp._util.validation import check_new_rows, check_training_rows
+from dsmgp._util.validation import check_finite, check_spread
+from dsmgp.data.user_tables import check_lengths, check_numbers, read_inputs, target_numbers
 from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.mixture.predictive.distribution import Mixture
 from dsmgp.training_mode import training_mode
@@ -29,11 +30,15 @@ class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows X (n, n_features) and y (n,) or (n, n_outputs)."""
-        X, y = check_training_rows(self, X, y)
+        Y, single = target_numbers(y)
+        rows = self._inputs_of(X, reset=True)
+        check_lengths(rows, Y)
+        check_finite(Y, "y")
+        check_spread(Y)
         self.__dict__.pop("_squeeze", None)  # unfitted while fitting, and after an error
         with training_mode():
-            self._fit(X, y.reshape(len(y), -1))
-        self._squeeze = y.ndim == 1
+            self._fit(rows, Y)
+        self._squeeze = single
         return self
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -44,7 +49,19 @@ class Baseline(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict_dist(self, X: ArrayLike) -> Mixture:
         """Predictive distribution of y at each row."""
         check_is_fitted(self)
-        return self._predictive(check_new_rows(self, X))
+        return self._predictive(self._inputs_of(X, reset=False))
+
+    def _inputs_of(self, X: ArrayLike, reset: bool) -> Array:
+        """Return the inputs as numbers; raise for other columns and missing values."""
+        table, _ = read_inputs(self, X, reset)
+        names = getattr(self, "feature_names_in_", None)
+        if not isinstance(table, np.ndarray):
+            labels = range(len(table)) if names is None else names
+            check_numbers(
+                {f"column {name!r} of X": v for name, v in zip(labels, table, strict=True)}
+            )
+        check_finite(table, "X", names)
+        return np.asarray(table)
 
     def _fit(self, X: Array, Y: Array) -> None:
         raise NotImplementedError

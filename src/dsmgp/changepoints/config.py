@@ -9,6 +9,7 @@ from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.training_rows import TrainingRows
+from dsmgp.mixture.fitted_model import CHANGE_POINTS
 from dsmgp.tree.changepoint_leaf import ChangePoints, map_changes
 
 __all__ = ["changepoint_config"]
@@ -33,28 +34,15 @@ def changepoint_config(config: FitConfig, rows: TrainingRows, schema: InputSchem
         numbered(ChangePoints())
     else:
         structure = map_changes(structure, numbered)
-    if config.checkpoint is not None or not isinstance(config.executor, LocalExecutor):
-        raise ValueError(
-            "executor and checkpoint cannot be given with structure='changepoint', whose fits run in this process; "
-            "leave them out"
-        )
-    if config.weights == "uniform":
-        raise ValueError(
-            "weights='uniform' cannot be used with structure='changepoint': segmentations are weighted by their "
-            "posterior probability; leave weights out"
-        )
-    if config.output_warp not in (None, "auto"):
-        raise ValueError(
-            f"output_warp={config.output_warp!r} cannot be used with structure='changepoint'; leave it out, and fit "
-            "transformed outputs such as log(y)"
-        )
-    if rows.noise is not None:
-        raise ValueError(
-            "noise cannot be given with structure='changepoint'; leave it out, or allow for outliers with "
-            "ChangePoints(outliers=True)"
-        )
-    if rows.weights is not None:
-        raise ValueError(
-            "sample_weight cannot be given with structure='changepoint'; leave it out, and repeat rows instead"
-        )
+    CHANGE_POINTS.refuse_given(
+        {
+            "a list of kernels": isinstance(config.kernel, tuple),
+            "executor": not isinstance(config.executor, LocalExecutor),
+            "checkpoint": config.checkpoint is not None,
+            "weights='uniform'": config.weights == "uniform",
+            "output_warp": config.output_warp not in (None, "auto"),
+            "noise": rows.noise is not None,
+            "sample_weight": rows.weights is not None,
+        }
+    )
     return replace(config, structure=structure)

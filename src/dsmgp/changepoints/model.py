@@ -69,6 +69,7 @@ class ChangePointModel:
     weights: ClassVar[str] = "posterior"
     thetas: ClassVar[list[Array] | None] = None
     has_rows_in_files: ClassVar[bool] = False
+    has_change_points: ClassVar[bool] = True
     kernel_sums: ClassVar[list[tuple[Sum, list[int]]]] = []
     unsupported: ClassVar[Unsupported] = CHANGE_POINTS
 
@@ -95,7 +96,7 @@ class ChangePointModel:
         return self.posterior.log_evidence + gap - self.n_rows * self.outputs.log_det
 
     @property
-    def change_dimension(self) -> int:
+    def split_dimension(self) -> int:
         """The input that orders the rows of the first leaf with change points."""
         return next(leaf.dimension for leaf in self.leaves if leaf.changes is not None)
 
@@ -159,7 +160,7 @@ class ChangePointModel:
                 f"outliers        {self.outliers.probability.sum():.1f} of the rows, "
                 f"with {math.sqrt(self.contamination.ratio):.3g} times the noise's std"
             )
-        title = f"Segments of GPs in order of {input_names[self.change_dimension]}"
+        title = f"Segments of GPs in order of {input_names[self.split_dimension]}"
         return Description(title, facts, kernel_score=" (negative log evidence per row)")
 
     def _change_fact(self, gp: SegmentedGP) -> str:

@@ -310,10 +310,10 @@ def print_summary(model: Any, out: Path, seconds: float, stopped: bool, as_json:
 
 def _scores(model: Any) -> dict[str, Any]:
     """Return the leave-one-out scores, or the probable change points."""
-    dimension = model.state_.model.change_dimension
-    if dimension is None:
+    fitted = model.state_.model
+    if not fitted.has_change_points:
         return {"loo_nlpd": model.loo_score_, "loo_nlpd_new_inputs": model.loo_score_new_inputs_}
-    splits = model.split_posterior(dimension)
+    splits = model.split_posterior(fitted.split_dimension)
     changes = [
         {
             "position": _position(change.position),
@@ -332,10 +332,10 @@ def _score_lines(model: Any) -> list[tuple[str, str]]:
     """Return a line with the leave-one-out or cross-validated score; or the expected number of changes, and a line for each probable one."""
     from dsmgp._util.dates import format_position
 
-    dimension = model.state_.model.change_dimension
-    if dimension is None:
+    fitted = model.state_.model
+    if not fitted.has_change_points:
         return [(f"{model.state_.score_kind} NLPD", f"{model.loo_score_:.4g}")]
-    changes, splits = model.changepoints(), model.split_posterior(dimension)
+    changes, splits = model.changepoints(), model.split_posterior(fitted.split_dimension)
     lines = [("changes expected", f"{splits.expected:.3g}")]
     for change in changes[:MAX_CHANGES]:
         position, low, high = map(format_position, (change.position, change.low, change.high))

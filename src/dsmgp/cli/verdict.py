@@ -87,10 +87,11 @@ def _joined(names: list[str], texts: list[str]) -> str:
 def _accuracy(model: Any) -> str:
     """Describe the accuracy by the score that there is; change points have none."""
     from dsmgp.fitting.loo_check import constant_nlpd
+    from dsmgp.mixture.fitted_model import supports
 
     state = model.state_
     constant = constant_nlpd(state.rows.Y)
-    if state.model.change_dimension is not None or constant is None:
+    if constant is None or not supports(state.model, "loo_score_"):
         return UNKNOWN
     score = model.loo_score_
     words = f"{constant - score:.3g} below" if score < constant else "no better than"

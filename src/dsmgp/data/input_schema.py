@@ -35,7 +35,7 @@ from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
 from dsmgp.data.columns.values import Values
 from dsmgp.data.frames import column_names, framed, kind_of
 from dsmgp.data.rows import Rows
-from dsmgp.data.user_tables import Validated, read_inputs, target_numbers
+from dsmgp.data.user_tables import Validated, check_lengths, read_inputs, target_numbers
 
 __all__ = ["InputSchema", "TableRows"]
 
@@ -116,7 +116,7 @@ class InputSchema:
         targets = output_names(target_names, Y.shape[1], single)
         validated = Validated()
         table, names = read_inputs(validated, X, reset=True)
-        _check_lengths(table, Y)
+        check_lengths(table, Y)
         if isinstance(table, np.ndarray):
             _check_not_infinite(table, names)
         is_plain = isinstance(table, np.ndarray) and np.isfinite(table).all()
@@ -150,6 +150,14 @@ class InputSchema:
             validated.n_features_in_ if names is None else None,
         )
         return schema, TableRows(encoded.X, encoded.Y, encoded.rows, len(Y))
+
+    @classmethod
+    def of_encoded(cls, table: EncodedTable) -> InputSchema:
+        """Return the schema of a table of a file, whose columns have names."""
+        columns = table.schema
+        names = tuple(column.name for column in columns.columns)
+        n_outputs = len(columns.targets)
+        return cls(columns, names, columns.targets, n_outputs, n_outputs == 1, table.remarks)
 
     @property
     def n_features(self) -> int:
@@ -218,7 +226,7 @@ class InputSchema:
         """Check further training data; rows without a target are left out, and with ``missing="drop"`` those with missing values."""
         Y, _ = target_numbers(y)
         table, _ = read_inputs(self._validated, X, reset=False)
-        _check_lengths(table, Y)
+        check_lengths(table, Y)
         if Y.shape[1] != self.n_outputs:
             raise ValueError(
                 f"expected y with {self.n_outputs} outputs, as in fit, got {Y.shape[1]}"
@@ -317,14 +325,6 @@ def _as_columns(table: Any, names: Sequence[str] | None) -> dict[str, Values]:
 def _check_not_infinite(table: Array, names: Sequence[str] | None) -> None:
     missing = np.isnan(table)
     check_finite(np.where(missing, 0.0, table) if missing.any() else table, "X", names)
-
-
-def _check_lengths(table: Any, Y: Array) -> None:
-    n_rows = len(table) if isinstance(table, np.ndarray) else len(table[0])
-    if len(Y) != n_rows:
-        raise ValueError(
-            f"expected as many values of y as rows of X, got {len(Y)} and {n_rows}: inconsistent numbers of samples"
-        )
 
 
 def _with_medians(schema: ColumnSchema, X: Array) -> ColumnSchema:

@@ -18,7 +18,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.explain.explanation import Explanation
 from dsmgp.mixture.fitted_model import Predictive
 
-__all__ = ["shapley_values"]
+__all__ = ["random_rows", "shapley_values"]
 
 # Columns up to which all of their sets are evaluated: 254 times as many rows as there are in the background.
 EXACT_COLUMNS = 8
@@ -91,6 +91,12 @@ def shapley_values(
         std_values_error=None if exact else errors[:, :, 1],
         output_names=tuple(output_names),
     )
+
+
+def random_rows(X: Array, n_rows: int, rng: np.random.Generator) -> Array:
+    """Draw rows for the background, in their order; all of them where there are no more."""
+    chosen = rng.choice(len(X), min(n_rows, len(X)), replace=False)
+    return np.asarray(X[np.sort(chosen)])
 
 
 class _Predictions:

@@ -224,10 +224,6 @@ def _check_kernel(estimator: Any) -> None:
             )
         if estimator.objective == "full":
             raise ValueError("objective='full' learns one kernel, got a list of them; leave it out")
-        if has_changepoints(estimator.structure):
-            raise ValueError(
-                "change points have one kernel, got a list of them; give one, or 'auto'"
-            )
         if not all(isinstance(each, str) for each in kernel):
             raise ValueError(f"expected names in a list of kernels, got {list(kernel)!r}")
     for each in kernel if isinstance(kernel, tuple) else (kernel,):

@@ -1,7 +1,7 @@
 """The state of a fitted estimator: model, training rows, input schema, and how far online updates have gone.
 
 States are immutable. ``fit`` makes the first one; the functions of :mod:`dsmgp.fitting.updates` take a state and
-return another.
+return another. What the estimator's attributes show is computed here, and kept where it takes long.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +18,18 @@ from dsmgp._util.warnings import ExtrapolationWarning, warn_user
 from dsmgp.data.columns.remarks import evaluation_remarks, prediction_remarks, spread_rows
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
+from dsmgp.experts.points import equal_rows
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.learning.optimize import SearchRecord
 from dsmgp.fitting.rows.training_rows import TrainingRows
+from dsmgp.mixture.edges import range_of
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.fitted_model import FittedModel, Predictive
 from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.variance_error import exact_variances
-from dsmgp.mixture.weighting import LOOSample
+from dsmgp.mixture.weighting import LOOSample, weigh
 from dsmgp.mixture.weights.row_scale import MissingIndicators
 from dsmgp.mixture.weights.stacking import Stacking
 from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, map_splits, nodes
@@ -185,6 +188,60 @@ class FittedState:
         return self.model
 
     @cached_property
+    def conditioned(self) -> FittedState:
+        """The state with all leaves conditioned together and LOO scores; itself, where no rows came or went."""
+        if self.scores is not None:
+            return self
+        if self.alternatives:
+            return self.with_members([each.conditioned for each in self.members])
+        every = np.arange(len(self.partition_sizes))
+        return self.conditioned_on(self.tree, every, 0, np.random.default_rng(0))
+
+    def conditioned_on(
+        self, tree: Node, origin: Index, n_gate_rows: int, rng: np.random.Generator
+    ) -> FittedState:
+        """Condition all leaves of a tree on the present rows, and weigh them.
+
+        Parameters
+        ----------
+        tree : Node
+        origin : ndarray of shape (n_leaves of the tree,)
+            The leaf of the present model from which each leaf takes its hyperparameters.
+        n_gate_rows : int
+            Rows that the gate is fitted on again; zero to keep it.
+        rng : Generator
+        """
+        model, rows = self.mixture, self.rows
+        old, known_noise = model.leaf_posterior, rows.noise
+        if known_noise is not None:
+            known_noise = model.outputs.noise_to_experts(known_noise)
+        leaf_gps = old.leaf_gps.rebuild(
+            leaves(tree),
+            model.inputs.to_experts(rows.X),
+            model.outputs.to_experts(rows.Y),
+            [[kernels[k] for k in origin] for kernels in old.leaf_gps.kernels],
+            known_noise,
+            equal_rows(rows.X),
+            rows.weights,
+        )
+        kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
+        sample = self.loo_sample(n_gate_rows, rng)
+        conditioned = replace(
+            model,
+            tree=tree,
+            family=model.family[origin],
+            leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, True, sample.rows),
+            scales=model.scales[origin],
+            thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
+            log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
+            n_observations=rows.n_observations,
+            edges=None if model.edges is None else model.edges.with_range(*range_of(rows.X)),
+        )
+        weighed, scores = weigh(conditioned, self.local_scale, sample)
+        sizes = self.partition_sizes[origin]
+        return replace(self, model=weighed, scores=scores, partition_sizes=sizes)
+
+    @cached_property
     def tree(self) -> Node:
         """The tree whose leaves list the present training rows; after online updates rows are routed again."""
         if self.scores is not None:
@@ -207,9 +264,38 @@ class FittedState:
         )
 
     @cached_property
+    def effect_shares(self) -> dict[str, float]:
+        """Importance of each column that became inputs, of sum one (see :func:`total_effect_shares`)."""
+        groups = self.schema.groups
+        shares = total_effect_shares(self.predictive, self.rows.X, groups)
+        return dict(zip((name for name, _ in groups), shares.tolist(), strict=True))
+
+    @property
     def feature_importances(self) -> Array:
-        """Importance of each column of the user's table, of sum one (see :func:`total_effect_shares`)."""
-        return total_effect_shares(self.predictive, self.rows.X, self.schema.groups)
+        """Importance of each column of the user's table; zero for those that were left out."""
+        return np.array([self.effect_shares.get(name, 0.0) for name in self.schema.column_names])
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel as learned; a list of those of several outputs."""
+        kernels = [process.kernel for process in self.model.processes]
+        return kernels[0] if len(kernels) == 1 else kernels
+
+    @property
+    def noise(self) -> float | list[float]:
+        """The noise variance as learned, in the experts' units; a list of those of several outputs."""
+        noises = [process.noise for process in self.model.processes]
+        return noises[0] if len(noises) == 1 else noises
+
+    @property
+    def leaf_noise(self) -> Array:
+        """Noise variance of each leaf in the experts' units, (n_leaves,) or (n_leaves, n_outputs)."""
+        return self.schema.shaped(self.model.leaf_noise.copy())
+
+    @property
+    def remarks(self) -> list[str]:
+        """What became of the columns of the training table, and what looks wrong with them or with predictions."""
+        return [*self.schema.remarks, *self.prediction_remarks]
 
     def outside_rows(self, X: Array) -> OutsideRows:
         """Return how many rows lie outside the training data, and by which columns."""

@@ -16,18 +16,15 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
 from dsmgp.experts.online.posterior import OnlineLeafPosterior
-from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.family import length_scales
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
-from dsmgp.mixture.edges import Edges, range_of
-from dsmgp.mixture.model import Model
-from dsmgp.mixture.weighting import weigh
+from dsmgp.mixture.edges import range_of
 from dsmgp.tree.nodes import Leaf, Node, Product, leaves, map_leaves
 from dsmgp.tree.routing import Routes
 
-__all__ = ["add_rows", "recondition", "remove_rows", "review", "update"]
+__all__ = ["add_rows", "remove_rows", "review", "update"]
 
 logger = logging.getLogger("dsmgp")
 
@@ -86,7 +83,9 @@ def add_rows(state: FittedState, new: TrainingRows) -> FittedState:
     """Add training rows."""
     if state.alternatives:
         return state.with_members([add_rows(each, new) for each in state.members])
-    model, known_noise = state.mixture, _noise_to_experts(state.mixture, new.noise)
+    model, known_noise = state.mixture, new.noise
+    if known_noise is not None:
+        known_noise = model.outputs.noise_to_experts(known_noise)
     model.outputs.check_support(new.Y)
     single = model.leaf_posterior.leaf_gps.dtype == "float32"
     scaled = (
@@ -110,16 +109,6 @@ def remove_rows(state: FittedState, ids: Index) -> FittedState:
     return _updated(state, rows, removed, lambda online, routes: online.without_rows(routes, ids))
 
 
-def recondition(state: FittedState) -> FittedState:
-    """Condition all leaves together on the present rows, and compute LOO scores; nothing to do without updates."""
-    if state.scores is not None:
-        return state
-    if state.alternatives:
-        return state.with_members([recondition(each) for each in state.members])
-    every = np.arange(len(state.partition_sizes))
-    return _conditioned(state, state.tree, every, None, np.random.default_rng(0))
-
-
 def review(
     state: FittedState, config: FitConfig, rng: np.random.Generator
 ) -> tuple[FittedState, int]:
@@ -132,7 +121,8 @@ def review(
     U = state.model.inputs.to_coordinates(state.rows.X)
     tree, origin = _cut_outgrown(state.tree, U, state.partition_sizes, unit)
     n_cut = len(np.unique(origin[np.flatnonzero(np.bincount(origin)[origin] > 1)]))
-    reviewed = _conditioned(state, tree, origin, config, rng)
+    n_gate_rows = config.n_gate_rows(state.model.weights)
+    reviewed = state.conditioned_on(tree, origin, n_gate_rows, rng)
     return replace(reviewed, n_reviewed=state.n_changed), n_cut
 
 
@@ -149,7 +139,7 @@ def _updated(
     online = model.leaf_posterior.online(state.rows.ids)
     routes = model.router.route(model.inputs.to_coordinates(changed))
     if online.n_bytes(routes, copies=len(rows) < len(state.rows)) > ONLINE_SHARE * online.memory:
-        return recondition(updated)
+        return updated.conditioned
     online = change(online, routes)
     scales = model.scales
     if state.local_scale:
@@ -161,74 +151,9 @@ def _updated(
         scales=scales,
         log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
         n_observations=rows.n_observations,
-        edges=_edges(model, rows),
+        edges=None if model.edges is None else model.edges.with_range(*range_of(rows.X)),
     )
     return replace(updated, model=model)
-
-
-def _edges(model: Model, rows: TrainingRows) -> Edges | None:
-    """The ranges of the present rows; what was calibrated stays as it is until the next fit."""
-    return None if model.edges is None else model.edges.with_range(*range_of(rows.X))
-
-
-def _noise_to_experts(model: Model, noise: Array | None) -> Array | None:
-    """Scale known noise variances like the outputs of the experts."""
-    if noise is None:
-        return None
-    if not model.outputs.diagonal:
-        raise ValueError(
-            "noise cannot be given here: the outputs were mixed when the model was fitted without it; "
-            "call fit on all rows with their noise"
-        )
-    return model.outputs.noise_to_experts(noise)
-
-
-def _conditioned(
-    state: FittedState,
-    tree: Node,
-    origin: Index,
-    config: FitConfig | None,
-    rng: np.random.Generator,
-) -> FittedState:
-    """Condition all leaves of a tree on the present rows.
-
-    Parameters
-    ----------
-    origin : ndarray of shape (n_leaves of the tree,)
-        The leaf of the present model from which each leaf takes its hyperparameters.
-    config : FitConfig or None
-        To fit the gate again; None keeps it.
-    """
-    model, rows = state.mixture, state.rows
-    old = model.leaf_posterior
-    labels = equal_rows(rows.X)
-    known_noise = _noise_to_experts(model, rows.noise)
-    leaf_gps = old.leaf_gps.rebuild(
-        leaves(tree),
-        model.inputs.to_experts(rows.X),
-        model.outputs.to_experts(rows.Y),
-        [[kernels[k] for k in origin] for kernels in old.leaf_gps.kernels],
-        known_noise,
-        labels,
-        rows.weights,
-    )
-    kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
-    n_gate_rows = 0 if config is None else config.n_gate_rows(model.weights)
-    sample = state.loo_sample(n_gate_rows, rng)
-    conditioned = replace(
-        model,
-        tree=tree,
-        family=model.family[origin],
-        leaf_posterior=leaf_gps.condition(kernel_parameters, old.memory, True, sample.rows),
-        scales=model.scales[origin],
-        thetas=None if model.thetas is None else [theta[origin] for theta in model.thetas],
-        log_jacobian=model.outputs.log_jacobian(rows.Y, rows.weights),
-        n_observations=rows.n_observations,
-        edges=_edges(model, rows),
-    )
-    weighed, scores = weigh(conditioned, state.local_scale, sample)
-    sizes = state.partition_sizes[origin]
-    return replace(state, model=weighed, scores=scores, partition_sizes=sizes)
 
 
 def _cut_outgrown(root: Node, U: Array, sizes: Index, unit: Array) -> tuple[Node, Index]:

@@ -19,7 +19,7 @@ __all__ = ["describe_mixture"]
 
 
 def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
-    """Describe a mixture whose leaves are all conditioned (see :func:`dsmgp.fitting.updates.recondition`)."""
+    """Describe a mixture whose leaves are all conditioned (see :func:`dsmgp.fitting.state.FittedState.conditioned`)."""
     sizes = model.leaf_posterior.leaf_sizes
     n_effective = model.posterior.n_effective_trees
     facts = [

@@ -1,15 +1,15 @@
 """The interface of a fitted model, which the mixture and the change-point model both implement.
 
 The estimator, plots, reports and the command line use this interface only. What a kind of model does not
-support is listed here, once for each kind; a model names its list in ``unsupported``, and
-:func:`check_supported` refuses what is on it.
+support, arguments of a fit included, is listed here, once for each kind; a model names its list in
+``unsupported``, and :func:`check_supported` refuses what is on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dsmgp.tree.nodes import Node, Sum
 
 __all__ = [
     "CHANGE_POINTS",
+    "FIT_DATASET",
     "ROWS_IN_FILES",
     "ROWS_IN_MEMORY",
     "SEVERAL_HYPOTHESES",
@@ -38,18 +39,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Unsupported:
-    """Methods and attributes of the estimator that a model does not support.
+    """Methods and attributes of the estimator, and arguments of a fit, that a kind of model does not support.
 
     Attributes
     ----------
     reason : str
         Completes "... is not available".
     remedies : mapping of str to str
-        By method or attribute, what to use instead.
+        By method, attribute or argument, what to use instead.
     """
 
     reason: str = ""
     remedies: Mapping[str, str] = field(default_factory=dict)
+
+    def refuse(self, name: str) -> NoReturn:
+        """Raise a ValueError; for an attribute an AttributeError, so that ``hasattr`` works."""
+        error = AttributeError if name.endswith("_") else ValueError
+        raise error(f"{name} is not available {self.reason}; {self.remedies[name]}")
+
+    def refuse_given(self, given: Mapping[str, bool]) -> None:
+        """Refuse the first argument that was given."""
+        for name, is_given in given.items():
+            if is_given:
+                self.refuse(name)
 
 
 ROWS_IN_MEMORY = Unsupported(
@@ -66,9 +78,25 @@ ROWS_IN_FILES = Unsupported(
         "row_ids_": "rows are numbered in the order of the files",
     },
 )
+FIT_DATASET = Unsupported(
+    "in fit_dataset",
+    {
+        "categorical_features": "store such columns as text: types of columns say which are categories",
+        "hypotheses='average'": "use fit, or hypotheses=None: each hypothesis would hold all rows in memory",
+        "objective='full'": "leave objective out, or fit a part of the rows in memory",
+        "a structure other than 'balanced' or 'paper'": "fit a part of the rows in memory",
+    },
+)
 CHANGE_POINTS = Unsupported(
     "with structure='changepoint'",
     {
+        "a list of kernels": "give one, or 'auto'",
+        "executor": "leave it out: these fits run in this process",
+        "checkpoint": "leave it out: these fits run in this process",
+        "weights='uniform'": "leave weights out: segmentations are weighted by their posterior probability",
+        "output_warp": "leave it out, and fit transformed outputs such as log(y)",
+        "noise": "leave it out, or allow for outliers with ChangePoints(outliers=True)",
+        "sample_weight": "leave it out, and repeat rows instead",
         "partial_fit": "call fit on all rows",
         "forget": "call fit on the rows that stay",
         "partial_fit_dataset": "call fit on all rows",
@@ -194,8 +222,12 @@ class FittedModel(Predictive, Protocol):
         """Ranges of the inputs in the training rows."""
 
     @property
-    def change_dimension(self) -> int | None:
-        """The input along which there are change points; None if leaves have none."""
+    def has_change_points(self) -> bool:
+        """Whether its splits are change points, over whose positions predictions are averaged."""
+
+    @property
+    def split_dimension(self) -> int:
+        """The input whose splits are shown unless another is given."""
 
     @property
     def kernel_sums(self) -> list[tuple[Sum, list[int]]]:
@@ -221,8 +253,6 @@ def supports(model: Predictive, name: str) -> bool:
 
 
 def check_supported(model: Predictive, name: str) -> None:
-    """Refuse a method (ValueError) or an attribute (AttributeError, so that ``hasattr`` works) of the estimator."""
+    """Refuse a method or an attribute of the estimator that a model does not support."""
     if not supports(model, name):
-        error = AttributeError if name.endswith("_") else ValueError
-        reason, remedy = model.unsupported.reason, model.unsupported.remedies[name]
-        raise error(f"{name} is not available {reason}; {remedy}")
+        model.unsupported.refuse(name)

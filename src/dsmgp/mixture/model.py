@@ -104,7 +104,8 @@ class Model:
     n_observations: float | None = None
     edges: Edges | None = None
 
-    change_dimension: ClassVar[int | None] = None
+    has_change_points: ClassVar[bool] = False
+    split_dimension: ClassVar[int] = 0
     outlier_probability: ClassVar[Array | None] = None
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.outside.edges import with_edges
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
+from dsmgp.mixture.fitted_model import supports
 from dsmgp.mixture.weights.stacking import Stacking
 from dsmgp.persistence import checks
 from dsmgp.persistence.changepoints import read_changepoints, write_changepoints
@@ -95,7 +96,7 @@ def read_hypothesis(
     if model.edges is None:  # in files of earlier versions, and of change points
         model = with_edges(model, rows.X, schema.columns.measured_inputs)
     searched = SEARCHED.read(section)
-    if any(map(math.isnan, searched["scores"])) and not isinstance(model, ChangePointModel):
+    if any(map(math.isnan, searched["scores"])) and supports(model, "loo_score_"):
         raise ModelFileError("it lacks 'scores.loo' or 'scores.loo_new_inputs'")
     return {"model": model, **searched}
 
@@ -132,7 +133,7 @@ def read_alternatives(state: FittedState, config: FitConfig, section: Section) -
     outputs = state.model.outputs
     for alternative in alternatives:
         own = alternative.model.outputs
-        if isinstance(alternative.model, ChangePointModel):
+        if alternative.model.has_change_points:
             raise ModelFileError("its hypotheses have change points")
         # Only a warp makes the latent outputs, and their scaling, differ.
         if not (own.warps or outputs.warps) and not (

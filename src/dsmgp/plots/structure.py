@@ -109,7 +109,7 @@ def plot_changepoints(
     """
     fitted, names = model.state_.model, model.state_.schema.input_names
     if dimension is None:
-        dimension = fitted.change_dimension or 0
+        dimension = fitted.split_dimension
     column = input_number(dimension, len(names), names)
     splits = replace(model.split_posterior(column), dates=None)
     ax = axes_or_new(ax)

@@ -178,7 +178,7 @@ class Evaluation:
     @property
     def draws_function(self) -> bool:
         """Whether the function is drawn with its change points: it has one input and one output."""
-        has_changes = self.model.state_.model.change_dimension is not None
+        has_changes = self.model.state_.model.has_change_points
         return has_changes and len(self.names) == 1 and len(self.targets) == 1
 
     def input_text(self, dimension: int, value: float) -> str:
@@ -297,10 +297,9 @@ def _model(model: DSMGPRegressor) -> dict[str, Any]:
         "kernels": list(dict.fromkeys(family.kernel for family in fitted.families)),
         "summary": model.summary(),
     }
-    if fitted.change_dimension is not None:
-        return described | {
-            "changes_along": model.state_.schema.input_names[fitted.change_dimension]
-        }
+    if fitted.has_change_points:
+        along = model.state_.schema.input_names[fitted.split_dimension]
+        return described | {"changes_along": along}
     sizes = [leaf.n_rows for leaf in leaves(model.tree_)]
     return described | {
         "changes_along": None,
@@ -355,7 +354,7 @@ def _lines(targets: list[dict[str, Any]], lines: Sequence[tuple[str, str, str]])
 def _structure(evaluation: Evaluation) -> dict[str, Any] | None:
     """Return where the function changes or the model splits, if there is a posterior over that which predictions use."""
     state = evaluation.model.state_
-    if state.model.change_dimension is not None:
+    if state.model.has_change_points:
         return _changes(evaluation)
     if state.model.weights == "posterior" and state.stacking is None:
         return _splits(evaluation)
@@ -381,8 +380,7 @@ def _changes(evaluation: Evaluation) -> dict[str, Any]:
     """Return the probable change points, the outliers, and their figures."""
     model = evaluation.model
     fitted = model.state_.model
-    dimension = fitted.change_dimension
-    assert dimension is not None
+    dimension = fitted.split_dimension
     likely = model.changepoints(LIKELY)
     splits = model.split_posterior(dimension)
     listed = sorted(likely, key=lambda change: -change.probability)[:MAX_CHANGES]

@@ -233,8 +233,12 @@ def test_methods_that_need_rows_in_memory_are_refused(folder, rows):
     with pytest.raises(AttributeError, match="row_ids_ is not available after fit_dataset"):
         _ = model.row_ids_
     assert "What was learned" in model._repr_html_()
-    for options in ({"structure": "learned"}, {"objective": "full"}, {"structure": "changepoint"}):
-        with pytest.raises(ValueError, match="fit_dataset needs structure='balanced' or 'paper'"):
+    for options, refused in (
+        ({"structure": "learned"}, "a structure other than 'balanced' or 'paper'"),
+        ({"structure": "changepoint"}, "a structure other than 'balanced' or 'paper'"),
+        ({"objective": "full"}, "objective='full'"),
+    ):
+        with pytest.raises(ValueError, match=f"{refused} is not available in fit_dataset"):
             DSMGPRegressor(**options).fit_dataset(folder, target="y")
 
 
@@ -582,7 +586,10 @@ def test_kinds_of_columns_are_learned_from_all_over_the_files(tmp_path, monkeypa
 
 def test_codes_that_are_declared_as_categories_are_refused(folder):
     model = DSMGPRegressor("rbf", categorical_features=["a"])
-    with pytest.raises(ValueError, match="got categorical_features; store such columns as text"):
+    with pytest.raises(
+        ValueError,
+        match="categorical_features is not available in fit_dataset; store such columns as text",
+    ):
         model.fit_dataset(folder, "y")
 
 

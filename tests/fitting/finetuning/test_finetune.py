@@ -17,7 +17,6 @@ from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence, PairEvidence
 from dsmgp.fitting.finetuning.similarity import jaccard, overlap, similarity_matrix
 from dsmgp.fitting.learning.optimize import evidence_objective
 from dsmgp.fitting.learning.optimize import maximise as search
-from dsmgp.fitting.updates import recondition
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_parameters import LeafParameters
 from dsmgp.gp.process import build_process
@@ -659,7 +658,7 @@ def test_rows_that_come_after_tuning_are_seen_with_their_leaves_own_theta(rows, 
     model.partial_fit(X[200:], y[200:], adapt=False)
     distribution = model.predict_dist(X)
     np.testing.assert_array_equal(model.leaf_noise_, noise)
-    inner = recondition(model.state_).model  # all leaves conditioned together
+    inner = model.state_.conditioned.model  # all leaves conditioned together
     np.testing.assert_allclose(
         inner.mixture(X).logpdf(y), distribution.logpdf(y), rtol=1e-7, atol=1e-7
     )

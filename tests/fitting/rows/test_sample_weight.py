@@ -307,7 +307,10 @@ def test_bad_weights_are_refused_and_nothing_changes(wavy, weights, message):
 @pytest.mark.parametrize("structure", ["changepoint", ChangePoints(outliers=True)])
 def test_change_points_refuse_weights(wavy, structure):
     X, y = wavy
-    with pytest.raises(ValueError, match=r"sample_weight cannot be given.*repeat rows"):
+    with pytest.raises(
+        ValueError,
+        match=r"sample_weight is not available with structure='changepoint'.*repeat rows",
+    ):
         DSMGPRegressor(structure=structure).fit(X, y, sample_weight=np.full(len(X), 2.0))
 
 

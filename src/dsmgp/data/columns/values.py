@@ -21,6 +21,7 @@ from dsmgp._util.warnings import warn_user
 
 __all__ = [
     "KINDS",
+    "NotANumberError",
     "Values",
     "column_values",
     "dates_of_texts",
@@ -32,6 +33,10 @@ __all__ = [
 KINDS = {"number": "numbers", "date": "dates", "category": "text"}
 
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?\s*")
+
+
+class NotANumberError(ValueError, TypeError):
+    """An entry is neither a number nor a text or a date; scikit-learn's contract has a TypeError there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,5 +274,5 @@ def _number(entry: Any, row: int, label: str) -> float:
         return float(entry)
     except OverflowError:
         raise ValueError(f"a number out of range {where}; rescale the data") from None
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} numbers, texts or dates first") from None
+    except (TypeError, ValueError) as error:
+        raise NotANumberError(f"{what} numbers, texts or dates first: {error}") from None

@@ -37,6 +37,7 @@ from dsmgp.fitting.state import FittedState
 from dsmgp.gp.process import kernels_by_leaf
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.linalg.threads import n_threads
+from dsmgp.mixture.fitted_model import FIT_DATASET
 from dsmgp.tree.nodes import Leaf, leaves
 from dsmgp.tree.routing import Router
 
@@ -77,16 +78,16 @@ def fit_files(
     FittedState
         Its rows are the sample on which the tree was grown.
     """
-    if config.hypotheses == "average":
-        raise ValueError(
-            "hypotheses='average' holds all rows in memory for each hypothesis: use fit, or hypotheses=None"
-        )
+    FIT_DATASET.refuse_given(
+        {
+            "hypotheses='average'": config.hypotheses == "average",
+            "objective='full'": config.objective == "full",
+            "a structure other than 'balanced' or 'paper'": config.structure
+            not in ("balanced", "paper"),
+        }
+    )
     if folder is not None:
         check_empty(folder)
-    if config.structure not in ("balanced", "paper") or config.objective != "surrogate":
-        raise ValueError(
-            "fit_dataset needs structure='balanced' or 'paper' and objective='surrogate'; with others fit a part of the rows in memory"
-        )
     pool = config.executor.worker_pool(0.5 * config.memory, config.device)
     stream = RowStream.learn(data, targets, **columns, tasks=pool)
     if folder is not None and any(file.is_inside(folder) for file in stream.files):

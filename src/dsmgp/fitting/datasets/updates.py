@@ -26,7 +26,6 @@ from dsmgp.fitting.datasets.fit import RouteAndWrite, log_jacobian
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.fitting.rows.leaf_setup import check_leaf_memory
 from dsmgp.fitting.state import FittedState
-from dsmgp.mixture.fitted_model import check_supported
 from dsmgp.mixture.weighting import LOOSample, weigh
 
 __all__ = ["add_files", "forget_rows"]
@@ -40,10 +39,8 @@ def add_files(
     data: str | Path | Sequence[str | Path],
     missing: str,
     config: FitConfig,
-    rng: np.random.Generator,
 ) -> FittedState:
     """Add the rows of Parquet files with the columns of the training files; ``missing`` as in :class:`RowStream`."""
-    check_supported(state.model, "partial_fit_dataset")
     store, pool = _store(state), _pool(state)
     model = state.mixture
     stream = RowStream(data, state.schema.columns, missing=missing, tasks=pool)
@@ -61,14 +58,11 @@ def add_files(
         jacobian = 0.0
         if model.outputs.warps:
             jacobian = sum(pool.map(partial(log_jacobian, stream.reader, model.outputs), pieces))
-        return _conditioned(state, store.joined(added), jacobian, config, rng)
+        return _conditioned(state, store.joined(added), jacobian, config)
 
 
-def forget_rows(
-    state: FittedState, where: Any, config: FitConfig, rng: np.random.Generator
-) -> FittedState:
+def forget_rows(state: FittedState, where: Any, config: FitConfig) -> FittedState:
     """Remove the rows for which a pyarrow expression on inputs and targets is true."""
-    check_supported(state.model, "forget_dataset")
     store, pool, outputs = _store(state), _pool(state), state.model.outputs
     names = [*state.schema.columns.input_names, *state.schema.columns.targets]
     numbers = np.unique(store.files).tolist()
@@ -97,7 +91,7 @@ def forget_rows(
             temporary=store.temporary,
         )
         gone = -sum(outputs.log_jacobian(Y) for _, Y in found) if outputs.warps else 0.0
-        return _conditioned(state, kept, gone, config, rng)
+        return _conditioned(state, kept, gone, config)
 
 
 def _conditioned(
@@ -105,7 +99,6 @@ def _conditioned(
     store: RowStore,
     jacobian: float,
     config: FitConfig,
-    rng: np.random.Generator,
 ) -> FittedState:
     """Condition the leaves on the rows of a store, and fit scales and gate again."""
     model, pool = state.mixture, _pool(state)
@@ -114,7 +107,7 @@ def _conditioned(
     before = posterior.leaf_gps
     leaf_gps = store.leaf_gps(pool, before.kernels, before.units, before.memory, before.dtype)
     n_gate_rows = EFFORTS[config.effort].n_gate_rows if model.weights == "gated" else 0
-    sample = LOOSample.draw(store.n_rows, n_gate_rows, rng)
+    sample = LOOSample.draw(store.n_rows, n_gate_rows, config.generator())
     posterior = leaf_gps.condition(posterior.kernel_parameters, posterior.memory, True, sample.rows)
     changed = replace(model, leaf_posterior=posterior, log_jacobian=model.log_jacobian + jacobian)
     weighed, scores = weigh(changed, state.local_scale, sample)

@@ -82,6 +82,11 @@ class SearchRecord:
     gains: dict[str, float] | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def n_iterations(self) -> int:
+        """Iterations of the longest search."""
+        return max((result.n_iterations for result in self.results), default=0)
+
 
 def evidence_objective(
     tree: Node | None,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.validation import check_noise, check_weights
 from dsmgp.data.input_schema import TableRows
+from dsmgp.data.user_tables import check_noise, check_weights
 from dsmgp.experts.points import joined_weights
 
 __all__ = ["TrainingRows"]

@@ -292,7 +292,12 @@ class OutputScaling:
         return means, variances
 
     def noise_to_experts(self, noise: Array) -> Array:
-        """Convert noise variances of y to those of z; the loading must be diagonal, and no output warped."""
+        """Convert noise variances of y to those of z; raise where outputs were warped or mixed."""
+        if not self.diagonal:
+            raise ValueError(
+                "noise cannot be given here: the outputs were mixed when the model was fitted without it; "
+                "call fit on all rows with their noise"
+            )
         if self.warps:
             raise ValueError(
                 "known noise cannot be combined with an output warp, under which it is no longer Gaussian; leave out noise, "
