@@ -669,8 +669,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         where : pyarrow.compute.Expression
-            On the inputs, by the names in ``summary()``, and the targets, such as ``pc.field("year") < 2015``.
-            Dates are numbers, and categories have a column for each level or for its effect.
+            On the columns of the files that became inputs, and on the targets, such as ``pc.field("year") < 2015``,
+            ``pc.field("colour") == "red"`` or ``pc.field("day") >= datetime.date(2020, 1, 1)``. All numbers, whole
+            ones and flags too, are floats, times are in UTC, and the levels of categories are text. Missing values
+            are null where the model keeps that they were missing, and else what they were filled in with. Categories
+            of which the model keeps only effects, those of many levels, are refused.
 
         Returns
         -------
