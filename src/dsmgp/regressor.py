@@ -568,7 +568,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        data : path, glob, or sequence of them
+        data : path, glob, URL or sequence of them
             Parquet files, or folders of them. All have the same columns.
         target : str or sequence of str
             The columns to predict.
@@ -580,7 +580,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         missing : {"model", "drop", "error"}, optional
             What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
-            A folder for the model and its rows, which :func:`dsmgp.load` reads. A temporary one if left out.
+            A folder for the model and its rows, which :func:`dsmgp.load` reads; on a disk, not a URL. A temporary
+            one if left out.
 
         Returns
         -------
@@ -974,12 +975,13 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        data : path, glob, or sequence of them
+        data : path, glob, URL or sequence of them
             With the columns that the model was fitted to.
-        out : path
+        out : path or URL
             The Parquet file to write; or a folder without files (one that exists, or a name that ends with a
             slash), for files ``part-00000.parquet`` and so on, whose rows are in the order of the data. Written
-            completely or not at all. There are mean and standard deviation of each target.
+            completely or not at all. Those of a URL of another file system are first written to a temporary
+            folder. There are mean and standard deviation of each target.
         interval : float or sequence of float
             Probabilities of central intervals, whose ends are written too. They take longer than the rest.
         quantiles : sequence of float
