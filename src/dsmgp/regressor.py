@@ -563,7 +563,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        data : path, glob, or sequence of them
+        data : path, glob, URL or sequence of them
             Parquet files, or folders of them. All have the same columns.
         target : str or sequence of str
             The columns to predict.
@@ -575,7 +575,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         missing : {"model", "drop", "error"}, optional
             What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
-            A folder for the model and its rows, which :func:`dsmgp.load` reads. A temporary one if left out.
+            A folder for the model and its rows, which :func:`dsmgp.load` reads; on a disk, not a URL. A temporary
+            one if left out.
 
         Returns
         -------
@@ -661,8 +662,11 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         where : pyarrow.compute.Expression
-            On the inputs, by the names in ``summary()``, and the targets, such as ``pc.field("year") < 2015``.
-            Dates are numbers, and categories have a column for each level or for its effect.
+            On the columns of the files that became inputs, and on the targets, such as ``pc.field("year") < 2015``,
+            ``pc.field("colour") == "red"`` or ``pc.field("day") >= datetime.date(2020, 1, 1)``. All numbers, whole
+            ones and flags too, are floats, times are in UTC, and the levels of categories are text. Missing values
+            are null where the model keeps that they were missing, and else what they were filled in with. Categories
+            of which the model keeps only effects, those of many levels, are refused.
 
         Returns
         -------
@@ -960,12 +964,13 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        data : path, glob, or sequence of them
+        data : path, glob, URL or sequence of them
             With the columns that the model was fitted to.
-        out : path
+        out : path or URL
             The Parquet file to write; or a folder without files (one that exists, or a name that ends with a
             slash), for files ``part-00000.parquet`` and so on, whose rows are in the order of the data. Written
-            completely or not at all. There are mean and standard deviation of each target.
+            completely or not at all. Those of a URL of another file system are first written to a temporary
+            folder. There are mean and standard deviation of each target.
         interval : float or sequence of float
             Probabilities of central intervals, whose ends are written too. They take longer than the rest.
         quantiles : sequence of float

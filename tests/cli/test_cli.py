@@ -119,6 +119,11 @@ def test_a_dataset_is_evaluated_by_a_sample(folder, rows, tmp_path, monkeypatch,
     assert f"15 of {whole['rows']} rows, drawn at random" in done.stderr
     run("report", folder / "price.dsmgp", data, "--out", tmp_path / "report.html")
     assert "price" in (tmp_path / "report.html").read_text()
+    out = f"file://{tmp_path}/predicted.parquet"
+    run("predict", folder / "price.dsmgp", data, "--out", out)
+    assert len(pd.read_parquet(tmp_path / "predicted.parquet")) == whole["rows"]
+    done = run("predict", folder / "price.dsmgp", folder / "test.parquet", "--out", out, code=2)
+    assert "predictions of one local table are written to a local file" in done.output
 
 
 def test_info_shows_the_contents_of_a_file(folder):

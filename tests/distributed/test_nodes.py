@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -86,18 +87,21 @@ def same(model, rows, expected):
     np.testing.assert_allclose(found, expected[1], **EXACT)
 
 
-def lose_a_machine(monkeypatch, machines, method, number=1):
-    """Take the machine of a worker away when a result of a method is waited for the given time; return its name, once it is gone."""
-    result, lost, n_asked = RayWorkers._result, [], 0
+def lose_machines(monkeypatch, machines, **numbers):
+    """Take the machine of a worker away at the first, second, ... result of some methods that is waited for, and add another one.
 
-    def losing(self, worker, asked, reference):
-        nonlocal n_asked
-        n_asked += asked == method
-        if n_asked == number and not lost:
-            lost.append(self._processes[worker].machine)
-            (node,) = [n for n in machines.worker_nodes if n.node_id == lost[0]]
+    Return the names of the machines by method, once they are gone.
+    """
+    result, lost, n_asked = RayWorkers._result, {}, Counter()
+
+    def losing(self, worker, method, reference):
+        n_asked[method] += 1
+        if n_asked[method] == numbers.get(method):
+            lost[method] = self._processes[worker].machine
+            (node,) = [n for n in machines.worker_nodes if n.node_id == lost[method]]
             machines.remove_node(node, allow_graceful=False)
-        return result(self, worker, asked, reference)
+            machines.add_node(num_cpus=1)
+        return result(self, worker, method, reference)
 
     monkeypatch.setattr(RayWorkers, "_result", losing)
     return lost
@@ -109,33 +113,21 @@ def assert_equal_tables(one, other):
     )
 
 
-@pytest.mark.slow  # machines take seconds to start, and to be missed
-def test_workers_are_spread_over_the_machines(machines, rows, expected):
-    with RayExecutor(n_workers=3) as executor:
-        assert len({process.machine for process in executor.workers._processes}) == 3
-        same(DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y"), rows, expected)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param("reading", marks=pytest.mark.slow),
-        pytest.param("gradient", marks=pytest.mark.slow),
-        "condition",
-        pytest.param("predict", marks=pytest.mark.slow),
-    ],
-)
-def test_a_machine_that_is_lost_changes_nothing(
-    machines, rows, expected, method, monkeypatch, caplog
+def test_machines_that_are_lost_at_every_stage_change_nothing(
+    machines, rows, expected, monkeypatch, caplog
 ):
-    lost = lose_a_machine(monkeypatch, machines, method)  # the third takes over
-    with RayExecutor(n_workers=2) as executor, caplog.at_level(logging.WARNING, "dsmgp"):
+    """While rows are read, hyperparameters learned, leaves conditioned and rows predicted."""
+    stages = {"reading": 1, "gradient": 2, "condition": 1, "predict": 1}
+    lost = lose_machines(monkeypatch, machines, **stages)
+    with RayExecutor(n_workers=3) as executor, caplog.at_level(logging.WARNING, "dsmgp"):
+        assert len({process.machine for process in executor.workers._processes}) == 3  # spread
         model = DSMGPRegressor(executor=executor, **OPTIONS).fit_dataset(rows[1], target="y")
         same(model, rows, expected)
-        assert lost
         machines_now = {process.machine for process in executor.workers._processes}
-    assert lost[0] not in machines_now
-    assert "a Ray worker died" in caplog.text
+    assert lost.keys() == stages.keys()
+    assert len(set(lost.values())) == len(stages)
+    assert not machines_now & set(lost.values())
+    assert caplog.text.count("a Ray worker died") == len(stages)
 
 
 @pytest.mark.slow  # machines take seconds to start, and to be missed
@@ -183,9 +175,7 @@ def test_a_machine_that_is_lost_while_a_dataset_is_predicted_changes_nothing(
         # While rows are routed, predicted by shards, and combined: there are five pieces.
         for method, number in (("reading", 1), ("apply", 1), ("reading", 7)):
             with monkeypatch.context() as patch:
-                lost = lose_a_machine(patch, machines, method, number)
+                lost = lose_machines(patch, machines, **{method: number})
                 model.predict_dataset(rows[1], far, interval=0.9)
             assert lost
             assert_equal_tables(near, far)
-            machines.add_node(num_cpus=1)
-            machines.wait_for_nodes()

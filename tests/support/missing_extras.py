@@ -14,7 +14,7 @@ NEED_EXTRA = {
     "botorch": {"botorch"},
     "cli": {"_util.progress_bar", "cli"},
     "data": {
-        "data.columns.arrow_values", "data.parquet.files", "data.parquet.dataset", "data.parquet.sink", "data.parquet.parts", "data.parquet.row_reader", "data.files.tables", "data.files.text_dates",
+        "data.columns.arrow_values", "data.parquet.files", "data.parquet.dataset", "data.parquet.sink", "data.parquet.parts", "data.parquet.upload", "data.parquet.conditions", "data.parquet.row_reader", "data.files.tables", "data.files.text_dates",
         "data.files.text_column", "data.files.text_files", "data.files.text_numbers", "data.files.text_values", "datasets", "fitting.datasets.fit", "fitting.datasets.predict", "fitting.datasets.updates",
     },
     "plots": {"demo", "report", "reproduce"},

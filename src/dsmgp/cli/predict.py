@@ -44,7 +44,7 @@ __all__ = ["info", "predict"]
 def predict(
     model: Model,
     data: Data,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Table to write; standard output, as CSV, if left out. For a folder of Parquet files also a folder, which gets a file for each part.")] = "-",
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Table to write; standard output, as CSV, if left out. For a folder of Parquet files also a folder, which gets a file for each part, or a URL of either.")] = "-",
     interval: Annotated[list[float], typer.Option(metavar="PROBABILITY", help="Probability of a central interval; may be repeated.")] = [0.9],  # noqa: B006
     quantiles: Annotated[list[str], typer.Option(metavar="LEVELS", help="Levels of quantiles, such as 0.05,0.5,0.95; may be repeated.")] = [],  # noqa: B006
     keep: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column of the data to copy to the predictions; may be repeated, or a list with commas.")] = [],  # noqa: B006
@@ -66,6 +66,7 @@ def predict(
       cat new.csv | dsmgp predict price.dsmgp - --quantiles 0.05,0.5,0.95 > predictions.csv
     """
     from dsmgp.data.files.tables import check_target, is_dataset
+    from dsmgp.data.parquet.files import is_url
     from dsmgp.data.parquet.parts import is_folder
     from dsmgp.data.parquet.predictions import check_kept_columns
     from dsmgp.fitting.datasets.predict import predict_files
@@ -78,7 +79,11 @@ def predict(
     if as_json and out == "-":
         fail("with --json predictions are written to a file; give --out predictions.csv")
     from_files = is_dataset(data)
-    to_folder = from_files and is_folder(out)
+    to_folder = from_files and (is_folder(out) or is_url(out))
+    if is_url(out) and not from_files:
+        fail(
+            f"predictions of one local table are written to a local file, got {out}; give the data as a folder or a URL, too"
+        )
     if not to_folder and check_target(out) != "parquet" and from_files:
         fail(
             "predictions of a folder of files are Parquet; give --out predictions.parquet, or a folder for a file of each part: --out predictions/"

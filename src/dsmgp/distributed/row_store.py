@@ -304,7 +304,12 @@ def first_leaves_of_shards(
 
 
 def check_empty(folder: Path) -> None:
-    """Raise if a folder holds anything but the files of an interrupted fit."""
+    """Raise if a folder holds anything but the files of an interrupted fit, or is not one of this machine."""
+    if re.fullmatch(r"[A-Za-z][\w+.-]+:", folder.parts[0] if folder.parts else ""):
+        raise ModelFileError(
+            f"a model that is fitted to files needs a folder on a disk, or a shared file system that all workers have mounted, got the address "
+            f"{folder}; fit with the path of a local folder, and copy it afterwards"
+        )
     if not folder.parent.is_dir():
         raise ModelFileError(f"the folder {folder.parent} does not exist; create it first")
     if not folder.exists():

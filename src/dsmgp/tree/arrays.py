@@ -127,7 +127,8 @@ def _regions(numbers: list[list[int]], values: list[list[float]], n_dims: int) -
         if kind == SUM:
             waiting += [region] * n_children
         elif kind == PRODUCT:
-            edges = [region.lower[dimension], *splits, region.upper[dimension]]
+            low, high = region.interval(dimension)
+            edges = [low, *splits, high]
             if not all(low < high for low, high in pairwise(edges)):
                 raise ValueError("it has splits that do not increase inside their region")
             waiting += reversed(region.split(dimension, splits))

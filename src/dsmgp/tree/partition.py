@@ -59,6 +59,16 @@ class _Level:
     def n_children(self) -> Index:
         return np.asarray(np.count_nonzero(self.part_sizes, axis=1))
 
+    @property
+    def cuts(self) -> tuple[list[int], list[tuple[float, ...]]]:
+        """Dimension and splits of each node; those that are not cut have no splits."""
+        is_cut = self.n_children.astype(bool).tolist()
+        splits = [
+            tuple(dict.fromkeys(each)) if any_ else ()
+            for each, any_ in zip(self.splits.tolist(), is_cut, strict=True)
+        ]
+        return self.dimension.tolist(), splits
+
     def cut(self, chosen: Index, cuts: Cuts) -> None:
         """Record how the chosen nodes are cut."""
         self.dimension[chosen], self.splits[chosen] = cuts.dimension, cuts.splits
@@ -72,7 +82,6 @@ class _Level:
         lower[k, along[k]] = self.splits[parent[k], part[k] - 1]
         k = np.flatnonzero(part < self.n_parts - 1)
         upper[k, along[k]] = self.splits[parent[k], part[k]]
-        lower.flags.writeable = upper.flags.writeable = False
         start, size = self.part_starts[parent, part], self.part_sizes[parent, part]
         return _Level(self.n_parts, start, size, lower, upper)
 
@@ -126,6 +135,7 @@ class Partition:
     ) -> None:
         self.columns, self.rows, self.stop, self.n_parts = columns, rows.copy(), stop, n_parts
         self.rng, self.unit, self.split_rule = rng, unit, split_rule
+        self.region = region
         start, size = np.zeros(1, dtype=np.int64), np.array([rows.size])
         self.root = _Level(n_parts, start, size, region.lower[None], region.upper[None])
 
@@ -135,26 +145,35 @@ class Partition:
         while len(levels) <= MAX_CUTS and self._cut(levels[-1]):
             levels.append(levels[-1].children())
         self.rows.flags.writeable = False
+        regions, outlines = [self.region], []
+        for level in levels:
+            outlines.append((regions, *level.cuts))
+            regions = [
+                part
+                for region, dimension, splits in zip(*outlines[-1], strict=True)
+                if splits
+                for part in region.split(dimension, splits)
+            ]
         made: list[Node] = []
-        for level in reversed(levels):
-            made = list(self._nodes(level, iter(made), bottom))
+        for level, outline in zip(reversed(levels), reversed(outlines), strict=True):
+            made = list(self._nodes(level, outline, iter(made), bottom))
         return made[0]
 
     def _nodes(
-        self, level: _Level, below: Iterator[Node], bottom: Callable[[Region, Index], Node]
+        self,
+        level: _Level,
+        outline: tuple[list[Region], list[int], list[tuple[float, ...]]],
+        below: Iterator[Node],
+        bottom: Callable[[Region, Index], Node],
     ) -> Iterator[Node]:
-        """Yield the nodes of a level, given those of the level below."""
-        regions = map(Region._unchecked, level.lower, level.upper)
-        columns = (level.start, level.size, level.n_children, level.dimension, level.splits)
-        for region, start, size, n_children, dimension, splits in zip(
-            regions, *(values.tolist() for values in columns), strict=True
-        ):
-            if n_children == 0:
-                yield bottom(region, self.rows[start : start + size])
+        """Yield the nodes of a level, given their regions and cuts and the nodes of the level below."""
+        ends = zip(level.start.tolist(), (level.start + level.size).tolist(), strict=True)
+        for (start, end), region, dimension, splits in zip(ends, *outline, strict=True):
+            if splits:
+                children = tuple(islice(below, len(splits) + 1))
+                yield Product._unchecked(children, dimension, splits, region)
             else:
-                children = tuple(islice(below, n_children))
-                distinct = tuple(dict.fromkeys(splits))
-                yield Product._unchecked(children, dimension, distinct, region)
+                yield bottom(region, self.rows[start:end])
 
     def sample_leaves(self, most: int) -> list[Leaf]:
         """Return at most so many of the leaves, in order; nodes that lead to none of them are not cut."""

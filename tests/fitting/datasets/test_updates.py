@@ -1,6 +1,8 @@
 """Models fitted to datasets: rows of further files are added and rows are forgotten as if the leaves had been conditioned so at once."""
 
+import datetime
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,6 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from dsmgp import DSMGPRegressor, load
+from dsmgp.data.columns.schema import Column, ColumnSchema
+from dsmgp.data.parquet.conditions import RowCondition
 from dsmgp.data.table_error import TableError
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
@@ -119,8 +123,12 @@ def test_errors_leave_the_model_and_its_files_as_they_were(folder, rows):
     bad.to_parquet(folder / "3.parquet", row_group_size=100)
     with pytest.raises(TableError, match=r"in 3\.parquet: column 'a' has inf"):
         model.partial_fit_dataset(folder / "3.parquet")
-    with pytest.raises(TableError, match="the columns are 'a', 'b', 'y'"):
+    with pytest.raises(TableError, match=r"the columns are 'a' \(numbers\), 'b' \(numbers\), 'y'"):
         model.forget_dataset(pc.field("z") > 0)
+    with pytest.raises(TableError, match="string"):
+        model.forget_dataset(pc.field("a") == "red")
+    with pytest.raises(ValueError, match=r"expected a condition such as .* got 'a > 0'"):
+        model.forget_dataset("a > 0")
     with pytest.raises(ValueError, match="at least two must stay"):
         model.forget_dataset(pc.field("a") > -100)
     assert model.forget_dataset(pc.field("a") > 100).state_ is state
@@ -128,3 +136,92 @@ def test_errors_leave_the_model_and_its_files_as_they_were(folder, rows):
     in_memory = DSMGPRegressor(**OPTIONS).fit(rows[["a", "b"]][:100], rows["y"][:100])
     with pytest.raises(ValueError, match="use partial_fit"):
         in_memory.partial_fit_dataset(folder / "0.parquet")
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """Numbers, some missing (those of two columns together), a flag, dates, a category with missing values, and one of many levels."""
+    rng = np.random.default_rng(5)
+    n = 400
+    table = pd.DataFrame(
+        {
+            "a": rng.uniform(-2, 2, n),
+            "deep": np.where(rng.random(n) < 0.3, np.nan, rng.integers(0, 9, n)),
+            "flag": rng.random(n) < 0.5,
+            "when": pd.Timestamp("2020-01-01 06:30")
+            + pd.to_timedelta(rng.integers(0, 900, n), "D"),
+            "colour": rng.choice(["red", "green", "blue", None], n),
+            "shop": [f"s{k}" for k in rng.permutation(n) % 120],
+        }
+    )
+    table["wide"] = np.where(table["deep"].isna(), np.nan, rng.normal(size=n))
+    return table.assign(y=np.sin(2 * table["a"]) + (table["colour"] == "red") + 0.1 * rng.normal(size=n))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fitted_to_mixed(mixed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixed")
+    mixed[:200].to_parquet(folder / "0.parquet")
+    mixed[200:].to_parquet(folder / "1.parquet")
+    options = {**OPTIONS, "leaf_size": 100, "memory_limit": "20MB"}
+    return DSMGPRegressor(**options).fit_dataset(folder, target="y")
+
+
+def kept_targets(model):
+    store = model.state_.model.leaf_posterior.leaf_gps.store
+    runs = [store.read_run(run) for run in range(len(store.files))]
+    return np.unique(np.concatenate([Y[:, 0] for *_, Y in runs]))
+
+
+CONDITIONS = {
+    "level": (pc.field("colour") == "red", lambda t: t["colour"] == "red"),
+    "levels": (pc.field("colour").isin(["red", "blue"]), lambda t: t["colour"].isin(["red", "blue"])),
+    "missing level": (pc.field("colour").is_null(), lambda t: t["colour"].isna()),
+    "not the level": (pc.field("colour") != "red", lambda t: t["colour"].notna() & (t["colour"] != "red")),
+    "moment": (pc.field("when") < pd.Timestamp("2020-11-11 06:30"), lambda t: t["when"] < "2020-11-11 06:30"),
+    "day": (pc.field("when") >= datetime.date(2021, 5, 1), lambda t: t["when"] >= "2021-05-01"),
+    "year": (pc.year(pc.field("when")) == 2021, lambda t: t["when"].dt.year == 2021),
+    "missing number": (pc.field("deep").is_null(), lambda t: t["deep"].isna()),
+    "missing together": (pc.field("wide") > 0.2, lambda t: t["wide"] > 0.2),
+    "whole numbers": (pc.field("deep").isin([1, 2]), lambda t: t["deep"].isin([1, 2])),
+    "flag": (pc.field("flag") == 1, lambda t: t["flag"]),
+    "several": ((pc.field("colour") == "red") & (pc.field("y") > 1) | (pc.field("a") > 1), lambda t: (t["colour"] == "red") & (t["y"] > 1) | (t["a"] > 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_rows_are_forgotten_by_conditions_on_the_columns_of_the_files(mixed, fitted_to_mixed, name):
+    condition, holds = CONDITIONS[name]
+    model = DSMGPRegressor(**OPTIONS)
+    model._state = fitted_to_mixed.state_
+    expected = np.sort(mixed["y"][~holds(mixed)])
+    assert 0 < len(expected) < len(mixed)
+    model.forget_dataset(condition)
+    np.testing.assert_array_equal(kept_targets(model), expected)
+    assert model.state_.model.n_rows == len(expected)
+
+
+def test_a_column_that_shares_one_of_several_indicators_is_refused():
+    number = partial(Column, kind="number", fill=0.0, had_missing=True)
+    columns = number("a", indicator=True), number("b", indicator=True), number("c")
+    schema = ColumnSchema(columns, ("y",))
+    assert RowCondition.of(pc.field("b") > 0, schema).names == ("b",)
+    with pytest.raises(TableError, match="'c': in which rows it had no value is not kept"):
+        RowCondition.of(pc.field("c") > 0, schema)
+
+
+def test_conditions_that_the_inputs_cannot_answer_are_refused(mixed, fitted_to_mixed, tmp_path):
+    model = DSMGPRegressor(**OPTIONS)
+    model._state = fitted_to_mixed.state_
+    with pytest.raises(TableError, match=r"no condition on column 'shop': of its 120 levels"):
+        model.forget_dataset((pc.field("a") > 0) & (pc.field("shop") == "s3"))
+    with pytest.raises(TableError, match=r"'when' \(dates\), 'colour' \(text\)"):
+        model.forget_dataset(pc.field("when") == "red")
+    mixed[:50].assign(colour="violet").to_parquet(tmp_path / "more.parquet")
+    model.partial_fit_dataset(tmp_path / "more.parquet")
+    with pytest.raises(
+        TableError, match="'colour': some rows were added whose level was not there"
+    ):
+        model.forget_dataset(pc.field("colour") == "red")
+    n_rows = model.state_.model.n_rows
+    assert model.forget_dataset(pc.field("a") > 0).state_.model.n_rows < n_rows

@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from dsmgp.data.table_error import TableError
 
-__all__ = ["DataFile", "open_dataset", "parquet_files"]
+__all__ = ["DataFile", "filesystem_of", "is_url", "open_dataset", "parquet_files"]
 
 SUFFIXES = (".parquet", ".pq")
 
@@ -55,13 +55,18 @@ class DataFile:
         return self.path
 
 
+def is_url(path: str | Path) -> bool:
+    """Return whether a path is given as a URL."""
+    return isinstance(path, str) and "://" in path
+
+
 def parquet_files(data: str | Path | Sequence[str | Path]) -> list[DataFile]:
     """Return the Parquet files of paths, folders, globs and URLs of them, in order of their names."""
     sources = [data] if isinstance(data, (str, Path)) else list(data)
     files: list[DataFile] = []
     for source in sources:
-        if isinstance(source, str) and "://" in source:
-            files += _files_at(source)
+        if is_url(source):
+            files += _files_at(str(source))
             continue
         path = Path(source)
         if path.is_dir():
@@ -94,7 +99,7 @@ def open_dataset(files: Sequence[DataFile]) -> Any:
 
 def _files_at(url: str) -> list[DataFile]:
     """Return the Parquet files that a URL names: a file, a folder or a pattern."""
-    filesystem, path = _filesystem(url)
+    filesystem, path = filesystem_of(url)
     if filesystem is None:
         return parquet_files(path)
     if any(mark in path for mark in "*?["):
@@ -118,7 +123,7 @@ def _listed(filesystem: Any, folder: str) -> list[str]:
     return [info.path for info in found if info.is_file]
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
+def filesystem_of(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, None for this machine's, and the path in it; fsspec knows what pyarrow does not."""
     try:
         filesystem, path = fs.FileSystem.from_uri(url)

@@ -5,15 +5,43 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet
 
+from dsmgp.data.parquet.files import filesystem_of, is_url
 from dsmgp.data.parquet.sink import ParquetSink
+from dsmgp.data.parquet.upload import UploadError, UploadTarget
 from dsmgp.data.table_error import TableError
 
-__all__ = ["PartFiles", "is_folder"]
+__all__ = ["PartFiles", "is_folder", "part_files"]
+
+
+@contextmanager
+def part_files(out: str | Path) -> Iterator[PartFiles]:
+    """Yield the files of the parts of a table; those for a URL are written to a temporary folder, and uploaded when all are complete."""
+    filesystem, path = filesystem_of(str(out)) if is_url(out) else (None, out)
+    if filesystem is None:
+        ends_with_slash = is_url(out) and str(out).endswith("/")
+        with PartFiles(f"{path}/" if ends_with_slash else path) as parts:
+            yield parts
+        return
+    target = UploadTarget.of(str(out), filesystem, str(path))
+    folder, is_kept = Path(tempfile.mkdtemp(prefix="dsmgp-")), False
+    complete = folder / ("parts" if target.is_folder else "all.parquet")
+    try:
+        with PartFiles(f"{complete}/" if target.is_folder else complete) as parts:
+            yield parts
+        target.upload(complete)
+    except UploadError:
+        is_kept = True
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_folder(out: str | Path) -> bool:

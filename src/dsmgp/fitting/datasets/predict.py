@@ -19,7 +19,7 @@ import pyarrow as pa
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
 from dsmgp.data.parquet.dataset import RowStream
-from dsmgp.data.parquet.parts import PartFiles
+from dsmgp.data.parquet.parts import PartFiles, part_files
 from dsmgp.data.parquet.predictions import check_kept_columns, prediction_columns
 from dsmgp.data.parquet.row_reader import Piece, RowReader, Tally
 from dsmgp.data.parquet.sink import ParquetSink
@@ -71,7 +71,7 @@ def predict_files(
     stream = RowStream(data, columns, with_targets=False, tasks=pool)
     stream.check_files(keep)
     outside = OutsideRows(0, 0, 0, {})
-    with PartFiles(out) as parts:
+    with part_files(out) as parts:
         work = PredictPiece(
             model, schema, stream.reader, stream.n_rows, parts,
             tuple(intervals), tuple(quantiles), tuple(keep), include_noise, sharded or wants_exact(),

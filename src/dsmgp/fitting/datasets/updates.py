@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dsmgp._util.arrays import Index
+from dsmgp._util.arrays import Array, Index
+from dsmgp.data.parquet.conditions import RowCondition, reason
 from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.data.table_error import TableError
 from dsmgp.distributed.row_store import RowStore
@@ -64,16 +65,13 @@ def add_files(
 def forget_rows(state: FittedState, where: Any, config: FitConfig) -> FittedState:
     """Remove the rows for which a pyarrow expression on inputs and targets is true."""
     store, pool, outputs = _store(state), _pool(state), state.model.outputs
-    names = [*state.schema.columns.input_names, *state.schema.columns.targets]
+    condition = RowCondition.of(where, state.schema.columns)
     numbers = np.unique(store.files).tolist()
     try:
-        found = list(pool.map(partial(_fulfilling, store, names, where), numbers))
-    except (pa.ArrowException, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise TableError(
-            f"cannot be evaluated: {first}; the columns are {', '.join(map(repr, names))}"
-        ) from error
-    forgotten = np.unique(np.concatenate([ids for ids, _ in found]))
+        found = list(pool.map(partial(_fulfilling, store, condition), numbers))
+    except pa.ArrowException as error:
+        raise TableError(f"the condition cannot be evaluated: {reason(error)}") from error
+    forgotten, first = np.unique(np.concatenate([ids for ids, _ in found]), return_index=True)
     if not len(forgotten):
         return state
     if store.n_rows - len(forgotten) < LEAST_ROWS:
@@ -90,7 +88,8 @@ def forget_rows(state: FittedState, where: Any, config: FitConfig) -> FittedStat
             n_rows=store.n_rows - len(forgotten),  # a row is in several leaves
             temporary=store.temporary,
         )
-        gone = -sum(outputs.log_jacobian(Y) for _, Y in found) if outputs.warps else 0.0
+        Y = np.concatenate([of_rows for _, of_rows in found])[first]
+        gone = -outputs.log_jacobian(Y) if outputs.warps else 0.0
         return _conditioned(state, kept, gone, config)
 
 
@@ -115,19 +114,15 @@ def _conditioned(
     return replace(state, model=weighed, scores=scores, maintenance=(step,))
 
 
-def _fulfilling(
-    store: RowStore, names: Sequence[str], where: Any, number: int
-) -> tuple[Index, Any]:
-    """Return the numbers of the rows of a file for which an expression is true, and their outputs."""
+def _fulfilling(store: RowStore, condition: RowCondition, number: int) -> tuple[Index, Array]:
+    """Return the numbers of the rows of a file that fulfil a condition, and their outputs."""
     ids, Y = [np.empty(0, dtype=np.int64)], [np.empty((0, store.n_outputs))]
     for _, row, X, outputs in store.read_file(number):
-        columns = [*X.T, *outputs.T, np.arange(len(row))]
-        table = pa.table([pa.array(column) for column in columns], [*names, "__row"])
-        place = table.filter(where)["__row"].to_numpy()
-        ids.append(row[place])
-        Y.append(outputs[place])
-    found, first = np.unique(np.concatenate(ids), return_index=True)
-    return found, np.concatenate(Y)[first]
+        distinct, first = np.unique(row, return_index=True)  # a row is in several leaves
+        place = condition.holds(X[first], outputs[first])
+        ids.append(distinct[place])
+        Y.append(outputs[first[place]])
+    return np.concatenate(ids), np.concatenate(Y)
 
 
 def _without(
