@@ -73,7 +73,7 @@ logger = logging.getLogger("dsmgp")
 
 
 class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Gaussian-process regression for large data: a deep structured mixture of GPs.
+    """Gaussian-process regression for tables of any size: a deep structured mixture of GPs.
 
     The input space is partitioned in several random ways, and every part (leaf) has a GP of its own (Trapp et
     al., AISTATS 2020). The partitions are averaged: by default with weights that depend on the predictive
@@ -126,7 +126,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
     effort : {"low", "medium", "high"}, default="medium"
-        How much "auto" may cost: sizes and number of the leaves, and rows used for learning.
+        Computational budget of everything that is ``"auto"``: sizes and number of the leaves, and rows used
+        for learning.
     optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
         How hyperparameters are learned. None keeps kernel and noise as given.
     objective : {"surrogate", "full"}, default="surrogate"
@@ -252,10 +253,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     adapted_ : list of str
         Maintenance steps performed by the last :meth:`partial_fit` or :meth:`forget`.
     remarks_ : list of str
-        What became of columns that are not numbers, of missing values, and of rows and columns that were left
-        out; what looks like an identifier, a copy of the target or the like; and whether predictive intervals
-        reach below 0 (above 1) where targets never do. The last is computed when it is first asked for, at 500
-        training rows.
+        How columns that are not numbers and missing values were encoded, and which rows and columns were
+        left out; what looks like an identifier, a copy of the target or the like; and whether predictive
+        intervals reach below 0 (above 1) where targets never do. The last is computed when it is first
+        asked for, at 500 training rows.
     feature_importances_ : ndarray of shape (n_columns,)
         Importance of each column of the training table, of sum one: its share in the variation of the
         predictive mean, by half the mean square change when only that column is exchanged with another training
@@ -294,9 +295,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ... )
     >>> for remark in model.fit(frame, y).remarks_:
     ...     print(remark)
-    column 'colour': 2 levels, an input for each
-    column 'shop': 3 levels, an input for each
-    column 'size': 6 missing, filled in with the median of the training rows, 0.370898, and an input that says so
+    column 'colour': 2 levels, one-hot encoded
+    column 'shop': 3 levels, one-hot encoded
+    column 'size': 6 missing values, filled with the median of the training rows, 0.370898, and marked by an indicator
     """
 
     def __init__(
@@ -379,17 +380,17 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            As it is: numbers, flags, texts, categories, dates, missing values. ``remarks_`` says what became of
-            them.
+            Numbers, flags, text, categories, dates and missing values, as they are. ``remarks_`` lists how
+            columns were encoded.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
             Rows whose target is missing are left out.
         noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
             Known noise variances of the observations, in the units of y squared. They add to the noise that is
             learned; predictions are of observations without them.
         sample_weight : array-like of shape (n_rows,), optional
-            Weights of the rows. A row of weight w counts as w copies of itself, whole or not: its noise
-            variance is divided by w, and averages over rows are weighted. Rows of weight zero are left out, and
-            keep their numbers. Trees are grown by the number of rows, whatever their weights.
+            Weights of the rows. A row of weight w counts as w copies of itself (w need not be an integer):
+            its noise variance is divided by w, and averages over rows are weighted. Rows of weight zero are
+            left out, and keep their numbers. Trees are grown by the number of rows, whatever their weights.
 
         Returns
         -------
@@ -413,19 +414,19 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Add training rows without fitting again (an online update); before ``fit`` it is ``fit``.
 
-        New rows are routed to their leaves, whose Cholesky factors are extended; evidence, weights and scales
-        follow, exactly as if all rows had been there when the leaves were conditioned. The rows get the next
-        numbers (see ``row_ids_``).
+        New rows are routed to their leaves, whose Cholesky factors are extended; evidence, weights and
+        scales follow, exactly as if the leaves had been conditioned on all rows. New rows are numbered
+        consecutively (see ``row_ids_``).
 
         Parameters
         ----------
         X, y, noise
             As in :meth:`fit`; there may be a single row.
         adapt : bool, default=True
-            Perform maintenance when it is due, and list it in ``adapted_``: after every fifth of the rows of
-            the last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many
-            rows have been added and removed as there were, fit everything again. When this happens depends on
-            the rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as
+            Perform maintenance when it is due, and list it in ``adapted_``: when the rows added and removed
+            reach a fifth of those of the last fit, split leaves that have outgrown their size, and refit
+            scales and gate; when they reach all of them, refit everything. When this happens depends on the
+            rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as
             they are.
         sample_weight : array-like of shape (n_rows,), optional
             As in :meth:`fit`.
@@ -575,8 +576,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         features, drop : sequence of str
             Columns to predict from (all others if left out), and columns to leave out.
         categories : {"auto", "onehot", "refuse"}
-            What to do with columns of text: an input for each level of those with few levels and the effect of
-            its level for others, an input for each level of all, or an error.
+            What to do with columns of text: one-hot encoding of few levels and the effects of many, one-hot
+            encoding of all, or an error.
         missing : {"model", "drop", "error"}, optional
             What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
@@ -888,7 +889,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         scores: str | Sequence[str] = ("nlpd", "rmse"),
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     ) -> PermutationImportance:
-        """Measure by how much predictions of given rows become worse when a column is shuffled among them.
+        """Measure how much worse predictions of given rows become when a column is shuffled.
 
         Rows that the model was not fitted to say what a column is worth for new rows. All scores come from the
         same predictions. The inputs that one column of the table became are shuffled together.
@@ -939,9 +940,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def noise_at(self, X: ArrayLike) -> Array:
         """Predict the noise variance at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
 
-        It is the noise of the leaves that a row reaches, with their scales, weighed as in predictions: what the
-        variance of y has beyond that of f. It varies if leaves have been fine-tuned, or have scales of their
-        own.
+        It is the variance of y minus that of f: the noise of the leaves that a row reaches, with their
+        scales, weighted as in predictions. It varies if leaves have been fine-tuned, or have scales of
+        their own.
 
         Examples
         --------
@@ -967,7 +968,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         keep: Sequence[str] = (),
         include_noise: bool = True,
     ) -> int:
-        """Predict the rows of Parquet files and write Parquet files; workers read, predict and write them, those of the model where it has any.
+        """Predict the rows of Parquet files, and write the predictions to Parquet files.
 
         Parameters
         ----------
@@ -1071,7 +1072,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def changepoints(
         self, level: float = 0.5, dimension: int | str | None = None
     ) -> list[ChangePoint]:
-        """List the change points that are at least so probable, in order of position.
+        """List the change points of at least a given posterior probability, in order of position.
 
         Parameters
         ----------
@@ -1175,8 +1176,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Read a fitted model from a file that :meth:`save` wrote.
 
-        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked;
-        one that is damaged, or no model, raises :class:`~dsmgp._util.archive.ModelFileError`.
+        Leaves are conditioned when they are first needed. Everything in the file is checked; a damaged
+        file, or one that is no model, raises :class:`~dsmgp.ModelFileError`.
 
         Parameters
         ----------

@@ -70,7 +70,7 @@ def test_what_becomes_of_columns_is_said(frame, y):
     }
     assert said < set(model.remarks_)
     assert any("'shop'" in remark and "their effects" in remark for remark in model.remarks_)
-    assert any("missing, a level of its own" in remark for remark in model.remarks_)
+    assert any("treated as a level of its own" in remark for remark in model.remarks_)
     assert list(model.feature_names_in_) == list(frame.columns)
     assert model.n_features_in_ == 8
     shares = model.feature_importances_

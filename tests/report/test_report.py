@@ -103,8 +103,8 @@ def test_several_outputs_are_scored_one_by_one(judged):
     for k, name in enumerate(["small", "large"]):
         assert f'<th class="number">{name}</th>' in text
         assert f"{rmse(Y[:, k], model.predict(X)[:, k]):.5g}" in text
-        assert f"90% intervals of {name} hold" in text
-        assert f"the error of {name} is" in text
+        assert f"90% intervals of {name} cover" in text
+        assert f"the RMSE of {name} is" in text
     assert "all targets together" in text
 
 
@@ -152,17 +152,14 @@ def test_change_points_are_listed(rng, likely, monkeypatch, request):
     assert "Rows are ordered by day." in words(text)
     assert "nan" not in words(text)
     if likely:
-        assert (
-            "2 of them can be located with a probability of 50% or more, of which the 1 most"
-            in text
-        )
+        assert "2 can be located with a probability of at least 50%, of which the 1 most" in text
         assert (
             text.count("<td>2021-03-31</td><td>2021-04-01</td>")
             + text.count("<td>2021-04-30</td><td>2021-05-01</td>")
             == 1
         )
     else:
-        assert "0 of them can be located with a probability of 50% or more.</p>" in text
+        assert "0 can be located with a probability of at least 50%.</p>" in text
     assert "<b>The function.</b>" in text
     assert "fitted to 90 rows with 1 column." in text
 
@@ -191,10 +188,7 @@ def test_extrapolation_is_reported_as_it_is(undrawn):
     assert float(re.search(r"are (\S+) times those of the other rows\.$", text)[1]) > 2
     # With posterior weights variances do not grow beyond the data.
     model.set_params(weights="posterior").fit(X, noise)
-    assert (
-        "they do not show that predictions may be less accurate"
-        in statement(model, far, np.zeros(60))[1]
-    )
+    assert "so they do not signal the extrapolation" in statement(model, far, np.zeros(60))[1]
 
 
 def test_the_verdict_says_what_a_linear_model_would_do(undrawn):
@@ -356,8 +350,8 @@ def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, undrawn)
     starts = [
         "1 row without a target left out",
         "column 'size': ",
-        "column 'age': 1 missing, filled in with the median",
-        "column 'a<b': 1 row with levels that were not there when the model was fitted ('green')",
+        "column 'age': 1 missing value, filled with the median",
+        "column 'a<b': 1 row with levels that the training rows do not have ('green')",
         "20 of 59 rows are training rows",
         "target 'price' is never negative",
     ]

@@ -12,7 +12,7 @@ __all__ = ["next_command", "verdict_numbers", "verdict_rows"]
 GRADES = {
     "calibrated": "well calibrated",
     "narrow": "too confident",
-    "wide": "cautious",
+    "wide": "too cautious",
     "few": "too few rows to judge",
 }
 UNKNOWN = "not known; evaluate the model on rows that it has not seen"
@@ -74,7 +74,7 @@ def _error(rmse: float, constant: float) -> str:
 def _held(coverage: float, n_rows: int) -> str:
     """Describe the coverage of intervals."""
     grade = GRADES[interval_grade(coverage, n_rows)]
-    return f"90% intervals hold {coverage:.1%} of the rows left out: {grade}"
+    return f"90% intervals cover {coverage:.1%} of the rows left out: {grade}"
 
 
 def _joined(names: list[str], texts: list[str]) -> str:

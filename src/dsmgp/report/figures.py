@@ -65,7 +65,7 @@ def draw(
 def observed_figures(evaluation: Evaluation) -> list[Figure]:
     """Draw observations against predictions, for every target."""
     X, observed = evaluation.drawn
-    caption = "Each point is a row; on the diagonal predictions are right." + _sampled(evaluation)
+    caption = "Each point is a row; perfect predictions lie on the diagonal." + _sampled(evaluation)
     return [
         draw(
             partial(evaluation.model.plot_observed, X, observed, output=k),
@@ -138,10 +138,7 @@ def dependence_figures(evaluation: Evaluation) -> list[Figure]:
     """Draw the partial dependence on the most relevant columns, unless the function itself is drawn."""
     if evaluation.draws_function:
         return []
-    caption = (
-        "Prediction with this column set, averaged over the rows, and the 90% interval of an observation around it, where there are "
-        "training rows."
-    )
+    caption = "Average prediction if all rows had this value, with the 90% interval of an observation. Drawn only where there are training rows."
     return [
         draw(
             _with_label(

@@ -52,9 +52,9 @@ FEW_SPLITS = 1e-3
 SCORES = [
     ("RMSE", "rmse", "root mean square error"),
     ("RMSE of a linear model", "linear", "least squares on the same inputs and training rows"),
-    ("RMSE of a constant", "constant", "the mean of the training rows as every prediction"),
+    ("RMSE of a constant", "constant", "always predicts the training mean"),
     ("MAE", "mae", "mean absolute error"),
-    ("R²", "r2", "share of the variance around that constant that is explained; 1 is perfect"),
+    ("R²", "r2", "share of the variance explained; 1 is perfect"),
     ("NLPD", "nlpd", "negative log predictive density; lower is better, on the same rows"),
     ("CRPS", "crps", "error of the whole predictive distribution, in the units of the target"),
 ]

@@ -41,7 +41,7 @@ def accuracy(comparison: Comparison, target: str = "") -> Statement:
     --------
     >>> statement = accuracy(Comparison(0.2, 1.0, 0.5, True, True), "price")
     >>> print(statement.grade, statement.text, sep=": ")
-    good: Clearly better than a linear model: the error of price is 0.2 (RMSE), that of a linear model 0.5, that of a constant 1.
+    good: Clearly better than a linear model: the RMSE of price is 0.2, against 0.5 for a linear model and 1 for a constant.
     """
     if comparison.beats_constant and comparison.beats_linear:
         grade, words = "good", "Clearly better than a linear model"
@@ -51,24 +51,24 @@ def accuracy(comparison: Comparison, target: str = "") -> Statement:
         grade, words = "poor", "Not clearly better than a constant"
     of_target = f" of {target}" if target else ""
     errors = (
-        f"the error{of_target} is {number(comparison.rmse)} (RMSE), that of a linear model {number(comparison.linear)}, "
-        f"that of a constant {number(comparison.constant)}."
+        f"the RMSE{of_target} is {number(comparison.rmse)}, against {number(comparison.linear)} for a linear model "
+        f"and {number(comparison.constant)} for a constant."
     )
     return Statement("Accuracy", grade, f"{words}: {errors}")
 
 
 def calibration(coverage: float, n_rows: int, target: str = "") -> Statement:
-    """Return whether 90% intervals hold as many rows as they should, within what chance explains.
+    """Return whether 90% intervals cover as many rows as they should, within what chance explains.
 
     Examples
     --------
     >>> calibration(0.89, 400).text
-    'Well calibrated: 90% intervals hold 89.0% of the rows.'
+    'Well calibrated: 90% intervals cover 89.0% of the rows.'
     >>> calibration(0.7, 400, "price").text
-    'Too confident: 90% intervals of price hold only 70.0% of the rows. More rows lie outside than they promise.'
+    'Too confident: 90% intervals of price cover only 70.0% of the rows. More observations lie outside than should.'
     """
     of_target = f" of {target}" if target else ""
-    holds = f"90% intervals{of_target} hold {{}}{coverage:.1%} of the rows."
+    holds = f"90% intervals{of_target} cover {{}}{coverage:.1%} of the rows."
     match interval_grade(coverage, n_rows):
         case "few":
             text = f"{holds.format('')} {count(n_rows, 'row')} are too few to judge."
@@ -77,7 +77,7 @@ def calibration(coverage: float, n_rows: int, target: str = "") -> Statement:
             return Statement("Calibration", "good", f"Well calibrated: {holds.format('')}")
         case "narrow":
             text = (
-                f"Too confident: {holds.format('only ')} More rows lie outside than they promise."
+                f"Too confident: {holds.format('only ')} More observations lie outside than should."
             )
             return Statement("Calibration", "poor", text)
     return Statement("Calibration", "fair", f"Too cautious: {holds.format('')}")
@@ -99,7 +99,7 @@ def reach(n_outside: int, n_rows: int, columns: Sequence[str], ratio: float | No
     >>> reach(0, 50, [], None).text
     'All 50 rows lie within the range of the training data.'
     >>> print(reach(5, 50, ["age"], 3.0).text)
-    5 of 50 rows (10%) lie outside the range of the training data (in age): the model extrapolates there. Its standard deviations there are 3 times those of the other rows.
+    5 of 50 rows (10%) lie outside the range of the training data (in age): the model extrapolates there. Predictive standard deviations there are 3 times those of the other rows.
     """
     if not n_outside:
         text = f"All {count(n_rows, 'row')} lie within the range of the training data."
@@ -116,12 +116,10 @@ def reach(n_outside: int, n_rows: int, columns: Sequence[str], ratio: float | No
         which = "The row lies" if n_rows == 1 else f"All {count(n_rows, 'row')} lie"
     text = f"{which} outside the range of the training data (in {named}): the model extrapolates there."
     if ratio is not None:
-        text += f" Its standard deviations there are {ratio:.2g} times those of the other rows"
         text += (
-            "."
-            if ratio > 1.5
-            else ": they do not show that predictions may be less accurate there."
+            f" Predictive standard deviations there are {ratio:.2g} times those of the other rows"
         )
+        text += "." if ratio > 1.5 else ", so they do not signal the extrapolation."
     return Statement("Range", "poor" if share > MANY_OUTSIDE else "fair", text)
 
 

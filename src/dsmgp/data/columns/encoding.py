@@ -177,7 +177,7 @@ def new_level_remarks(found: Mapping[str, tuple[int, Sequence[str]]]) -> list[st
     for name, (n, new) in found.items():
         listed = ", ".join(map(repr, new[:N_LISTED])) + ", ..." * (len(new) > N_LISTED)
         remarks.append(
-            f"column {name!r}: {n} row{'s' * (n > 1)} with levels that were not there when the model was fitted ({listed})"
+            f"column {name!r}: {n} row{'s' * (n > 1)} with levels that the training rows do not have ({listed})"
         )
     return remarks
 

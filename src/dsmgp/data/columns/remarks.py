@@ -133,7 +133,7 @@ def evaluation_remarks(
     --------
     >>> X = np.arange(6.0)[:, None]
     >>> print(*evaluation_remarks(X[:4], X[:4], X[2:], X[2:]))
-    2 of 4 rows are training rows, equal in all inputs and targets, and make the scores too good; evaluate on rows that the model has not seen
+    2 of 4 rows are training rows (equal in all inputs and targets), which makes the scores too good; evaluate on rows that the model has not seen
     """
     if not X.shape[1]:
         return []
@@ -147,7 +147,7 @@ def evaluation_remarks(
     if not_compared:
         equal = f"targets and in all inputs but {', '.join(map(repr, not_compared))}"
     return [
-        f"{which} {len(X):,} row{'s' * (len(X) != 1)} {verb}, equal in {equal}, and make the scores too good; "
+        f"{which} {len(X):,} row{'s' * (len(X) != 1)} {verb} (equal in {equal}), which makes the scores too good; "
         "evaluate on rows that the model has not seen"
     ]
 
