@@ -156,7 +156,7 @@ def unknown_levels(schema: ColumnSchema, columns: Mapping[str, Values]) -> list[
 def new_levels(
     schema: ColumnSchema, columns: Mapping[str, Values]
 ) -> dict[str, tuple[int, list[str]]]:
-    """Return, by column, the number of rows with levels that were not there in training, and the first of these levels."""
+    """Return, by column, the number of rows with levels that the training rows do not have, and the first of these levels."""
     found = {}
     for column in schema.columns:
         if column.kind != "category":
