@@ -33,7 +33,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
     ----------
     regressor : DSMGPRegressor
         A fitted estimator.
-    posterior_kind : {"moments", "mixture"}
+    posterior_kind : "moments" or "mixture"
         ``"moments"``: a Gaussian with the mixture's joint mean and covariance. It has gradients (by finite
         differences) and works with all acquisition functions, including analytic ones. ``"mixture"``: joint draws from the
         mixture itself, for Monte Carlo acquisition functions. Draws have no gradients, so optimise over

@@ -98,7 +98,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     noise_variance : float, optional
         Where the search for the noise variance starts, or its value with ``optimizer=None``. In the units of
         the leaf GPs: those of standardised outputs, or of y with ``standardize=False``.
-    structure : {"balanced", "paper", "learned", "changepoint"}, ChangePoints or a tree, default="balanced"
+    structure : "balanced", "paper", "learned", "changepoint", ChangePoints or a tree, default="balanced"
         How the inputs are partitioned. ``"balanced"``: compact leaves of similar size. ``"paper"``: Algorithm 1
         of the paper. ``"learned"``: trees found by posterior inference, for functions that break along unknown
         boundaries (:meth:`split_posterior` shows where). ``"changepoint"``: rows in order along one input with
@@ -117,7 +117,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         The number of parts of a product (K_P): 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
         The number of layers of sum nodes (R): 1 (balanced) or 2 (paper).
-    weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
+    weights : "auto", "gated", "posterior", or "uniform", default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
         leave-one-out (:mod:`dsmgp.mixture.weights.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
         paper. ``"uniform"``: equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list
@@ -125,12 +125,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     local_scale : bool, optional
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
-    effort : {"low", "medium", "high"}, default="medium"
+    effort : "low", "medium", or "high", default="medium"
         Computational budget of everything that is ``"auto"``: sizes and number of the leaves, and rows used
         for learning.
-    optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
+    optimizer : "lbfgs", "adam", "rmsprop", or None, default="lbfgs"
         How hyperparameters are learned. None keeps kernel and noise as given.
-    objective : {"surrogate", "full"}, default="surrogate"
+    objective : "surrogate" or "full", default="surrogate"
         ``"surrogate"``: learn on one partition, as the paper does. ``"full"``: go on from there on the evidence
         of the whole mixture.
     max_iter : int, optional
@@ -141,47 +141,47 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Whether inputs and outputs are standardised internally.
     device : str, default="auto"
         ``"cpu"``, or a GPU by torch's name for it (``dsmgp[torch]``); ``"auto"`` is the GPU if there is one.
-    dtype : {"float64", "float32"}, default="float64"
+    dtype : "float64" or "float32", default="float64"
         Precision of the leaf GPs; ``"float32"`` needs ``dsmgp[torch]``.
     memory_limit : int or str, optional
         Memory for matrices, in bytes or as text such as ``"4GB"``.
-    executor : {"local", "ray"} or RayExecutor, default="local"
+    executor : "local", "ray", or RayExecutor, default="local"
         Where leaves are computed: in this process, or by actors of a Ray cluster (``dsmgp[ray]``), which is
         joined or started; :class:`dsmgp.ray.RayExecutor` sets cluster, workers and resources. Results are the
         same.
     checkpoint : path, optional
         A file in which a fit records its progress. The same fit resumes from there after an interruption, with
         the same result; at its end the file is removed.
-    random_state : int, RandomState, Generator or None
+    random_state : int, RandomState, Generator, or None
         Seeds everything random.
     verbose : bool, default=False
         Show progress on standard error: a bar in terminals and notebooks (with ``dsmgp[cli]``), else lines of
         the log ``"dsmgp"``.
-    input_warp : {"auto", "rank", "both"} or None, default="auto"
+    input_warp : "auto", "rank", "both", or None, default="auto"
         Increasing transformations of the inputs, column by column. ``"rank"``: normal
         scores of the ranks. ``"both"``: every column as it is and warped, side by side. ``"auto"`` tries both
         and keeps one if its leave-one-out gain is clear; it is None with fewer than 500 rows, weights that are
         not gated, a kernel or mean of your own, or a structure other than ``"balanced"``.
-    output_warp : {"auto", "rank", "log", "positive"} or None, default="auto"
+    output_warp : "auto", "rank", "log", "positive", or None, default="auto"
         For outputs that are skewed, heavy-tailed or bounded: GPs see t with ``y = h(t)``, h increasing.
         ``"rank"``: t is about the normal score of y. ``"log"``: its logarithm; y must be above 0.
         ``"positive"``: as ``"rank"``, with predictions above 0. ``"auto"`` tries normal scores and keeps them
         if their leave-one-out gain is clear, under the conditions of ``input_warp``. Predictions are in the
         units of y. Cannot be combined with known noise.
-    metric : {"auto", "diagonal", "full", "deep"}, default="auto"
+    metric : "auto", "diagonal", "full", or "deep", default="auto"
         ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the
         evidence; trees then cut along its directions. ``"deep"``: a deep kernel; the outputs of a small
         network, learned by the evidence, are further coordinates, in which trees cut as well. ``"auto"`` tries
         a linear map, with ``effort="high"`` also a network, and keeps each if its leave-one-out gain is clear,
         under the conditions of ``input_warp``.
-    missing : {"model", "drop", "error"}, default="model"
+    missing : "model", "drop", or "error", default="model"
         What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing category is a level of its
         own, a missing number is replaced by the median and marked by a further input. ``"drop"``: such training
         rows are left out. ``"error"``: they are refused. Rows without a target are always left out.
     categorical_features : "from_dtype", array-like of bool, int or str, or None, default="from_dtype"
         Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and
         of categories in frames, are categories in any case.
-    hypotheses : {"auto", "average"} or None, default="auto"
+    hypotheses : "auto", "average", or None, default="auto"
         ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output is fitted under up to eight
         hypotheses (inputs as they are, warped, or both; zero or linear mean; output warped), which are weighed
         by stacking. That takes seconds instead of tenths, in this process, on the CPU and without a
@@ -192,21 +192,21 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         and means (zero, linear), and over their hyperparameters: 64 draws around the optima, with weights
         proportional to prior times evidence. It makes ``weights="auto"`` ``"posterior"``, is for one output and
         named kernels, and for tables of any number of rows in memory. None: never.
-    variances : {"auto", "exact"}, default="auto"
+    variances : "auto" or "exact", default="auto"
         How predictions get the variances of large leaves. ``"auto"``: by low-rank factors where enough rows are
         predicted to pay for them; the standard deviation of y moves by at most a thousandth. ``"exact"``:
         exactly, as fits, draws and covariances always do. May be set after :meth:`fit`, too.
     priors : "lognormal" or None, default="lognormal"
         Priors on the hyperparameters of named kernels: wide log-normal ones on length scales, output scales and
         periods, or None for maximum likelihood, as in the paper. GPyTorch kernels keep their own.
-    outputs : {"auto", "independent"}, default="auto"
+    outputs : "auto" or "independent", default="auto"
         How several outputs are modelled, always with one tree and hyperparameters for each. ``"auto"``: where
         they are correlated, their principal components and their residuals on one another are tried as well,
         and leave-one-out decides. ``"independent"``: each output is a GP of its own, as in the paper.
 
     Attributes
     ----------
-    tree_ : Sum, Product or Leaf
+    tree_ : Sum, Product, or Leaf
         The structure, in the units of X; with a learned metric in those of ``coordinates_(X)``, along whose
         directions trees cut. Leaves list the positions of their training rows.
     coordinates_ : Coordinates or None
@@ -504,7 +504,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         max_iter : int, default=40
             Most iterations of each leaf's search in a round.
-        similarity : {"overlap", "jaccard"}, matrix or callable, default="overlap"
+        similarity : "overlap", "jaccard", matrix, or callable, default="overlap"
             S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper. ``"jaccard"``:
             rows that both hold of those that either holds, so that large leaves count less for the small ones
             inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a
@@ -517,7 +517,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rounds : int, default=2
             How often the responsibilities r are computed. With prior weights they stay the same, and one round
             is made.
-        weights : {"prior", "posterior"}, optional
+        weights : "prior" or "posterior", optional
             r: prior path weights of the leaves (the default), or their posterior responsibilities, which
             often give all weight to the leaves of one partition.
 
@@ -575,10 +575,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The columns to predict.
         features, drop : sequence of str
             Columns to predict from (all others if left out), and columns to leave out.
-        categories : {"auto", "onehot", "refuse"}
+        categories : "auto", "onehot", or "refuse"
             What to do with columns of text: one-hot encoding of few levels and the effects of many, one-hot
             encoding of all, or an error.
-        missing : {"model", "drop", "error"}, optional
+        missing : "model", "drop", or "error", optional
             What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
             A folder for the model and its rows, which :func:`dsmgp.load` reads. A temporary one if left out.
@@ -841,7 +841,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             How many training rows to draw for the background, or its rows.
         n_samples : int
             Orders drawn for each background row if there are more than 8 columns; at least 4.
-        random_state : int, RandomState, Generator or None
+        random_state : int, RandomState, Generator, or None
             Seeds the choice of background rows and orders.
         include_noise : bool
             Whether the standard deviation is that of a new observation y, or of the function f.
@@ -903,7 +903,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         scores : str or sequence of str
             ``"nlpd"`` (negative log predictive density, which takes uncertainty into account), ``"rmse"``,
             ``"mae"``, ``"crps"``.
-        random_state : int, RandomState, Generator or None
+        random_state : int, RandomState, Generator, or None
             Seeds the shuffling.
 
         Returns
@@ -1011,7 +1011,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         transform : str, optional
             Ignored; scikit-learn's pipelines pass it to all their steps.
-        predict : {"default", "input", "pandas", "polars"}, optional
+        predict : "default", "input", "pandas", or "polars", optional
             ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind of X, with its
             index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes nothing.
 

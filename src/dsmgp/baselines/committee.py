@@ -56,7 +56,7 @@ class Committee(Baseline):
 
     Parameters
     ----------
-    experts : {"random", "balanced", "paper"} or a tree, default="random"
+    experts : "random", "balanced", "paper" or a tree, default="random"
         How rows are divided: random subsets, or the parts of one partition, as a deep structured mixture of that
         structure would average over; of a tree (such as ``DSMGPRegressor().tree_``) one of its partitions.
     leaf_size : int, default=100

@@ -87,7 +87,7 @@ class NaiveLocalExperts(Committee):
 
     Parameters
     ----------
-    experts : {"balanced", "paper"} or a tree, default="balanced"
+    experts : "balanced", "paper" or a tree, default="balanced"
         The partition; of a tree, one of its induced trees.
     leaf_size, kernel, ...
         See :class:`~dsmgp.baselines.committee.Committee`.

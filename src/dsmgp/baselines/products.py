@@ -62,7 +62,7 @@ class GPoE(_Product):
 
     Parameters
     ----------
-    weighting : {"uniform", "entropy"}, default="uniform"
+    weighting : "uniform" or "entropy", default="uniform"
         ``1 / K`` for each of K experts (Deisenroth & Ng 2015), or proportional to how much an expert has learned at the
         row: half the difference of the logarithms of prior and posterior variance.
     experts, leaf_size, kernel, ...

@@ -27,7 +27,7 @@ class Statement:
     ----------
     about : str
         Rows, accuracy, calibration, range or columns.
-    grade : "good", "fair", "poor" or "not judged"
+    grade : "good", "fair", "poor", or "not judged"
     text : str
     """
 

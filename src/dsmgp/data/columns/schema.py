@@ -39,11 +39,11 @@ class Column:
     Attributes
     ----------
     name : str
-    kind : {"number", "date", "category"}
+    kind : "number", "date", or "category"
         Numbers (flags are 0 and 1), dates in days, or levels of a category.
     levels : tuple of str or None
         The levels of a category, in the order of their inputs; None is the level of missing values.
-    fill : float, str or None
+    fill : float, str, or None
         The value that replaces missing ones; None if missing values are an error, or a level like others.
     had_missing : bool
         Whether numbers or dates were missing in training rows.

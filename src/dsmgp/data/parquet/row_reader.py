@@ -113,7 +113,7 @@ class RowReader:
     schema : ColumnSchema
         How columns become inputs.
     with_targets : bool
-    missing : {"model", "drop", "error"}
+    missing : "model", "drop", or "error"
     condition : pyarrow expression or None
         Which rows are read.
     arrow_schema : pyarrow.Schema

@@ -57,9 +57,9 @@ class Hypothesis:
 
     Attributes
     ----------
-    input_warp : {"rank", "both"} or None
-    mean : {"zero", "linear"}
-    output_warp : {"rank"} or None
+    input_warp : "rank", "both", or None
+    mean : "zero" or "linear"
+    output_warp : "rank" or None
     """
 
     input_warp: str | None
