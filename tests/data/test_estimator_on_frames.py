@@ -279,7 +279,9 @@ def test_new_levels_in_an_update_are_said_and_do_no_harm(coded):
     X, y = coded
     X = X.astype({"code": str})
     model = model_of().fit(X, y)
-    with pytest.warns(UserWarning, match="'code': 1 row with levels that the training rows do not have .*'9'"):
+    with pytest.warns(
+        UserWarning, match="'code': 1 row with levels that the training rows do not have .*'9'"
+    ):
         model.partial_fit(pd.DataFrame({"x": [0.0], "code": ["9"]}), [1.0])
     assert len(model.row_ids_) == N + 1
     assert np.isfinite(moments(model, X)).all()
