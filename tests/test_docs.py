@@ -1,5 +1,6 @@
 """The documentation: its examples run, it names every option, and the site builds without a warning."""
 
+import ast
 import importlib.util
 import inspect
 import json
@@ -135,10 +136,39 @@ def test_every_public_name_is_in_the_api(public):
             for name in module.__all__
             if name not in dsmgp.__all__
         )
-    listed = ", ".join(re.findall(r"    members: \[(.*)\]", text)).split(", ")
-    assert {*baselines.__all__, "reproduce", "reproduce_all"} == set(listed)
+    members = dict(re.findall(r"::: ([\w.]+)\n    options:\n      members: \[(.*)\]", text))
+    assert set(members["dsmgp.baselines"].split(", ")) == set(baselines.__all__)
+    assert members["dsmgp.reproduce"] == "reproduce, reproduce_all"
     pictures = (DOCS / "pictures.md").read_text()
     assert all(name in pictures for name in plots.__all__)
+
+
+def test_documented_defaults_are_those_of_the_signature():
+    """As mkdocstrings reads them: it takes the first of several choices in braces for the default."""
+    package = pytest.importorskip("griffe").load(
+        "dsmgp", search_paths=[ROOT / "src"], docstring_parser="numpy"
+    )
+    functions = {name: getattr(dsmgp.DSMGPRegressor, name) for name in dir(dsmgp.DSMGPRegressor)}
+    documented = {"": (package["regressor.DSMGPRegressor"], dsmgp.DSMGPRegressor)}
+    for name, described in package["regressor.DSMGPRegressor"].members.items():
+        if described.is_function and not name.startswith("_"):
+            documented[name] = described, functions[name]
+    for name in baselines.__all__:
+        documented[name] = package["baselines"][name], getattr(baselines, name)
+    n_found = 0
+    for name, (described, called) in documented.items():
+        parameters = inspect.signature(called).parameters
+        sections = described.docstring.parse("numpy") if described.docstring else []
+        for section in sections:
+            for entry in section.value if section.kind.value == "parameters" else []:
+                default = parameters[entry.name].default
+                if entry.default is not None:
+                    n_found += 1
+                    assert ast.literal_eval(str(entry.default)) == default, (name, entry.name)
+                alternatives = re.findall(r"[\"'](\w+)[\"']", str(entry.annotation))
+                if isinstance(default, str) and alternatives:
+                    assert default in alternatives, (name, entry.name)
+    assert n_found > 60
 
 
 def test_every_command_and_option_has_an_example():
@@ -260,6 +290,11 @@ def site(tmp_path_factory):
 def test_the_site_has_the_api_and_the_tutorials(site):
     for page in (site / "api").glob("*/index.html"):
         assert ":class:" not in page.read_text()
+    estimator = (site / "api" / "estimator" / "index.html").read_text()
+    shown = re.findall(
+        r"<b><code>(\w+)</code></b>.*?default:\s*<code>(.*?)</code>", estimator, re.DOTALL
+    )
+    assert {("effort", "&#34;medium&#34;"), ("hypotheses", "&#34;auto&#34;")} <= set(shown)
     tutorial = (site / "tutorials" / "co2" / "index.html").read_text()
     assert "GaussianProcessRegressor" in tutorial
     assert "last year plus drift" in tutorial

@@ -33,7 +33,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
     ----------
     regressor : DSMGPRegressor
         A fitted estimator.
-    posterior_kind : {"moments", "mixture"}
+    posterior_kind : "moments" or "mixture"
         ``"moments"``: a Gaussian with the mixture's joint mean and covariance. It has gradients (by finite
         differences) and works with all acquisition functions, including analytic ones. ``"mixture"``: joint draws from the
         mixture itself, for Monte Carlo acquisition functions. Draws have no gradients, so optimise over
@@ -98,7 +98,9 @@ class DSMGPModel(Model):  # type: ignore[misc]
             Applied to the posterior.
         """
         if isinstance(observation_noise, Tensor):
-            raise NotImplementedError("observation_noise as a tensor: the noise is the model's own")
+            raise NotImplementedError(
+                "expected observation_noise as a bool, got a tensor: the noise is learned by the model"
+            )
         self.eval()
         noise = bool(observation_noise)
         chosen = list(range(self.num_outputs)) if output_indices is None else output_indices
@@ -118,7 +120,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
         ----------
         X : tensor of shape (n, d)
         Y : tensor of shape (n, n_outputs)
-            Batches, each for a model of its own, are not supported.
+            A batch dimension, with a model for each entry, is not supported.
         """
         n_dims, n_outputs = self.regressor.n_features_in_, self.num_outputs
         _refuse_batches(X, Y)
@@ -132,14 +134,14 @@ class DSMGPModel(Model):  # type: ignore[misc]
         return DSMGPModel(again, self.posterior_kind)
 
     def fantasize(self, X: Tensor, *_: Any, **__: Any) -> DSMGPModel:
-        """Not available: it needs a batch of models, one for each draw."""
+        """Not supported: it needs a batch of models, one for each draw."""
         raise NotImplementedError(
             "fantasize needs a batch of models, one for each draw, and this is a single model; use an acquisition function "
             "without fantasies, such as qLogExpectedImprovement, or condition_on_observations for one draw at a time"
         )
 
     def subset_output(self, idcs: list[int]) -> DSMGPModel:
-        """Not available: outputs are learned together."""
+        """Not supported: outputs are learned together."""
         raise NotImplementedError(
             "a model of some of the outputs cannot be made, as all were learned together; give posterior the "
             f"argument output_indices={list(idcs)}, or fit a regressor to these outputs alone"

@@ -6,7 +6,7 @@ be redistributed, from the files of their publishers:
 
 * Year: ``YearPredictionMSD.txt`` (or ``.txt.zip``) of the UCI repository, 515,345 songs: the year, then 90 numbers.
 * Flight: ``2008.csv`` (or ``.csv.bz2``) and ``plane-data.csv`` of the ASA's Data Expo 2009. Flights of January to April
-  that flew, with a plane whose year is known; 700,000 of them drawn at random, as in Hensman et al. (2013).
+  that were not cancelled, of aircraft whose year is known; 700,000 of them drawn at random, as in Hensman et al. (2013).
 
 Nothing is downloaded. Files are checked by their size or number of rows, and by their checksum where it is known.
 """

@@ -32,8 +32,8 @@ class RayExecutor:
         Workers that share the leaves. None: as many as the cluster has free CPUs for, and more when machines join it, from the next stage
         of a fit on.
     resources_per_worker : mapping of str to float, optional
-        What Ray reserves for each; by default ``{"CPU": 1}``. With ``"GPU"`` leaves are computed on that GPU; ``"memory"`` is in
-        bytes; other names are Ray's custom resources.
+        Resources that Ray reserves for each worker; by default ``{"CPU": 1}``. With ``"GPU"`` leaves are
+        computed on that GPU; ``"memory"`` is in bytes; other names are Ray's custom resources.
     wait_seconds : float, default=20
         How long workers may take to start: longer for clusters that add machines on demand.
 
@@ -101,8 +101,8 @@ class RayExecutor:
     def close(self) -> None:
         """Stop the workers.
 
-        Models whose leaves they hold can no longer predict: save them before. The cluster itself goes on; one that was
-        started here ends with ``ray.shutdown()`` or with Python.
+        Models whose leaves they hold can no longer predict afterwards: save them first. The cluster itself
+        goes on; one that was started here ends with ``ray.shutdown()`` or with Python.
         """
         if self._workers is not None:
             self._workers.stop()

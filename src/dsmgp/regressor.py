@@ -74,7 +74,7 @@ logger = logging.getLogger("dsmgp")
 
 
 class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Gaussian-process regression for large data: a deep structured mixture of GPs.
+    """Gaussian-process regression for tables of any size: a deep structured mixture of GPs.
 
     The input space is partitioned in several random ways, and every part (leaf) has a GP of its own (Trapp et
     al., AISTATS 2020). The partitions are averaged: by default with weights that depend on the predictive
@@ -99,7 +99,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     noise_variance : float, optional
         Where the search for the noise variance starts, or its value with ``optimizer=None``. In the units of
         the leaf GPs: those of standardised outputs, or of y with ``standardize=False``.
-    structure : {"balanced", "paper", "learned", "changepoint"}, ChangePoints or a tree, default="balanced"
+    structure : "balanced", "paper", "learned", "changepoint", ChangePoints or a tree, default="balanced"
         How the inputs are partitioned. ``"balanced"``: compact leaves of similar size. ``"paper"``: Algorithm 1
         of the paper. ``"learned"``: trees found by posterior inference, for functions that break along unknown
         boundaries (:meth:`split_posterior` shows where). ``"changepoint"``: rows in order along one input with
@@ -118,7 +118,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         The number of parts of a product (K_P): 2 (balanced) or ``ceil((N / M) ** (1 / R))`` (paper).
     depth : int, optional
         The number of layers of sum nodes (R): 1 (balanced) or 2 (paper).
-    weights : {"auto", "gated", "posterior", "uniform"}, default="auto"
+    weights : "auto", "gated", "posterior", or "uniform", default="auto"
         Weights of the leaves that a row reaches. ``"gated"``: by their predictive variances there, fitted by
         leave-one-out (:mod:`dsmgp.mixture.weights.gating`). ``"posterior"``: exact Bayesian model averaging, as in the
         paper. ``"uniform"``: equal weights. ``"auto"``: ``"posterior"`` with ``structure="learned"`` or a list
@@ -126,11 +126,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     local_scale : bool, optional
         Whether every leaf scales its variance by its own leave-one-out residuals. By default only with gated
         weights.
-    effort : {"low", "medium", "high"}, default="medium"
-        How much "auto" may cost: sizes and number of the leaves, and rows used for learning.
-    optimizer : {"lbfgs", "adam", "rmsprop"} or None, default="lbfgs"
+    effort : "low", "medium", or "high", default="medium"
+        Computational budget of everything that is ``"auto"``: sizes and number of the leaves, and rows used
+        for learning.
+    optimizer : "lbfgs", "adam", "rmsprop", or None, default="lbfgs"
         How hyperparameters are learned. None keeps kernel and noise as given.
-    objective : {"surrogate", "full"}, default="surrogate"
+    objective : "surrogate" or "full", default="surrogate"
         ``"surrogate"``: learn on one partition, as the paper does. ``"full"``: go on from there on the evidence
         of the whole mixture.
     max_iter : int, optional
@@ -141,47 +142,47 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Whether inputs and outputs are standardised internally.
     device : str, default="auto"
         ``"cpu"``, or a GPU by torch's name for it (``dsmgp[torch]``); ``"auto"`` is the GPU if there is one.
-    dtype : {"float64", "float32"}, default="float64"
+    dtype : "float64" or "float32", default="float64"
         Precision of the leaf GPs; ``"float32"`` needs ``dsmgp[torch]``.
     memory_limit : int or str, optional
         Memory for matrices, in bytes or as text such as ``"4GB"``.
-    executor : {"local", "ray"} or RayExecutor, default="local"
+    executor : "local", "ray", or RayExecutor, default="local"
         Where leaves are computed: in this process, or by actors of a Ray cluster (``dsmgp[ray]``), which is
         joined or started; :class:`dsmgp.ray.RayExecutor` sets cluster, workers and resources. Results are the
         same.
     checkpoint : path, optional
         A file in which a fit records its progress. The same fit resumes from there after an interruption, with
         the same result; at its end the file is removed.
-    random_state : int, RandomState, Generator or None
+    random_state : int, RandomState, Generator, or None
         Seeds everything random.
     verbose : bool, default=False
         Show progress on standard error: a bar in terminals and notebooks (with ``dsmgp[cli]``), else lines of
         the log ``"dsmgp"``.
-    input_warp : {"auto", "rank", "both"} or None, default="auto"
+    input_warp : "auto", "rank", "both", or None, default="auto"
         Increasing transformations of the inputs, column by column. ``"rank"``: normal
         scores of the ranks. ``"both"``: every column as it is and warped, side by side. ``"auto"`` tries both
         and keeps one if its leave-one-out gain is clear; it is None with fewer than 500 rows, weights that are
         not gated, a kernel or mean of your own, or a structure other than ``"balanced"``.
-    output_warp : {"auto", "rank", "log", "positive"} or None, default="auto"
+    output_warp : "auto", "rank", "log", "positive", or None, default="auto"
         For outputs that are skewed, heavy-tailed or bounded: GPs see t with ``y = h(t)``, h increasing.
         ``"rank"``: t is about the normal score of y. ``"log"``: its logarithm; y must be above 0.
         ``"positive"``: as ``"rank"``, with predictions above 0. ``"auto"`` tries normal scores and keeps them
         if their leave-one-out gain is clear, under the conditions of ``input_warp``. Predictions are in the
         units of y. Cannot be combined with known noise.
-    metric : {"auto", "diagonal", "full", "deep"}, default="auto"
+    metric : "auto", "diagonal", "full", or "deep", default="auto"
         ``"diagonal"``: a length scale per input. ``"full"``: a linear map of the inputs, learned by the
         evidence; trees then cut along its directions. ``"deep"``: a deep kernel; the outputs of a small
         network, learned by the evidence, are further coordinates, in which trees cut as well. ``"auto"`` tries
         a linear map, with ``effort="high"`` also a network, and keeps each if its leave-one-out gain is clear,
         under the conditions of ``input_warp``.
-    missing : {"model", "drop", "error"}, default="model"
+    missing : "model", "drop", or "error", default="model"
         What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing category is a level of its
         own, a missing number is replaced by the median and marked by a further input. ``"drop"``: such training
         rows are left out. ``"error"``: they are refused. Rows without a target are always left out.
     categorical_features : "from_dtype", array-like of bool, int or str, or None, default="from_dtype"
         Columns of numbers that are codes of categories, by a mask, by number or by name. Columns of text, and
         of categories in frames, are categories in any case.
-    hypotheses : {"auto", "average"} or None, default="auto"
+    hypotheses : "auto", "average", or None, default="auto"
         ``"auto"``: a table of 40 to 499 rows, up to 100 inputs and one output is fitted under up to eight
         hypotheses (inputs as they are, warped, or both; zero or linear mean; output warped), which are weighed
         by stacking. That takes seconds instead of tenths, in this process, on the CPU and without a
@@ -192,21 +193,21 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         and means (zero, linear), and over their hyperparameters: 64 draws around the optima, with weights
         proportional to prior times evidence. It makes ``weights="auto"`` ``"posterior"``, is for one output and
         named kernels, and for tables of any number of rows in memory. None: never.
-    variances : {"auto", "exact"}, default="auto"
+    variances : "auto" or "exact", default="auto"
         How predictions get the variances of large leaves. ``"auto"``: by low-rank factors where enough rows are
         predicted to pay for them; the standard deviation of y moves by at most a thousandth. ``"exact"``:
         exactly, as fits, draws and covariances always do. May be set after :meth:`fit`, too.
     priors : "lognormal" or None, default="lognormal"
         Priors on the hyperparameters of named kernels: wide log-normal ones on length scales, output scales and
         periods, or None for maximum likelihood, as in the paper. GPyTorch kernels keep their own.
-    outputs : {"auto", "independent"}, default="auto"
+    outputs : "auto" or "independent", default="auto"
         How several outputs are modelled, always with one tree and hyperparameters for each. ``"auto"``: where
         they are correlated, their principal components and their residuals on one another are tried as well,
         and leave-one-out decides. ``"independent"``: each output is a GP of its own, as in the paper.
 
     Attributes
     ----------
-    tree_ : Sum, Product or Leaf
+    tree_ : Sum, Product, or Leaf
         The structure, in the units of X; with a learned metric in those of ``coordinates_(X)``, along whose
         directions trees cut. Leaves list the positions of their training rows.
     coordinates_ : Coordinates or None
@@ -253,10 +254,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     adapted_ : list of str
         Maintenance steps performed by the last :meth:`partial_fit` or :meth:`forget`.
     remarks_ : list of str
-        What became of columns that are not numbers, of missing values, and of rows and columns that were left
-        out; what looks like an identifier, a copy of the target or the like; and whether predictive intervals
-        reach below 0 (above 1) where targets never do. The last is computed when it is first asked for, at 500
-        training rows.
+        How columns that are not numbers and missing values were encoded, and which rows and columns were
+        left out; what looks like an identifier, a copy of the target or the like; and whether predictive
+        intervals reach below 0 (above 1) where targets never do. The last is computed when it is first
+        asked for, at 500 training rows.
     feature_importances_ : ndarray of shape (n_columns,)
         Importance of each column of the training table, of sum one: its share in the variation of the
         predictive mean, by half the mean square change when only that column is exchanged with another training
@@ -295,9 +296,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ... )
     >>> for remark in model.fit(frame, y).remarks_:
     ...     print(remark)
-    column 'colour': 2 levels, an input for each
-    column 'shop': 3 levels, an input for each
-    column 'size': 6 missing, filled in with the median of the training rows, 0.370898, and an input that says so
+    column 'colour': 2 levels, one-hot encoded
+    column 'shop': 3 levels, one-hot encoded
+    column 'size': 6 missing values, filled with the median of the training rows, 0.370898, and marked by an indicator
     """
 
     def __init__(
@@ -380,17 +381,17 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            As it is: numbers, flags, texts, categories, dates, missing values. ``remarks_`` says what became of
-            them.
+            Numbers, flags, text, categories, dates and missing values, as they are. ``remarks_`` lists how
+            columns were encoded.
         y : array-like of shape (n_rows,) or (n_rows, n_outputs)
             Rows whose target is missing are left out.
         noise : float or array-like of shape (n_rows,) or (n_rows, n_outputs), optional
             Known noise variances of the observations, in the units of y squared. They add to the noise that is
             learned; predictions are of observations without them.
         sample_weight : array-like of shape (n_rows,), optional
-            Weights of the rows. A row of weight w counts as w copies of itself, whole or not: its noise
-            variance is divided by w, and averages over rows are weighted. Rows of weight zero are left out, and
-            keep their numbers. Trees are grown by the number of rows, whatever their weights.
+            Weights of the rows. A row of weight w counts as w copies of itself (w need not be an integer):
+            its noise variance is divided by w, and averages over rows are weighted. Rows of weight zero are
+            left out, and keep their numbers. Trees are grown by the number of rows, whatever their weights.
 
         Returns
         -------
@@ -413,19 +414,19 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Add training rows without fitting again (an online update); before ``fit`` it is ``fit``.
 
-        New rows are routed to their leaves, whose Cholesky factors are extended; evidence, weights and scales
-        follow, exactly as if all rows had been there when the leaves were conditioned. The rows get the next
-        numbers (see ``row_ids_``).
+        New rows are routed to their leaves, whose Cholesky factors are extended; evidence, weights and
+        scales follow, exactly as if the leaves had been conditioned on all rows. New rows are numbered
+        consecutively (see ``row_ids_``).
 
         Parameters
         ----------
         X, y, noise
             As in :meth:`fit`; there may be a single row.
         adapt : bool, default=True
-            Perform maintenance when it is due, and list it in ``adapted_``: after every fifth of the rows of
-            the last fit, cut leaves that have outgrown their size and fit scales and gate again; when as many
-            rows have been added and removed as there were, fit everything again. When this happens depends on
-            the rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as
+            Perform maintenance when it is due, and list it in ``adapted_``: when the rows added and removed
+            reach a fifth of those of the last fit, split leaves that have outgrown their size, and refit
+            scales and gate; when they reach all of them, refit everything. When this happens depends on the
+            rows, not on the batches they come in. False leaves tree, scaling, hyperparameters and gate as
             they are.
         sample_weight : array-like of shape (n_rows,), optional
             As in :meth:`fit`.
@@ -499,7 +500,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         max_iter : int, default=40
             Most iterations of each leaf's search in a round.
-        similarity : {"overlap", "jaccard"}, matrix or callable, default="overlap"
+        similarity : "overlap", "jaccard", matrix, or callable, default="overlap"
             S. ``"overlap"``: the share of leaf i's rows that leaf j holds too, as in the paper. ``"jaccard"``:
             rows that both hold of those that either holds, so that large leaves count less for the small ones
             inside them. Of both, entries below 0.05 are dropped. A matrix, sparse or not, has a row and a
@@ -512,7 +513,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rounds : int, default=2
             How often the responsibilities r are computed. With prior weights they stay the same, and one round
             is made.
-        weights : {"prior", "posterior"}, optional
+        weights : "prior" or "posterior", optional
             r: prior path weights of the leaves (the default), or their posterior responsibilities, which
             often give all weight to the leaves of one partition.
 
@@ -569,10 +570,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             The columns to predict.
         features, drop : sequence of str
             Columns to predict from (all others if left out), and columns to leave out.
-        categories : {"auto", "onehot", "refuse"}
-            What to do with columns of text: an input for each level of those with few levels and the effect of
-            its level for others, an input for each level of all, or an error.
-        missing : {"model", "drop", "error"}, optional
+        categories : "auto", "onehot", or "refuse"
+            What to do with columns of text: one-hot encoding of few levels and the effects of many, one-hot
+            encoding of all, or an error.
+        missing : "model", "drop", or "error", optional
             What to do with missing values of inputs; by default what the estimator's parameter says.
         store : path, optional
             A folder for the model and its rows, which :func:`dsmgp.load` reads; on a disk, not a URL. A temporary
@@ -835,7 +836,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             How many training rows to draw for the background, or its rows.
         n_samples : int
             Orders drawn for each background row if there are more than 8 columns; at least 4.
-        random_state : int, RandomState, Generator or None
+        random_state : int, RandomState, Generator, or None
             Seeds the choice of background rows and orders.
         include_noise : bool
             Whether the standard deviation is that of a new observation y, or of the function f.
@@ -881,7 +882,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         scores: str | Sequence[str] = ("nlpd", "rmse"),
         random_state: int | np.random.RandomState | np.random.Generator | None = 0,
     ) -> PermutationImportance:
-        """Measure by how much predictions of given rows become worse when a column is shuffled among them.
+        """Measure how much worse predictions of given rows become when a column is shuffled.
 
         Rows that the model was not fitted to say what a column is worth for new rows. All scores come from the
         same predictions. The inputs that one column of the table became are shuffled together.
@@ -895,7 +896,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         scores : str or sequence of str
             ``"nlpd"`` (negative log predictive density, which takes uncertainty into account), ``"rmse"``,
             ``"mae"``, ``"crps"``.
-        random_state : int, RandomState, Generator or None
+        random_state : int, RandomState, Generator, or None
             Seeds the shuffling.
 
         Returns
@@ -932,9 +933,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def noise_at(self, X: ArrayLike) -> Array:
         """Predict the noise variance at the rows of X, in the units of y squared: (n,) or (n, n_outputs).
 
-        It is the noise of the leaves that a row reaches, with their scales, weighed as in predictions: what the
-        variance of y has beyond that of f. It varies if leaves have been fine-tuned, or have scales of their
-        own.
+        It is the variance of y minus that of f: the noise of the leaves that a row reaches, with their
+        scales, weighted as in predictions. It varies if leaves have been fine-tuned, or have scales of
+        their own.
 
         Examples
         --------
@@ -960,7 +961,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         keep: Sequence[str] = (),
         include_noise: bool = True,
     ) -> int:
-        """Predict the rows of Parquet files and write Parquet files; workers read, predict and write them, those of the model where it has any.
+        """Predict the rows of Parquet files, and write the predictions to Parquet files.
 
         Parameters
         ----------
@@ -1004,7 +1005,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         transform : str, optional
             Ignored; scikit-learn's pipelines pass it to all their steps.
-        predict : {"default", "input", "pandas", "polars"}, optional
+        predict : "default", "input", "pandas", or "polars", optional
             ``"default"``: arrays. ``"input"``: a series (several outputs: a frame) of the kind of X, with its
             index, and arrays for arrays. ``"pandas"`` and ``"polars"``: always that kind. None changes nothing.
 
@@ -1065,7 +1066,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def changepoints(
         self, level: float = 0.5, dimension: int | str | None = None
     ) -> list[ChangePoint]:
-        """List the change points that are at least so probable, in order of position.
+        """List the change points of at least a given posterior probability, in order of position.
 
         Parameters
         ----------
@@ -1169,8 +1170,8 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Read a fitted model from a file that :meth:`save` wrote.
 
-        Leaves are conditioned again, unless the file holds their factors. Everything in the file is checked;
-        one that is damaged, or no model, raises :class:`~dsmgp._util.archive.ModelFileError`.
+        Leaves are conditioned when they are first needed. Everything in the file is checked; a damaged
+        file, or one that is no model, raises :class:`~dsmgp.ModelFileError`.
 
         Parameters
         ----------

@@ -80,7 +80,7 @@ def test_the_input_that_orders_rows_is_not_filled_in(folder):
     ("options", "message"),
     [
         (("--changes-along", "hour"), "unknown input 'hour': expected one of 'day'"),
-        (("--outliers",), "--outliers goes with --changes-along"),
+        (("--outliers",), "--outliers needs --changes-along"),
         (
             ("--changes-along", "day", "--executor", "ray"),
             "executor is not available with structure='changepoint'; leave it out",

@@ -460,7 +460,9 @@ def test_fit_ends_with_a_verdict_and_the_next_command(folder, tmp_path):
         f"accuracy leave-one-out RMSE {rmse:.4g}, {1 - rmse / constant:.0%} below that of a constant ({constant:.4g})"
     )
     share = numbers["loo_coverage_90"][0]
-    assert verdict[2].startswith(f"calibration 90% intervals hold {share:.1%} of the rows left out")
+    assert verdict[2].startswith(
+        f"calibration 90% intervals cover {share:.1%} of the rows left out"
+    )
     assert verdict[3] == f"remarks {len(numbers['remarks'])}, see above"
     assert f"dsmgp report {tmp_path / 'm.dsmgp'} " in done.stderr.splitlines()[-1]
     assert "next" not in run(*arguments, "--quiet").stderr
@@ -632,14 +634,14 @@ def gappy(tmp_path_factory):
 
 
 IMPUTE = ("--missing", "impute", "--effort", "low", "--kernel", "rbf", "--max-iter", "2")
-FILLED = "column 'x': 3 missing, filled in with the median of the training rows, 0.525424, and an input that says so"
+FILLED = "column 'x': 3 missing values, filled with the median of the training rows, 0.525424, and marked by an indicator"
 
 
 def test_imputed_values_are_reported_by_predict_evaluate_and_report(gappy, undrawn):
     model, rows = gappy / "m.dsmgp", gappy / "rows.csv"
     done = run("predict", model, rows, "-o", gappy / "out.csv")
     assert FILLED in done.stderr
-    assert "column 'when': 1 missing, filled in with the median of the training rows, 2020-01-31" in done.stderr  # fmt: skip
+    assert "column 'when': 1 missing value, filled with the median of the training rows, 2020-01-31" in done.stderr  # fmt: skip
     assert FILLED in run("report", model, rows, "-o", gappy / "r.html").stderr
     assert "<td>when</td><td>2020-01-01</td>" in (gappy / "r.html").read_text()
     done = run("evaluate", model, rows, "--json")
@@ -650,8 +652,8 @@ def test_imputed_values_are_reported_by_predict_evaluate_and_report(gappy, undra
 def test_the_encoding_of_a_folder_of_files_is_reported(gappy):
     done = run("fit", gappy / "rows", "-t", "y", "-o", gappy / "model", *IMPUTE, "--json")
     remarks = json.loads(done.stdout)["remarks"]
-    assert "column 'kind': 2 levels, an input for each" in remarks
-    assert "column 'when': dates, counted in days since 2020-01-01" in remarks
+    assert "column 'kind': 2 levels, one-hot encoded" in remarks
+    assert "column 'when': dates, as days since 2020-01-01" in remarks
     assert any(remark.startswith("column 'x': 3 missing") for remark in remarks)
     assert all(remark in done.stderr for remark in remarks)
     done = run("predict", gappy / "model", gappy / "rows", "-o", gappy / "out.parquet")

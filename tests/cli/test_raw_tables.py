@@ -68,7 +68,7 @@ def test_fit_says_what_became_of_the_columns(folder):
 
 def test_predictions_are_those_of_python(folder):
     done = run("predict", folder / "m.dsmgp", folder / "test.csv", "-o", folder / "out.csv", "--keep", "key")  # fmt: skip
-    assert "'colour': 1 row with levels that were not there when the model was fitted ('green')" in done.stderr  # fmt: skip
+    assert "'colour': 1 row with levels that the training rows do not have ('green')" in done.stderr  # fmt: skip
     assert "column 'sold': 1 missing" in done.stderr
     written = pd.read_csv(folder / "out.csv")
     assert len(written) == N - 120

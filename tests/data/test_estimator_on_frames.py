@@ -70,7 +70,7 @@ def test_what_becomes_of_columns_is_said(frame, y):
     }
     assert said < set(model.remarks_)
     assert any("'shop'" in remark and "their effects" in remark for remark in model.remarks_)
-    assert any("missing, a level of its own" in remark for remark in model.remarks_)
+    assert any("treated as a level of its own" in remark for remark in model.remarks_)
     assert list(model.feature_names_in_) == list(frame.columns)
     assert model.n_features_in_ == 8
     shares = model.feature_importances_
@@ -279,7 +279,9 @@ def test_new_levels_in_an_update_are_said_and_do_no_harm(coded):
     X, y = coded
     X = X.astype({"code": str})
     model = model_of().fit(X, y)
-    with pytest.warns(UserWarning, match="'code': 1 row with levels that were not there .*'9'"):
+    with pytest.warns(
+        UserWarning, match="'code': 1 row with levels that the training rows do not have .*'9'"
+    ):
         model.partial_fit(pd.DataFrame({"x": [0.0], "code": ["9"]}), [1.0])
     assert len(model.row_ids_) == N + 1
     assert np.isfinite(moments(model, X)).all()

@@ -123,9 +123,7 @@ def test_texts_of_dates_are_no_levels(rows):
     x, y = rows
     days = np.datetime64("2020-01-01") + np.arange(N)
     frame = pd.DataFrame({"x": x, "day": days.astype(str)})
-    assert model().fit(frame, y).remarks_ == [
-        "column 'day': dates, counted in days since 2020-01-01"
-    ]
+    assert model().fit(frame, y).remarks_ == ["column 'day': dates, as days since 2020-01-01"]
 
 
 @pytest.mark.parametrize("options", [{"categories": "all"}, {"missing": "guess"}])

@@ -116,7 +116,9 @@ def test_an_unknown_level_widens_the_distribution_where_it_matters(rng):
     frame = pd.DataFrame({"x": rng.normal(size=200), "c": rng.choice(["u", "v"], 200)})
     y = 5.0 * (frame["c"] == "u") + 0.1 * rng.normal(size=200)
     model = DSMGPRegressor("rbf", max_iter=15, random_state=0).fit(frame, y)
-    with pytest.warns(UserWarning, match="'c': 1 row with levels that were not there .*'w'"):
+    with pytest.warns(
+        UserWarning, match="'c': 1 row with levels that the training rows do not have .*'w'"
+    ):
         mean, std = model.predict(pd.DataFrame({"x": [0.0], "c": ["w"]}), return_std=True)
     assert mean[0] == pytest.approx(2.5, abs=0.2)
     assert std[0] == pytest.approx(2.5, abs=0.2)

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 from dsmgp import DSMGPRegressor
+from dsmgp.plots.relevance import relevance
 from dsmgp.report import report_html, results, write_report
 from dsmgp.report.least_certain import least_certain
 from dsmgp.report.numbers import number
@@ -18,7 +19,7 @@ from dsmgp.scores import coverage, rmse
 from tests.support.browser import opened
 
 HEADINGS = [
-    "Verdict", "Predicted against observed", "Calibration", "Residuals", "What matters", "Least certain rows",
+    "Verdict", "Observed against predicted", "Calibration", "Residuals", "What matters", "Least certain rows",
     "Data", "Model and settings",
 ]  # fmt: skip
 
@@ -74,7 +75,7 @@ def test_the_page_is_complete_and_needs_no_network(page):
 def test_the_page_has_the_scores(judged, page):
     model, X, y = judged
     text = page.read_text()
-    assert f"{rmse(y, model.predict(X)):.5g}" in text
+    assert number(rmse(y, model.predict(X))) in text
     assert f"{coverage(y, model.predict_dist(X)):.1%}" in text
 
 
@@ -102,9 +103,9 @@ def test_several_outputs_are_scored_one_by_one(judged):
     text = words(report_html(model, X, Y, targets=["small", "large"]))
     for k, name in enumerate(["small", "large"]):
         assert f'<th class="number">{name}</th>' in text
-        assert f"{rmse(Y[:, k], model.predict(X)[:, k]):.5g}" in text
-        assert f"90% intervals of {name} hold" in text
-        assert f"the error of {name} is" in text
+        assert number(rmse(Y[:, k], model.predict(X)[:, k])) in text
+        assert f"90% intervals of {name} cover" in text
+        assert f"the RMSE of {name} is" in text
     assert "all targets together" in text
 
 
@@ -152,17 +153,14 @@ def test_change_points_are_listed(rng, likely, monkeypatch, request):
     assert "Rows are ordered by day." in words(text)
     assert "nan" not in words(text)
     if likely:
-        assert (
-            "2 of them can be located with a probability of 50% or more, of which the 1 most"
-            in text
-        )
+        assert "2 can be located with a probability of at least 50%, of which the 1 most" in text
         assert (
             text.count("<td>2021-03-31</td><td>2021-04-01</td>")
             + text.count("<td>2021-04-30</td><td>2021-05-01</td>")
             == 1
         )
     else:
-        assert "0 of them can be located with a probability of 50% or more.</p>" in text
+        assert "0 can be located with a probability of at least 50%.</p>" in text
     assert "<b>The function.</b>" in text
     assert "fitted to 90 rows with 1 column." in text
 
@@ -191,10 +189,7 @@ def test_extrapolation_is_reported_as_it_is(undrawn):
     assert float(re.search(r"are (\S+) times those of the other rows\.$", text)[1]) > 2
     # With posterior weights variances do not grow beyond the data.
     model.set_params(weights="posterior").fit(X, noise)
-    assert (
-        "they do not show that predictions may be less accurate"
-        in statement(model, far, np.zeros(60))[1]
-    )
+    assert "so they do not signal the extrapolation" in statement(model, far, np.zeros(60))[1]
 
 
 def test_the_verdict_says_what_a_linear_model_would_do(undrawn):
@@ -218,6 +213,41 @@ def test_the_verdict_says_what_a_linear_model_would_do(undrawn):
     )
 
 
+def test_what_matters_are_effects_on_predictions_and_not_length_scales(undrawn):
+    """The output varies fast but little along b, and slowly but much along a."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(size=(260, 3)), columns=["unused", "b", "a"])
+    y = 10 * X["a"] + np.sin(10 * X["b"]) + 0.01 * rng.normal(size=260)
+    settings = {"metric": "diagonal", "input_warp": None, "output_warp": None, "hypotheses": None}
+    model = DSMGPRegressor("rbf", max_iter=60, random_state=0, **settings).fit(X[:200], y[:200])
+    assert relevance(model).argmax() == 1
+    for rows in (slice(200, 260), slice(200, 240)):  # shuffled, and too few for that
+        text = report_html(model, X[rows], y[rows].to_numpy())
+        assert "the most important first: a, b, unused." in text
+        assert "increase of the RMSE" not in text  # the label of an axis, which is a picture
+        assert ("Increase of the RMSE" in text) == (rows.stop == 260)
+        assert re.findall(r"<b>y along (\w+)\.</b>", text) == ["a", "b", "unused"]
+
+
+def test_training_rows_are_not_judged_by(undrawn):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(140, 1))
+    y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=140)
+    model = DSMGPRegressor("rbf", max_iter=20, random_state=0).fit(X[:80], y[:80])
+
+    def grades(rows):
+        found = statements(report_html(model, X[rows], y[rows]))
+        return next(iter(found)), {about: grade for about, (grade, _) in found.items()}
+
+    first, known = grades(slice(0, 100))
+    assert first == "Rows"
+    assert known["Rows"] == "poor"
+    assert known["Accuracy"] == known["Calibration"] == "not_judged"
+    first, few = grades(slice(79, 140))
+    assert (first, few["Rows"], few["Accuracy"]) == ("Rows", "fair", "good")
+    assert "Rows" not in grades(slice(80, 140))[1]
+
+
 def test_splits_are_shown_only_where_predictions_use_a_posterior_over_them(judged, undrawn):
     model, X, y = judged
     assert "Where the model splits" not in report_html(model, X, y)
@@ -237,7 +267,6 @@ def test_settings_that_are_not_the_defaults_come_first(judged, undrawn):
         "kernel": "rbf",
         "leaf_size": "40",
         "max_iter": "10",
-        "random_state": "0",
     }
 
 
@@ -356,8 +385,8 @@ def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, undrawn)
     starts = [
         "1 row without a target left out",
         "column 'size': ",
-        "column 'age': 1 missing, filled in with the median",
-        "column 'a<b': 1 row with levels that were not there when the model was fitted ('green')",
+        "column 'age': 1 missing value, filled with the median",
+        "column 'a<b': 1 row with levels that the training rows do not have ('green')",
         "20 of 59 rows are training rows",
         "target 'price' is never negative",
     ]
@@ -367,9 +396,9 @@ def test_the_page_has_the_remarks_on_training_and_evaluation(raw, kind, undrawn)
     tags = Tags()
     tags.feed(text)
     assert tags.headings == [*HEADINGS[:6], "Remarks", *HEADINGS[6:]]
-    grade, suspicion = statements(text)["Columns"]
+    grade, suspicion = statements(text)["Rows"]
     assert grade == "poor"
-    assert "the scores too good" in suspicion
+    assert suspicion.startswith("20 of 59 rows are training rows: ")
 
 
 def test_rows_that_do_not_fit_together_are_refused(raw):

@@ -1,10 +1,10 @@
-"""Whether intervals hold as many observations as they should, within what chance explains."""
+"""Whether intervals cover as many observations as they should, within what chance explains."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["MIN_JUDGED", "interval_grade"]
+__all__ = ["MIN_JUDGED", "chance_range", "interval_grade"]
 
 #: Rows below which coverage is not judged.
 MIN_JUDGED = 20
@@ -30,8 +30,19 @@ def interval_grade(coverage: float, n_rows: int, level: float = 0.9) -> str:
     """
     if n_rows < MIN_JUDGED:
         return "few"
-    # 95% of calibrated models have a coverage within this margin.
-    margin = 1.96 * math.sqrt(level * (1.0 - level) / n_rows)
-    if abs(coverage - level) <= margin:
+    low, high = chance_range(n_rows, level)
+    if low <= coverage <= high:
         return "calibrated"
     return "narrow" if coverage < level else "wide"
+
+
+def chance_range(n_rows: int, level: float = 0.9) -> tuple[float, float]:
+    """Return the range that contains the coverage of 95% of calibrated models.
+
+    Examples
+    --------
+    >>> [round(end, 3) for end in chance_range(400)]
+    [0.871, 0.929]
+    """
+    margin = 1.96 * math.sqrt(level * (1.0 - level) / n_rows)
+    return level - margin, min(level + margin, 1.0)

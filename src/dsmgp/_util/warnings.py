@@ -16,7 +16,7 @@ _shown: dict[tuple[type[Warning], str, str, int], tuple[object, ...]] = {}
 
 
 class FactorisationWarning(UserWarning):
-    """A leaf's covariance matrix needed more noise than it has to be factorised.
+    """A leaf's covariance matrix could be factorised only with jitter added to its diagonal.
 
     Examples
     --------

@@ -54,17 +54,18 @@ class ExpertPredictions:
 class Committee(Baseline):
     """Experts on subsets of the rows, all of which predict at every test row. Subclasses combine their predictions.
 
+    ``noise_variance``, ``optimizer``, ``max_iter``, ``standardize``, ``device``, ``memory_limit`` and
+    ``random_state`` are those of :class:`~dsmgp.DSMGPRegressor`.
+
     Parameters
     ----------
-    experts : {"random", "balanced", "paper"} or a tree, default="random"
+    experts : "random", "balanced", "paper" or a tree, default="random"
         How rows are divided: random subsets, or the parts of one partition, as a deep structured mixture of that
         structure would average over; of a tree (such as ``DSMGPRegressor().tree_``) one of its partitions.
     leaf_size : int, default=100
         M, rows of an expert.
     kernel : str, Kernel or gpytorch kernel, default="rbf"
         One for all experts; its hyperparameters and the noise are learned on all of them together.
-    noise_variance, optimizer, max_iter, standardize, device, memory_limit, random_state
-        See :class:`~dsmgp.DSMGPRegressor`.
 
     Attributes
     ----------

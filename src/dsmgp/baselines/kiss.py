@@ -55,7 +55,7 @@ class KISSGP(Baseline):
     grid_size : int or "auto", default="auto"
         Points of each input's grid. ``"auto"``: the square root of the number of rows, between 16 and 200, and
         no more than 1,000 for all inputs together.
-    kernel : {"rbf", "matern12", "matern32", "matern52"}, default="rbf"
+    kernel : "rbf", "matern12", "matern32", or "matern52", default="rbf"
         Kernel of each input, with its own length scale and output scale.
     max_iter : int, default=100
         Iterations of L-BFGS.

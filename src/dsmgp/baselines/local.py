@@ -24,13 +24,14 @@ __all__ = ["ExactGP", "NaiveLocalExperts"]
 class ExactGP(Committee):
     """One GP on all rows, conditioned exactly.
 
+    ``kernel``, ``noise_variance``, ``optimizer``, ``max_iter``, ``standardize``, ``device``,
+    ``memory_limit`` and ``random_state`` are those of :class:`~dsmgp.DSMGPRegressor`.
+
     Parameters
     ----------
     learning_rows : int, optional
         Rows, drawn at random, on which hyperparameters are learned. All rows by default, which on a CPU takes minutes
         beyond 5,000.
-    kernel, noise_variance, optimizer, max_iter, standardize, device, memory_limit, random_state
-        See :class:`~dsmgp.DSMGPRegressor`.
 
     Examples
     --------
@@ -85,12 +86,12 @@ class ExactGP(Committee):
 class NaiveLocalExperts(Committee):
     """One GP for each part of one partition (Kim et al. 2005); each predicts in its part only, with jumps between parts.
 
+    The other parameters are those of :class:`~dsmgp.baselines.committee.Committee`.
+
     Parameters
     ----------
-    experts : {"balanced", "paper"} or a tree, default="balanced"
+    experts : "balanced", "paper" or a tree, default="balanced"
         The partition; of a tree, one of its induced trees.
-    leaf_size, kernel, ...
-        See :class:`~dsmgp.baselines.committee.Committee`.
 
     Examples
     --------

@@ -95,6 +95,9 @@ class MoE(Committee):
     score sweeps: the sweep with the largest held-out density is kept, and held-out rows join the expert with the largest gate.
     Inference is approximate, which DSMGP avoids.
 
+    ``kernel``, ``noise_variance``, ``optimizer``, ``max_iter``, ``standardize``, ``device``,
+    ``memory_limit`` and ``random_state`` are those of :class:`~dsmgp.DSMGPRegressor`.
+
     Parameters
     ----------
     leaf_size : int, default=100
@@ -103,8 +106,6 @@ class MoE(Committee):
         Most sweeps of hard EM.
     n_reached : int, default=8
         Experts that predict at a row: those with the largest gate.
-    kernel, noise_variance, optimizer, max_iter, standardize, device, memory_limit, random_state
-        See :class:`~dsmgp.DSMGPRegressor`.
 
     Attributes
     ----------

@@ -60,13 +60,13 @@ class PoE(_Product):
 class GPoE(_Product):
     """Generalised product of experts (Cao & Fleet 2014): exponents sum to one, so that predictions far away are the prior.
 
+    The other parameters are those of :class:`~dsmgp.baselines.committee.Committee`.
+
     Parameters
     ----------
-    weighting : {"uniform", "entropy"}, default="uniform"
+    weighting : "uniform" or "entropy", default="uniform"
         ``1 / K`` for each of K experts (Deisenroth & Ng 2015), or proportional to how much an expert has learned at the
         row: half the difference of the logarithms of prior and posterior variance.
-    experts, leaf_size, kernel, ...
-        See :class:`~dsmgp.baselines.committee.Committee`.
 
     Examples
     --------

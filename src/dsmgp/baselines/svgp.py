@@ -48,7 +48,7 @@ class SVGP(Baseline):
         Optimisation steps, one batch each.
     batch_size : int, default=512
     standardize : bool, default=True
-    random_state : int, RandomState, Generator or None
+    random_state : int, RandomState, Generator, or None
 
     Attributes
     ----------

@@ -116,7 +116,7 @@ def single_change_log_prior(boundaries: Boundaries, gaps: str, shortest: int = 1
     Parameters
     ----------
     boundaries : Boundaries
-    gaps : {"equal", "length"}
+    gaps : "equal" or "length"
         Whether all gaps are equally probable, or in proportion to their length.
     shortest : int
         Fewest rows of a segment; boundaries nearer to an end have probability zero.
@@ -162,7 +162,7 @@ def hazard_log_probabilities(
     Parameters
     ----------
     boundaries : Boundaries
-    gaps : {"equal", "length"}
+    gaps : "equal" or "length"
     hazard : float
         Probability of a change in every gap (``"equal"``), or the rate per unit of length of a Poisson process (``"length"``).
 

@@ -123,8 +123,8 @@ def report(
     if not out.parent.is_dir():
         fail(f"the folder {out.parent} does not exist; create it first")
     check_not_an_input(out, model, data)
+    from dsmgp.report.evaluation import Evaluation
     from dsmgp.report.report import write_page
-    from dsmgp.report.results import Evaluation
 
     with showing_progress("reporting"):
         with span(0.0, 0.2, "loading the model"):

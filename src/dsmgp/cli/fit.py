@@ -81,11 +81,11 @@ def _none_or(word: str) -> str | None:
 @command
 def fit(
     data: Annotated[str, typer.Argument(metavar="DATA", help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; a folder or glob of Parquet files of any size.")],
-    target: Annotated[list[str], typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict; may be repeated, or a list with commas.")],
+    target: Annotated[list[str], typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict; repeat, or separate by commas.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model file to write, such as model.dsmgp; for a folder of data it is a folder.")],
-    feature: Annotated[list[str], typer.Option(metavar="COLUMN", help="Input column; all columns but the targets if left out. May be repeated, or a list with commas.")] = [],  # noqa: B006
-    drop: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to ignore; may be repeated, or a list with commas.")] = [],  # noqa: B006
-    text: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column that is text, though its values look like numbers or dates; may be repeated, or a list with commas.")] = [],  # noqa: B006
+    feature: Annotated[list[str], typer.Option(metavar="COLUMN", help="Input column; all columns but the targets by default. Repeat, or separate by commas.")] = [],  # noqa: B006
+    drop: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to ignore; repeat, or separate by commas.")] = [],  # noqa: B006
+    text: Annotated[list[str], typer.Option(metavar="COLUMN", help="Column to read as text although its values look like numbers or dates; repeat, or separate by commas.")] = [],  # noqa: B006
     categories: Annotated[Categories, typer.Option(help="What to do with columns of text.")] = "auto",
     missing: Annotated[Missing, typer.Option(parser=_parse_missing, metavar="<drop|model|error>", help="What to do with missing values of inputs: drop such rows, let the model handle them, or end with an error.")] = "model",
     encoding: Encoding = None,
@@ -101,9 +101,9 @@ def fit(
     changes_along: Annotated[str | None, typer.Option(metavar="COLUMN", help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
     max_iter: Annotated[int | None, typer.Option(metavar="NUMBER", help="Most iterations of the optimiser.")] = None,
-    input_warp: Annotated[InputWarp, typer.Option(help="Whether inputs are transformed to normal scores: where leave-one-out says so, never, all of them, or beside the inputs as they are.")] = "auto",
-    metric: Annotated[Metric, typer.Option(help="A length scale per input, a linear map of the inputs, or a small network of them; auto learns a map (with high effort also a network) and keeps it if leave-one-out says so.")] = "auto",
-    output_warp: Annotated[OutputWarp, typer.Option(help="How outputs that are skewed or bounded are transformed: by ranks, by logarithms, or by ranks of positive outputs.")] = "auto",
+    input_warp: Annotated[InputWarp, typer.Option(help="Transform inputs to normal scores: rank, all of them; both, beside the original inputs; auto, if leave-one-out improves clearly.")] = "auto",
+    metric: Annotated[Metric, typer.Option(help="How rows are compared: by a length scale per input (diagonal), a learned linear map (full) or a small network (deep); auto tries a map, with high effort also a network, and keeps it if leave-one-out improves clearly.")] = "auto",
+    output_warp: Annotated[OutputWarp, typer.Option(help="Transform skewed or bounded outputs: rank, to normal scores; log, to logarithms; positive, as rank with predictions above 0; auto, if leave-one-out improves clearly.")] = "auto",
     hypotheses: Annotated[Hypotheses, typer.Option(help="auto: a small table is fitted under several hypotheses, weighted by cross-validation; average: by their posterior probability.")] = "auto",
     priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = "lognormal",
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
@@ -135,9 +135,9 @@ def fit(
     from_files = is_dataset(data)
     _check_out(out, data, from_files, force)
     if outliers and changes_along is None:
-        fail("--outliers goes with --changes-along")
+        fail("--outliers needs --changes-along")
     if changes_along is not None and structure != "balanced":
-        fail("--structure does not go with --changes-along, which is a structure of its own")
+        fail("--structure cannot be combined with --changes-along, which is a structure of its own")
     if include_factors:
         print_note("--include-factors is ignored: a model file without factors loads faster")
     if text and from_files:

@@ -61,15 +61,15 @@ Encoding = Annotated[
 ]  # fmt: skip
 Decimal = Annotated[
     str | None,
-    typer.Option("--decimal", metavar="<.|,>", help="Decimal sign of numbers such as 1,234, where the file does not settle it."),
+    typer.Option("--decimal", metavar="<.|,>", help="Decimal separator, for numbers such as 1,234 that are ambiguous in the file."),
 ]  # fmt: skip
 DayFirst = Annotated[
     bool | None,
-    typer.Option("--dayfirst/--monthfirst", help="Order of dates such as 03/04/2020, where the column does not settle it."),
+    typer.Option("--dayfirst/--monthfirst", help="Order of day and month, for columns of dates such as 03/04/2020 that are ambiguous."),
 ]  # fmt: skip
 NotAvailable = Annotated[
     list[str],
-    typer.Option("--na", metavar="TEXT", help="Text that stands for a missing value, beside NA, ?, - and the like; may be repeated, or a list with commas."),
+    typer.Option("--na", metavar="TEXT", help="Text that marks a missing value, in addition to NA, ?, - and the like; repeat, or separate by commas."),
 ]  # fmt: skip
 
 

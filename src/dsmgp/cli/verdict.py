@@ -12,7 +12,7 @@ __all__ = ["next_command", "verdict_numbers", "verdict_rows"]
 GRADES = {
     "calibrated": "well calibrated",
     "narrow": "too confident",
-    "wide": "cautious",
+    "wide": "too cautious",
     "few": "too few rows to judge",
 }
 UNKNOWN = "not known; evaluate the model on rows that it has not seen"
@@ -29,7 +29,7 @@ def verdict_rows(model: Any, quiet: bool) -> list[tuple[str, str]]:
     rows = [("accuracy", _accuracy(model)), ("calibration", UNKNOWN)]
     if check is not None:
         rows = [
-            ("accuracy", _joined(names, [_error(*errors) for errors in _errors(check)])),
+            ("accuracy", _joined(names, [_error(state.score_kind, *e) for e in _errors(check)])),
             ("calibration", _joined(names, [_held(c, check.n_rows) for c in check.coverage_90])),
         ]
     return [*rows, ("remarks", f"{n_remarks}, {where}" if n_remarks else "none")]
@@ -52,9 +52,7 @@ def verdict_numbers(model: Any) -> dict[str, Any]:
 
 def next_command(out: Path, from_files: bool) -> str:
     """Return the command that a user is likely to type next."""
-    if from_files:  # reports are of tables in one file
-        return f"dsmgp predict {out} NEW.parquet --out predictions.parquet"
-    return f"dsmgp report {out} TEST.csv --out report.html"
+    return f"dsmgp report {out} {'FOLDER' if from_files else 'TEST.csv'} --out report.html"
 
 
 def _errors(check: Any) -> list[tuple[float, float]]:
@@ -62,19 +60,20 @@ def _errors(check: Any) -> list[tuple[float, float]]:
     return list(zip(check.rmse.tolist(), check.constant_rmse.tolist(), strict=True))
 
 
-def _error(rmse: float, constant: float) -> str:
-    """Describe an error beside that of a constant."""
+def _error(kind: str, rmse: float, constant: float) -> str:
+    """Compare an error with that of a constant."""
+    error = f"{kind} RMSE {rmse:,.4g}"
     if constant == 0.0:
-        return f"leave-one-out RMSE {rmse:,.4g}; the target is constant"
+        return f"{error}; the target is constant"
     if rmse >= constant:
-        return f"leave-one-out RMSE {rmse:,.4g}, no better than a constant ({constant:,.4g})"
-    return f"leave-one-out RMSE {rmse:,.4g}, {1 - rmse / constant:.0%} below that of a constant ({constant:,.4g})"
+        return f"{error}, no better than a constant ({constant:,.4g})"
+    return f"{error}, {1 - rmse / constant:.0%} below that of a constant ({constant:,.4g})"
 
 
 def _held(coverage: float, n_rows: int) -> str:
     """Describe the coverage of intervals."""
     grade = GRADES[interval_grade(coverage, n_rows)]
-    return f"90% intervals hold {coverage:.1%} of the rows left out: {grade}"
+    return f"90% intervals cover {coverage:.1%} of the rows left out: {grade}"
 
 
 def _joined(names: list[str], texts: list[str]) -> str:
@@ -85,7 +84,7 @@ def _joined(names: list[str], texts: list[str]) -> str:
 
 
 def _accuracy(model: Any) -> str:
-    """Describe the accuracy by the score that there is; change points have none."""
+    """Describe the accuracy by the score of models without predictions of rows left out; change points have none."""
     from dsmgp.fitting.loo_check import constant_nlpd
     from dsmgp.mixture.fitted_model import supports
 

@@ -57,7 +57,7 @@ def framed(values: Array, kind: str, X: Any, names: Sequence[str]) -> Any:
     Parameters
     ----------
     values : ndarray of shape (n,) or (n, n_outputs)
-    kind : {"pandas", "polars"}
+    kind : "pandas" or "polars"
     X : the inputs, whose index is taken over if it has one
     names : sequence of str
         Names of the outputs.

@@ -102,8 +102,8 @@ class InputSchema:
         Parameters
         ----------
         X : array-like or frame
-        y : array-like, series or frame
-        missing : {"model", "drop", "error"}
+        y : array-like, series, or frame
+        missing : "model", "drop", or "error"
         categorical_features : as in :class:`~dsmgp.DSMGPRegressor`
 
         Returns

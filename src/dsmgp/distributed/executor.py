@@ -73,7 +73,7 @@ class Executor(Protocol):
             Equal for duplicate inputs.
         device : str
             Where to compute, as :meth:`leaf_device` returned it: "cpu", or a GPU by torch's name for it.
-        dtype : {"float64", "float32"}
+        dtype : "float64" or "float32"
             Precision of the computations.
         row_weights : ndarray of shape (n_rows,), optional
             Weights of the rows: one of weight w counts as w copies of itself.

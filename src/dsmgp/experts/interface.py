@@ -68,7 +68,7 @@ class LeafGPs(Protocol):
         The files that hold the rows, where they are on disk.
     device : str
         Where leaves are computed: "cpu", or a GPU by torch's name for it.
-    dtype : {"float64", "float32"}
+    dtype : "float64" or "float32"
         Precision of the computations.
     """
 

@@ -64,7 +64,7 @@ class InMemoryLeafGPs:
         Numbers of the leaves in the tree, for messages, where these are only some of its leaves.
     device : str
         "cpu", or a GPU by torch's name for it.
-    dtype : {"float64", "float32"}
+    dtype : "float64" or "float32"
         Precision of the computations.
     row_weights : ndarray of shape (n_rows,), optional
         Weights of the rows: one of weight w counts as w copies of itself.

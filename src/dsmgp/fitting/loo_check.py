@@ -1,4 +1,4 @@
-"""What leave-one-out says about a fitted model in the terms of its users: error beside that of a constant, coverage of intervals."""
+"""How well training rows are predicted without having been seen: error compared with that of a constant, coverage of intervals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.experts.posterior import InMemoryLeafPosterior
@@ -21,7 +21,7 @@ MAX_ROWS, LEAST_ROWS = 2_000, 200
 
 @dataclass(frozen=True)
 class LOOCheck:
-    """Leave-one-out predictions of some training rows beside their observations.
+    """Leave-one-out or cross-validated predictions of some training rows, compared with their observations.
 
     Attributes
     ----------
@@ -39,16 +39,21 @@ class LOOCheck:
 
 
 def loo_check(state: FittedState) -> LOOCheck | None:
-    """Compare leave-one-out predictions with observations.
+    """Compare leave-one-out predictions, or cross-validated ones of stacked hypotheses, with observations.
 
     Returns
     -------
     LOOCheck or None
-        None if leave-one-out results are not at hand: of change points, of stacked hypotheses, after online updates, and where
-        leaves are in shards.
+        None if there are no such predictions: of change points, of averaged hypotheses, of stacked ones from a file, after online
+        updates, and where leaves are in shards.
     """
-    has_scores = supports(state.model, "loo_score_") and state.scores is not None
-    if not has_scores or state.stacking is not None:
+    if state.stacking is not None:
+        left_out = state.stacking.left_out
+        if left_out is None:
+            return None
+        everything = np.arange(len(state.rows))
+        return _compared(state, everything, left_out.mean[:, None], left_out.cdf[:, None])
+    if not (supports(state.model, "loo_score_") and state.scores is not None):
         return None
     model = state.mixture
     posterior = model.leaf_posterior
@@ -60,16 +65,21 @@ def loo_check(state: FittedState) -> LOOCheck | None:
         rows = np.delete(rows, learned_on)
     rows = rows[spread_rows(len(rows), MAX_ROWS)]
     distribution = model.loo_distribution(posterior.leave_one_out(), rows, missing=state.missing)
+    observed = state.rows.Y[rows]
+    cdf = distribution.cdf(observed).reshape(observed.shape)
+    return _compared(state, rows, distribution.mean.reshape(observed.shape), cdf)
+
+
+def _compared(state: FittedState, rows: Index, mean: Array, cdf: Array) -> LOOCheck:
+    """Compare predictive means, and probabilities below the observations, (n_rows, n_outputs) each, with the observations."""
     observed, n_train = state.rows.Y[rows], len(state.rows)
-    u = distribution.cdf(observed).reshape(observed.shape)
     # The mean of all other rows: away from the row by n / (n - 1) of its distance from the mean of all.
     away = (observed - state.rows.Y.mean(axis=0)) * n_train / max(n_train - 1, 1)
-    error = observed - distribution.mean.reshape(observed.shape)
     return LOOCheck(
         len(rows),
-        np.sqrt(np.mean(error**2, axis=0)),
+        np.sqrt(np.mean((observed - mean) ** 2, axis=0)),
         np.sqrt(np.mean(away**2, axis=0)),
-        np.mean((u >= 0.05) & (u <= 0.95), axis=0),
+        np.mean((cdf >= 0.05) & (cdf <= 0.95), axis=0),
     )
 
 

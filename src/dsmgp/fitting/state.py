@@ -15,7 +15,12 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.warnings import ExtrapolationWarning, warn_user
-from dsmgp.data.columns.remarks import evaluation_remarks, prediction_remarks, spread_rows
+from dsmgp.data.columns.remarks import (
+    evaluation_remarks,
+    n_training_rows,
+    prediction_remarks,
+    spread_rows,
+)
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
 from dsmgp.experts.points import equal_rows
@@ -340,6 +345,11 @@ class FittedState:
             *self.outside_rows(X).remarks,
             *prediction_remarks(distribution, training.Y, target_names),
         ]
+
+    def n_training_rows(self, X: Array, Y: Array) -> int:
+        """Return how many rows the model was fitted to, by their inputs and targets."""
+        direct, training = self.schema.columns.direct_inputs, self.rows
+        return n_training_rows(X[:, direct], Y, training.X[:, direct], training.Y)
 
     @property
     def posterior_weights(self) -> dict[Sum, Array]:

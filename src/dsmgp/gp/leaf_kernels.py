@@ -80,10 +80,10 @@ class StationaryKernel:
 
     Attributes
     ----------
-    kind : {"rbf", "matern12", "matern32", "matern52", "rq"}
+    kind : "rbf", "matern12", "matern32", "matern52", or "rq"
     columns : tuple of int
         Inputs that the kernel depends on.
-    mean_kind : {"zero", "constant", "linear"}
+    mean_kind : "zero", "constant", or "linear"
     """
 
     kind: str
@@ -116,10 +116,10 @@ class MetricKernel:
 
     Attributes
     ----------
-    kind : {"rbf", "matern12", "matern32", "matern52"}
+    kind : "rbf", "matern12", "matern32", or "matern52"
     n_inputs, rank : int
         Rows and columns of A.
-    mean_kind : {"zero", "constant", "linear"}
+    mean_kind : "zero", "constant", or "linear"
     """
 
     kind: str

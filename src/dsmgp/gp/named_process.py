@@ -53,7 +53,7 @@ class ParameterBlock:
     name : str
         "mean", "outputscale", "lengthscale", "metric", "alpha", "period_length" or "noise".
     size : int
-    transform : {"exp", "softplus", "identity"}
+    transform : "exp", "softplus", or "identity"
         From theta to the value, to which ``lower`` is added.
     lower : float
         Least value.
@@ -83,7 +83,7 @@ class NamedProcess:
 
     Attributes
     ----------
-    leaf_kernel : StationaryKernel, MetricKernel or SumKernel
+    leaf_kernel : StationaryKernel, MetricKernel, or SumKernel
     blocks : tuple of ParameterBlock
         In the order of theta: those of the mean, of each term (output scale, length scales or metric, shape or periods, then length
         scales and shape or periods of further factors), and the noise.

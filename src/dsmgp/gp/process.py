@@ -163,7 +163,7 @@ def build_process(
 
     Parameters
     ----------
-    kernel : str, Kernel or gpytorch.kernels.Kernel
+    kernel : str, Kernel, or gpytorch.kernels.Kernel
         A name, a sum of names such as "matern32+periodic", a kernel with values, or a module.
     mean : str or gpytorch.means.Mean
     noise_variance : float, optional

@@ -18,7 +18,7 @@ def jitter_ladder(scale: float, dtype: str = "float64") -> Iterator[float]:
     ----------
     scale : float
         Mean diagonal of the matrix; no jitter is yielded if it is not finite.
-    dtype : {"float64", "float32"}
+    dtype : "float64" or "float32"
 
     Examples
     --------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dsmgp.regressor import DSMGPRegressor
 
-__all__ = ["has_length_scales", "plot_relevance", "relevance"]
+__all__ = ["plot_relevance", "relevance"]
 
 # Training rows at which mixture weights are averaged.
 MAX_ROWS = 1000
@@ -54,16 +54,6 @@ def plot_relevance(model: DSMGPRegressor, *, n_most: int = 20, ax: Axes | None =
     ax.set_xlim(0, 1)
     ax.set_xlabel("relevance")
     return ax
-
-
-def has_length_scales(model: DSMGPRegressor) -> bool:
-    """Return whether all kernels have a length scale for each input."""
-    fitted = model.state_.model
-    return all(
-        isinstance(kernel, StationaryKernel)
-        for family in fitted.families
-        for kernel in family.leaf_kernels
-    )
 
 
 def relevance(model: DSMGPRegressor) -> Array:

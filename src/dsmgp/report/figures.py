@@ -9,30 +9,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from dsmgp.plots.relevance import has_length_scales, relevance
 from dsmgp.plots.style import add_legend, styled
+from dsmgp.report.importance import MAX_BARS, MAX_DRAWN
 from dsmgp.report.numbers import count
 
 if TYPE_CHECKING:
-    from dsmgp.report.results import Evaluation
+    from dsmgp.report.evaluation import Evaluation
 
 __all__ = [
-    "MAX_DRAWN",
     "Figure",
     "calibration_figures",
     "change_figures",
     "dependence_figures",
+    "importance_figures",
     "observed_figures",
-    "relevance_figures",
     "residual_figures",
     "split_figures",
 ]
 
-#: Inputs that are drawn at most.
-MAX_DRAWN = 6
 WIDTH, DPI = 4.7, 160  # inches, dots per inch
 
 
@@ -65,7 +61,7 @@ def draw(
 def observed_figures(evaluation: Evaluation) -> list[Figure]:
     """Draw observations against predictions, for every target."""
     X, observed = evaluation.drawn
-    caption = "Each point is a row; on the diagonal predictions are right." + _sampled(evaluation)
+    caption = "Each point is a row; perfect predictions lie on the diagonal." + _sampled(evaluation)
     return [
         draw(
             partial(evaluation.model.plot_observed, X, observed, output=k),
@@ -115,33 +111,27 @@ def calibration_figures(evaluation: Evaluation) -> list[Figure]:
     ]
 
 
-def relevance_figures(evaluation: Evaluation) -> list[Figure]:
-    """Draw the relevance of the columns, where all kernels have length scales and there are several columns."""
-    model = evaluation.model
-    n_columns = len(model.state_.schema.groups)
-    if n_columns == 1 or not has_length_scales(model):
+def importance_figures(evaluation: Evaluation) -> list[Figure]:
+    """Draw how much predictions rely on each column, if there are several."""
+    if len(evaluation.model.state_.schema.groups) == 1:
         return []
-    caption = "How fast the function varies along each column, per standard deviation of that column, relative to the fastest."
-    names = ", ".join(_by_relevance(evaluation)[:MAX_DRAWN])
+    found = evaluation.importance
+    names = ", ".join(found.ranked[:MAX_DRAWN])
     return [
         draw(
-            model.plot_relevance,
-            "Relevance of columns",
-            caption,
-            f"Bar chart of the relevance of columns, the most relevant first: {names}.",
-            max(2.2, 0.28 * min(n_columns, 20) + 0.8),
+            found.plot,
+            "Importance of columns",
+            found.caption,
+            f"Bar chart of the importance of columns, the most important first: {names}.",
+            max(2.2, 0.28 * min(len(found.columns), MAX_BARS) + 0.8),
         )
     ]
 
 
 def dependence_figures(evaluation: Evaluation) -> list[Figure]:
-    """Draw the partial dependence on the most relevant columns, unless the function itself is drawn."""
+    """Draw the partial dependence on the most important columns, unless the function itself is drawn."""
     if evaluation.draws_function:
         return []
-    caption = (
-        "Prediction with this column set, averaged over the rows, and the 90% interval of an observation around it, where there are "
-        "training rows."
-    )
     return [
         draw(
             _with_label(
@@ -149,10 +139,10 @@ def dependence_figures(evaluation: Evaluation) -> list[Figure]:
                 target,
             ),
             f"{target} along {feature}",
-            caption,
+            "",
             f"Average prediction of {target} against {feature}, with 90% intervals.",
         )
-        for feature in _by_relevance(evaluation)[:MAX_DRAWN]
+        for feature in evaluation.most_important
         for k, target in enumerate(evaluation.targets)
     ]
 
@@ -214,14 +204,6 @@ def _with_targets(plot: Callable[..., Any], targets: list[str]) -> Callable[...,
             add_legend(ax)
 
     return labelled
-
-
-def _by_relevance(evaluation: Evaluation) -> list[str]:
-    """Return the names of the columns, the most relevant first where that is known."""
-    names = [name for name, _ in evaluation.model.state_.schema.groups]
-    if not has_length_scales(evaluation.model):
-        return names
-    return [names[k] for k in np.argsort(-relevance(evaluation.model)).tolist()]
 
 
 def _sampled(evaluation: Evaluation) -> str:

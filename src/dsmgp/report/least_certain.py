@@ -11,7 +11,7 @@ from dsmgp.data.frames import kind_of, taken
 from dsmgp.report.numbers import number
 
 if TYPE_CHECKING:
-    from dsmgp.report.results import Evaluation
+    from dsmgp.report.evaluation import Evaluation
 
 __all__ = ["least_certain"]
 

@@ -6,14 +6,14 @@ __all__ = ["count", "number"]
 
 
 def number(value: float) -> str:
-    """Write a number with five digits; large ones in full, with commas, rather than with an exponent.
+    """Write a number with four digits; large ones in full, with commas, rather than with an exponent.
 
     Examples
     --------
-    >>> number(0.123456), number(252110.4), number(3e12)
-    ('0.12346', '252,110', '3e+12')
+    >>> number(0.123456), number(9135.42), number(252110.4), number(3e12)
+    ('0.1235', '9,135', '252,110', '3e+12')
     """
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e10 else f"{value:.5g}"
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e10 else f"{value:.4g}"
 
 
 def count(n: int, noun: str) -> str:

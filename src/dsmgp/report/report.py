@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.atomic_write import atomic_write
 from dsmgp.regressor import DSMGPRegressor
+from dsmgp.report.evaluation import Evaluation
 from dsmgp.report.numbers import count, number
-from dsmgp.report.results import Evaluation, collect
+from dsmgp.report.results import collect
 
 __all__ = ["report_html", "write_report"]
 
@@ -46,7 +47,7 @@ def report_html(
     targets: Sequence[str] = ("y",),
     title: str = "",
 ) -> str:
-    """Return a page that works offline: a verdict, scores, calibration, residuals, relevance, uncertain rows, remarks, settings.
+    """Return a page that works offline: a verdict, scores, calibration, residuals, importance of columns, least certain rows, remarks, settings.
 
     Parameters
     ----------

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_consistent_length
+from numpy.typing import NDArray
 
 from dsmgp import __version__
-from dsmgp._util.arrays import Array, Index
-from dsmgp._util.dates import format_day, format_position
-from dsmgp.data.columns.remarks import spread_rows
-from dsmgp.data.frames import taken
-from dsmgp.data.unknown_inputs import mixture_at
-from dsmgp.data.user_tables import target_numbers
-from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
+from dsmgp._util.arrays import Array
+from dsmgp._util.dates import format_position
 from dsmgp.progress import span
 from dsmgp.regressor import DSMGPRegressor
+from dsmgp.report.evaluation import Evaluation
 from dsmgp.report.figures import (
-    MAX_DRAWN,
     calibration_figures,
     change_figures,
     dependence_figures,
+    importance_figures,
     observed_figures,
-    relevance_figures,
     residual_figures,
     split_figures,
 )
+from dsmgp.report.importance import MAX_DRAWN
 from dsmgp.report.least_certain import least_certain
 from dsmgp.report.numbers import number
 from dsmgp.report.references import compare
-from dsmgp.report.verdict import Statement, accuracy, calibration, reach, suspicions
+from dsmgp.report.verdict import (
+    MANY_KNOWN,
+    Statement,
+    accuracy,
+    calibration,
+    reach,
+    suspicions,
+    training_rows,
+)
 from dsmgp.scores import joint_nlpd, score_each
 from dsmgp.tree.nodes import leaves
 
-__all__ = ["Evaluation", "collect"]
+__all__ = ["collect"]
 
-# Rows that plots show at most.
-MAX_PLOTTED = 5_000
 # Least probability of a change point that is listed, and the most that are listed.
 LIKELY, MAX_CHANGES = 0.5, 50
 # Expected number of splits below which an input is not drawn.
@@ -52,9 +52,9 @@ FEW_SPLITS = 1e-3
 SCORES = [
     ("RMSE", "rmse", "root mean square error"),
     ("RMSE of a linear model", "linear", "least squares on the same inputs and training rows"),
-    ("RMSE of a constant", "constant", "the mean of the training rows as every prediction"),
+    ("RMSE of a constant", "constant", "always predicts the training mean"),
     ("MAE", "mae", "mean absolute error"),
-    ("R²", "r2", "share of the variance around that constant that is explained; 1 is perfect"),
+    ("R²", "r2", "share of the variance explained; 1 is perfect"),
     ("NLPD", "nlpd", "negative log predictive density; lower is better, on the same rows"),
     ("CRPS", "crps", "error of the whole predictive distribution, in the units of the target"),
 ]
@@ -64,127 +64,6 @@ INTERVALS = [
     ("width of 90% intervals", "interval_width_90", "on average"),
     ("standard deviation", "std", "of the target itself, for comparison"),
 ]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A fitted model, the rows on which it is evaluated, and its predictions there.
-
-    Attributes
-    ----------
-    model : DSMGPRegressor
-    X : array-like
-        The inputs as the user gave them.
-    rows : ndarray of shape (n, n_inputs)
-        The same as numbers; dates are days.
-    observed : ndarray of shape (n, n_outputs)
-    y : ndarray of shape (n,) or (n, n_outputs)
-        The same in the shape of the model's training outputs.
-    distribution : Mixture
-    uncertainty : ndarray of shape (n,)
-        Predictive standard deviations relative to those of the training outputs, averaged over outputs.
-    names, targets : list of str
-        Names of inputs and outputs.
-    remarks : list of str
-        On these rows and on the predictions.
-    row_numbers : ndarray of shape (n,)
-        Numbers of the rows in the user's table, from 1; those of rows without a target are missing.
-    """
-
-    model: DSMGPRegressor
-    X: ArrayLike
-    rows: Array
-    observed: Array
-    y: Array
-    distribution: PredictiveDistribution
-    uncertainty: Array
-    names: list[str]
-    targets: list[str]
-    remarks: list[str]
-    row_numbers: Index
-
-    @classmethod
-    def of(
-        cls,
-        model: DSMGPRegressor,
-        X: ArrayLike,
-        y: ArrayLike,
-        targets: Sequence[str],
-        remarks: Sequence[str] = (),
-        row_numbers: Index | None = None,
-    ) -> Evaluation:
-        """Predict the rows of X that have a target.
-
-        Parameters
-        ----------
-        model : DSMGPRegressor
-        X, y : array-like or frame
-        targets : sequence of str
-        remarks : sequence of str
-            On how the rows were read.
-        row_numbers : ndarray of shape (n,), optional
-            Numbers of the rows in the user's table; 1, 2, ... if left out.
-        """
-        state = model.state_
-        observed, _ = target_numbers(y)
-        if observed.shape[1] != len(targets):
-            raise ValueError(
-                f"expected a name for each of {observed.shape[1]} outputs, got {list(targets)}"
-            )
-        check_consistent_length(X, observed)
-        said = list(remarks)
-        if row_numbers is None:
-            row_numbers = np.arange(1, len(observed) + 1)
-        known = np.flatnonzero(~np.isnan(observed).any(axis=1))
-        n_left_out = len(observed) - len(known)
-        if not len(known):
-            raise ValueError("expected rows with a target, got none")
-        if n_left_out:
-            said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
-            X, observed, row_numbers = taken(X, known), observed[known], row_numbers[known]
-        rows = state.schema.to_rows(X)
-        distribution = mixture_at(state.predictive, rows, squeeze=state.schema.single_output)
-        said += state.schema.remarks_on(X)
-        said += state.evaluation_remarks(rows.X, observed, distribution, targets)
-        training_std = state.rows.Y.std(axis=0)
-        std = distribution.std.reshape(len(observed), -1)
-        return cls(
-            model,
-            X,
-            rows.X,
-            observed,
-            state.schema.shaped(observed),
-            distribution,
-            (std / np.where(training_std > 0, training_std, 1.0)).mean(axis=1),
-            state.schema.input_names,
-            list(targets),
-            said,
-            row_numbers,
-        )
-
-    @cached_property
-    def drawn(self) -> tuple[Any, Array]:
-        """Inputs as the user gave them and observations of the rows that plots show, evenly spread if there are many."""
-        rows = spread_rows(len(self.rows), MAX_PLOTTED)
-        if len(rows) == len(self.rows):
-            return self.X, self.observed
-        return taken(self.X, rows), self.observed[rows]
-
-    @cached_property
-    def outside(self) -> NDArray[np.bool_]:
-        """Which rows lie outside the training data."""
-        return np.asarray(self.distribution.outside > 0)
-
-    @property
-    def draws_function(self) -> bool:
-        """Whether the function is drawn with its change points: it has one input and one output."""
-        has_changes = self.model.state_.model.has_change_points
-        return has_changes and len(self.names) == 1 and len(self.targets) == 1
-
-    def input_text(self, dimension: int, value: float) -> str:
-        """Return a value of an input as text: a number or a date."""
-        dates = self.model.state_.schema.displayed_dates.get(dimension)
-        return number(value) if dates is None else format_day(value, dates)
 
 
 def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
@@ -210,7 +89,7 @@ def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
         ("observed_figures", observed_figures),
         ("calibration_figures", calibration_figures),
         ("residual_figures", residual_figures),
-        ("relevance_figures", relevance_figures),
+        ("importance_figures", importance_figures),
         ("dependence_figures", dependence_figures),
         ("uncertain", least_certain),
         ("structure", _structure),
@@ -225,11 +104,16 @@ def _verdict(evaluation: Evaluation, targets: list[dict[str, Any]]) -> list[Stat
     """Return the statements that the page begins with."""
     n_rows, outside = len(evaluation.rows), evaluation.outside
     several = len(targets) > 1
-    statements = []
+    judged = []
     for target in targets:
         name = target["name"] if several else ""
-        statements.append(accuracy(target["comparison"], name))
-        statements.append(calibration(target["scores"]["coverage_90"], n_rows, name))
+        judged.append(accuracy(target["comparison"], name))
+        judged.append(calibration(target["scores"]["coverage_90"], n_rows, name))
+    n_known = evaluation.model.state_.n_training_rows(evaluation.rows, evaluation.observed)
+    if n_known > MANY_KNOWN * n_rows:
+        judged = [replace(statement, grade="not judged") for statement in judged]
+    first = training_rows(n_known, n_rows)
+    statements = [*([first] if first else []), *judged]
     columns = evaluation.model.state_.outside_rows(evaluation.rows).columns
     left = sorted(columns, key=lambda name: -columns[name][0])
     ratio = _ratio(evaluation.uncertainty, outside)
@@ -245,7 +129,10 @@ def _settings(model: DSMGPRegressor) -> dict[str, list[tuple[str, ...]]]:
     texts = [(name, str(value), str(defaults[name])) for name, value in settings.items()]
     return {
         "all": [(name, value) for name, value, _ in texts],
-        "changed": [entry for entry in texts if entry[1] != entry[2]],
+        # A seed changes nothing that a reader could judge.
+        "changed": [
+            entry for entry in texts if entry[1] != entry[2] and entry[0] != "random_state"
+        ],
     }
 
 

@@ -36,7 +36,7 @@ class ChangePoints:
         The input that orders the rows, by number or name.
     n_changes : {1, None}, default=None
         1: exactly one change point, at an unknown position. None: any number, learned from the data.
-    gaps : {"equal", "length"}, default="equal"
+    gaps : "equal" or "length", default="equal"
         Whether all gaps are equally likely to contain a change point, or longer ones more so: in proportion to their length (one
         change point), or by a Poisson process (any number).
     hazard : float, optional

@@ -95,9 +95,9 @@ def test_missing_values_are_inputs_of_their_own_and_reported():
     encoded = encode_table(train, ["y"], missing="impute")
     assert encoded.schema.input_names == ["x", "x missing", "c=u", "c=v", "c=missing"]
     assert encoded.remarks == (
-        "column 'c': 3 levels, an input for each",
-        "column 'x': 1 missing, filled in with the median of the training rows, 3, and an input that says so",
-        "column 'c': 1 missing, a level of its own",
+        "column 'c': 3 levels, one-hot encoded",
+        "column 'x': 1 missing value, filled with the median of the training rows, 3, and marked by an indicator",
+        "column 'c': 1 missing value, treated as a level of its own",
     )
     wanted = [[1, 0, 1, 0, 0], [3, 1, 0, 1, 0], [3, 0, 0, 0, 1], [8, 0, 1, 0, 0]]
     np.testing.assert_array_equal(encoded.X, wanted)
@@ -133,7 +133,7 @@ def test_new_levels_and_missing_values_are_unknown():
     assert possible.shape == (2, N_ALTERNATIVES, 3)
     assert set(map(tuple, possible[1])) == {(2, 1, 0), (2, 0, 1)}
     assert unknown_levels(schema, values_of(schema, new)) == [
-        "column 'c': 1 row with levels that were not there when the model was fitted ('w')"
+        "column 'c': 1 row with levels that the training rows do not have ('w')"
     ]
 
 

@@ -177,5 +177,5 @@ def test_equal_inputs_with_another_target_are_no_training_rows():
 def test_columns_that_cannot_be_compared_are_named():
     X, Y = np.arange(12.0)[:, None], np.arange(12.0)[:, None]
     (remark,) = evaluation_remarks(X[:3], Y[:3], X, Y, ["shop"])
-    assert "equal in targets and in all inputs but 'shop', and" in remark
+    assert "(equal in targets and in all inputs but 'shop'), which" in remark
     assert evaluation_remarks(X[:, :0], Y, X[:, :0], Y, ["shop"]) == []

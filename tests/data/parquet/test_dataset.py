@@ -531,7 +531,7 @@ def test_new_levels_in_files_are_remarked_on(raw, tmp_path, monkeypatch):
         True,
     )[1]
     assert remarks == [
-        "column 'kind': 20 rows with levels that were not there when the model was fitted ('new 0', 'new 1', 'new 2', ...)"
+        "column 'kind': 20 rows with levels that the training rows do not have ('new 0', 'new 1', 'new 2', ...)"
     ]
     assert remarks == model.state_.schema.remarks_on(new)
 

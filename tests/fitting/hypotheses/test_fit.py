@@ -10,6 +10,7 @@ from dsmgp import DSMGPRegressor, ModelFileError, load
 from dsmgp._util.archive import read_archive
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.hypotheses.fit import HYPOTHESES, N_WARPED
+from dsmgp.fitting.loo_check import loo_check
 from dsmgp.mixture.ensemble import Ensemble
 from dsmgp.mixture.predictive.joined import JoinedMixture
 from dsmgp.progress import Listener, listening
@@ -37,6 +38,18 @@ def rows():
 @pytest.fixture(scope="module")
 def fitted(rows):
     return DSMGPRegressor(**QUICK).fit(*rows)
+
+
+def test_accuracy_and_coverage_come_from_rows_left_out(fitted, rows, tmp_path):
+    check, (X, y) = loo_check(fitted.state_), rows
+    assert check.n_rows == len(y)
+    errors = y - fitted.state_.stacking.left_out.mean
+    assert check.rmse == pytest.approx(np.sqrt(np.mean(errors**2)))
+    assert check.rmse > np.sqrt(np.mean((y - fitted.predict(X)) ** 2))  # these have seen the rows
+    assert check.rmse < check.constant_rmse
+    assert 0.7 < check.coverage_90 <= 1
+    fitted.save(tmp_path / "model.dsmgp")
+    assert loo_check(load(tmp_path / "model.dsmgp").state_) is None
 
 
 def by_hand(state, X):
@@ -188,7 +201,7 @@ def test_known_noise_weights_and_categories_with_effects_are_allowed(rng):
     model = DSMGPRegressor(**QUICK).fit(frame, y, noise=noise, sample_weight=weights)
     assert model.state_.schema.columns.columns[1].effects
     assert np.isfinite(model.loo_score_)
-    with pytest.warns(UserWarning, match="levels that were not there"):
+    with pytest.warns(UserWarning, match="levels that the training rows do not have"):
         assert model.predict_dist(frame.assign(shop="new")[:3]).std.shape == (3,)
 
 

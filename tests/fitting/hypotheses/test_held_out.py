@@ -28,21 +28,24 @@ def test_at_fixed_hyperparameters_they_are_those_of_exact_gps():
     settings = {"weights": "uniform", "leaf_size": 100, "sum_children": 1, "optimizer": None}
     _, state, config = fitted(X, y, kernel="rbf", noise_variance=0.05, **settings)
     fold = np.arange(40) % 4
-    found = held_out_log_densities(state, fold, config, 0).log_densities
+    held_out = held_out_log_densities(state, fold, config, 0)
+    found = held_out.log_densities
     (family,) = state.mixture.families
     kernel = family.processes[0].kernel
     Z = (X - X.mean(axis=0)) / X.std(axis=0)
     K = kernel(Z) + 0.05 * np.eye(40)
-    expected = np.empty(40)
+    expected, means, cdf = np.empty((3, 40))
     for i in range(40):
         others, outside = np.delete(np.arange(40), i), fold != fold[i]
         centre, scale = y[outside].mean(), y[outside].std()
         solved = np.linalg.solve(K[np.ix_(others, others)], K[others, i])
-        mean = centre + solved @ (y[others] - centre)
+        means[i] = mean = centre + solved @ (y[others] - centre)
         std = scale * np.sqrt(K[i, i] - solved @ K[others, i])
-        expected[i] = norm.logpdf(y[i], mean, std)
+        expected[i], cdf[i] = norm.logpdf(y[i], mean, std), norm.cdf(y[i], mean, std)
     np.testing.assert_allclose(found[0], expected, rtol=1e-8)
     np.testing.assert_allclose(found[1], expected, rtol=1e-8)  # there are no duplicates
+    np.testing.assert_allclose(held_out.mean, means, rtol=1e-8)
+    np.testing.assert_allclose(held_out.cdf, cdf, rtol=1e-8)
 
 
 @pytest.mark.parametrize("settings", [{}, {"output_warp": "rank"}])

@@ -156,7 +156,7 @@ def unknown_levels(schema: ColumnSchema, columns: Mapping[str, Values]) -> list[
 def new_levels(
     schema: ColumnSchema, columns: Mapping[str, Values]
 ) -> dict[str, tuple[int, list[str]]]:
-    """Return, by column, the number of rows with levels that were not there in training, and the first of these levels."""
+    """Return, by column, the number of rows with levels that the training rows do not have, and the first of these levels."""
     found = {}
     for column in schema.columns:
         if column.kind != "category":
@@ -177,7 +177,7 @@ def new_level_remarks(found: Mapping[str, tuple[int, Sequence[str]]]) -> list[st
     for name, (n, new) in found.items():
         listed = ", ".join(map(repr, new[:N_LISTED])) + ", ..." * (len(new) > N_LISTED)
         remarks.append(
-            f"column {name!r}: {n} row{'s' * (n > 1)} with levels that were not there when the model was fitted ({listed})"
+            f"column {name!r}: {n} row{'s' * (n > 1)} with levels that the training rows do not have ({listed})"
         )
     return remarks
 

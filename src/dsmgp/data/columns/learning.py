@@ -65,8 +65,8 @@ class ColumnRules:
 
     Attributes
     ----------
-    categories : {"auto", "onehot", "refuse"}
-    missing : {"model", "drop", "error"}
+    categories : "auto", "onehot", or "refuse"
+    missing : "model", "drop", or "error"
     categorical : collection of str
         Columns whose numbers are levels of a category.
     first_row : int

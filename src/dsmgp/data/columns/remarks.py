@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from dsmgp._util.arrays import Array
 from dsmgp.data.columns.values import Values
 
-__all__ = ["evaluation_remarks", "prediction_remarks", "spread_rows", "training_remarks"]
+__all__ = [
+    "evaluation_remarks",
+    "n_training_rows",
+    "prediction_remarks",
+    "spread_rows",
+    "training_remarks",
+]
 
 # Rows below which nothing is said that a few rows cannot show.
 MIN_ROWS = 20
@@ -133,12 +139,9 @@ def evaluation_remarks(
     --------
     >>> X = np.arange(6.0)[:, None]
     >>> print(*evaluation_remarks(X[:4], X[:4], X[2:], X[2:]))
-    2 of 4 rows are training rows, equal in all inputs and targets, and make the scores too good; evaluate on rows that the model has not seen
+    2 of 4 rows are training rows (equal in all inputs and targets), which makes the scores too good; evaluate on rows that the model has not seen
     """
-    if not X.shape[1]:
-        return []
-    rows, training = _row_bits(X, Y), _row_bits(X_train, Y_train)
-    n_known = _n_common(rows, training)
+    n_known = n_training_rows(X, Y, X_train, Y_train)
     if not n_known:
         return []
     which = "all" if n_known == len(X) else f"{n_known:,} of"
@@ -147,9 +150,21 @@ def evaluation_remarks(
     if not_compared:
         equal = f"targets and in all inputs but {', '.join(map(repr, not_compared))}"
     return [
-        f"{which} {len(X):,} row{'s' * (len(X) != 1)} {verb}, equal in {equal}, and make the scores too good; "
+        f"{which} {len(X):,} row{'s' * (len(X) != 1)} {verb} (equal in {equal}), which makes the scores too good; "
         "evaluate on rows that the model has not seen"
     ]
+
+
+def n_training_rows(X: Array, Y: Array, X_train: Array, Y_train: Array) -> int:
+    """Return how many rows are training rows, by inputs and targets; 0 if there are no inputs to compare.
+
+    Examples
+    --------
+    >>> X = np.arange(6.0)[:, None]
+    >>> n_training_rows(X[:4], X[:4], X[2:], X[2:])
+    2
+    """
+    return _n_common(_row_bits(X, Y), _row_bits(X_train, Y_train)) if X.shape[1] else 0
 
 
 def _constant(name: str, values: Values, remedy: str) -> Iterator[str]:

@@ -39,11 +39,11 @@ class Column:
     Attributes
     ----------
     name : str
-    kind : {"number", "date", "category"}
+    kind : "number", "date", or "category"
         Numbers (flags are 0 and 1), dates in days, or levels of a category.
     levels : tuple of str or None
         The levels of a category, in the order of their inputs; None is the level of missing values.
-    fill : float, str or None
+    fill : float, str, or None
         The value that replaces missing ones; None if missing values are an error, or a level like others.
     had_missing : bool
         Whether numbers or dates were missing in training rows.
@@ -241,14 +241,14 @@ class ColumnSchema:
         remarks = []
         for column in self.columns:
             if column.kind == "category":
-                how = ["an input for each"] * column.one_hot
-                how += ["their effects on the target as an input"] * bool(column.effects)
+                how = ["one-hot encoded"] * column.one_hot
+                how += ["encoded by their effects on the target"] * bool(column.effects)
                 remarks.append(
                     f"column {column.name!r}: {len(column.levels)} levels, {' and '.join(how)}"
                 )
             elif column.kind == "date":
                 first = format_day(0.0, column.dates)
-                remarks.append(f"column {column.name!r}: dates, counted in days since {first}")
+                remarks.append(f"column {column.name!r}: dates, as days since {first}")
         return remarks
 
     def missing_remarks(self, missing: Mapping[str, int]) -> list[str]:
@@ -259,13 +259,19 @@ class ColumnSchema:
             if not n:
                 continue
             if column.fill is None:
-                how = "a level of its own" if None in column.levels else "taken as a new level"
+                how = (
+                    "treated as a level of its own"
+                    if None in column.levels
+                    else "treated as a new level"
+                )
             else:
-                how = f"filled in with {column.fill_text}"
-                how += ", and an input that says so" * column.had_missing
+                how = f"filled with {column.fill_text}"
+                how += ", and marked by an indicator" * column.had_missing
                 # Training rows had none: see dsmgp.data.unknown_inputs.
-                how += ", and predictions average over what it may be" * bool(column.quantiles)
-            remarks.append(f"column {column.name!r}: {n} missing, {how}")
+                how += ", and predictions average over the values it may have" * bool(
+                    column.quantiles
+                )
+            remarks.append(f"column {column.name!r}: {n} missing value{'s' * (n > 1)}, {how}")
         return remarks
 
     def to_dict(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Values:
 
     Attributes
     ----------
-    kind : {"number", "date", "category"}
+    kind : "number", "date", or "category"
     data : ndarray of shape (n_rows,)
         Numbers (flags are 0 and 1), dates as datetime64[us] in UTC, or for a category the position of each row's level.
     levels : tuple of str

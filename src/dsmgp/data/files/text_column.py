@@ -53,7 +53,7 @@ class TextFormat:
     ----------
     encoding : str or None
         Such as "latin-1"; None is UTF-8, or UTF-16 with a byte order mark.
-    decimal : {".", ","} or None
+    decimal : ".", "," or None
         The decimal sign of numbers such as 1,234, which may be read in two ways.
     day_first : bool or None
         Whether 03/04/2020 is in April.
@@ -79,7 +79,7 @@ class ColumnReading:
         How texts were understood, for the user.
     problem : str or None
         Why the column cannot be read, with the remedy.
-    decimal : {".", ","} or None
+    decimal : ".", "," or None
         What its numbers say about the decimal sign of the whole file.
     """
 

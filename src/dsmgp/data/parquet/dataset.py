@@ -67,7 +67,7 @@ class RowStream:
         How columns become inputs.
     with_targets : bool
         Whether targets are read. Rows without one are left out.
-    missing : {"model", "drop", "error"}
+    missing : "model", "drop", or "error"
         Whether rows with missing values are read, left out or refused.
     effects : dict of str to tuple of ndarray
         Of training rows: numbers of the rows that the effects of a category were learned from, and the effect of each of them,

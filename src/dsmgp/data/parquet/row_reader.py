@@ -64,7 +64,7 @@ class Piece:
 
 @dataclass
 class Tally:
-    """Counts for remarks on rows: missing values, and levels that were not there in training (number of rows, some of them)."""
+    """Counts for remarks on rows: missing values, and levels that the training rows do not have (number of rows, some of them)."""
 
     missing: Counter[str] = field(default_factory=Counter)
     new: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class RowReader:
     schema : ColumnSchema
         How columns become inputs.
     with_targets : bool
-    missing : {"model", "drop", "error"}
+    missing : "model", "drop", or "error"
     condition : pyarrow expression or None
         Which rows are read.
     arrow_schema : pyarrow.Schema

@@ -70,7 +70,7 @@ class TorchBackend:
     memory : float
         Bytes that a batch may take.
     device : str
-    dtype : {"float64", "float32"}
+    dtype : "float64" or "float32"
     """
 
     plan = None  # factors are not shared

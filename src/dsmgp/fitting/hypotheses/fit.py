@@ -23,14 +23,20 @@ from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit_rows
-from dsmgp.fitting.hypotheses.held_out import held_out_log_densities
+from dsmgp.fitting.hypotheses.held_out import HeldOut, held_out_log_densities
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.selection.coordinates import LEAST_ROWS, MOST_FEATURES
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.gp.transforms.output_warp import normal_scores
-from dsmgp.mixture.weights.stacking import Stacking, cross_fitted_log_density, stack
+from dsmgp.mixture.weights.stacking import (
+    LeftOut,
+    Stacking,
+    cross_fitted_log_density,
+    cross_fitted_weights,
+    stack,
+)
 from dsmgp.progress import span, stopping
 
 __all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]
@@ -51,9 +57,9 @@ class Hypothesis:
 
     Attributes
     ----------
-    input_warp : {"rank", "both"} or None
-    mean : {"zero", "linear"}
-    output_warp : {"rank"} or None
+    input_warp : "rank", "both", or None
+    mean : "zero" or "linear"
+    output_warp : "rank" or None
     """
 
     input_warp: str | None
@@ -132,8 +138,8 @@ class _Trials:
     hypotheses : list of Hypothesis
     members : list of FittedState
         Fits to all rows.
-    log_densities : list of ndarray of shape (2, n_rows)
-        Of rows under hyperparameters that have not seen them: of each row alone, and left out with its duplicates.
+    held_out : list of HeldOut
+        Predictions of the rows.
     """
 
     def __init__(
@@ -151,7 +157,7 @@ class _Trials:
         self._seed = int(copy.deepcopy(rng).integers(2**63))
         self.hypotheses: list[Hypothesis] = []
         self.members: list[FittedState] = []
-        self.log_densities: list[Array] = []
+        self.held_out: list[HeldOut] = []
         self.n_evaluations = 0
 
     def add(self, hypothesis: Hypothesis) -> None:
@@ -167,7 +173,7 @@ class _Trials:
             held_out = held_out_log_densities(member, self._fold, config, self._seed)
         if held_out is not None:
             self.hypotheses.append(hypothesis)
-            self.log_densities.append(held_out.log_densities)
+            self.held_out.append(held_out)
             self.n_evaluations += held_out.n_evaluations
 
     def weights(self) -> Array:
@@ -187,13 +193,14 @@ class _Trials:
             heaviest,
             search=replace(heaviest.search, n_evaluations=self.n_evaluations),
             alternatives=tuple(others),
-            stacking=Stacking(names, weights[kept], self._scores()),
+            stacking=Stacking(names, weights[kept], self._scores(), left_out=self._left_out()),
         )
 
     @property
     def _both_ways(self) -> Array:
         """Log densities of all rows alone, and then of all rows left out with their duplicates, (2 n_rows, n_hypotheses)."""
-        return np.stack(self.log_densities, axis=-1).reshape(-1, len(self.log_densities))
+        densities = np.stack([each.log_densities for each in self.held_out], axis=-1)
+        return densities.reshape(-1, len(self.held_out))
 
     @property
     def _row_weights(self) -> Array:
@@ -207,10 +214,17 @@ class _Trials:
         alone, at_new_inputs = -np.average(mixed.reshape(2, -1), axis=1, weights=self._rows.weights)
         return float(alone), float(at_new_inputs)
 
+    def _left_out(self) -> LeftOut:
+        """Return predictions of all rows by the mixture of hypotheses whose weights have not seen them."""
+        fold = np.tile(self._fold, 2)
+        weights = cross_fitted_weights(self._both_ways, fold, self._row_weights)[: len(self._fold)]
+        mean, cdf = np.stack([(each.mean, each.cdf) for each in self.held_out], axis=-1)
+        return LeftOut((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
+
     @contextmanager
     def _span(self, first: float, last: float, text: str) -> Iterator[None]:
         """Report progress through part of the next trial."""
-        done = len(self.log_densities)
+        done = len(self.held_out)
         with span((done + first) / self._n_trials, (done + last) / self._n_trials, text):
             yield
 

@@ -39,17 +39,21 @@ FOLD_TOLERANCE = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Log densities of rows under hyperparameters that have not seen them.
+    """Predictions of rows under hyperparameters that have not seen them.
 
     Attributes
     ----------
     log_densities : ndarray of shape (2, n_rows)
         Of each row given all others, and given all rows with other inputs.
+    mean, cdf : ndarray of shape (n_rows,)
+        Mean, and cumulative probability of the observation, of each row given all others.
     n_evaluations : int
         Evaluations of the evidence.
     """
 
     log_densities: Array
+    mean: Array
+    cdf: Array
     n_evaluations: int
 
 
@@ -75,6 +79,7 @@ def held_out_log_densities(
         None if the fit is asked to stop.
     """
     log_densities = np.empty((2, len(fold)))
+    mean, cdf = np.empty((2, len(fold)))
     n_evaluations = 0
     for number in np.unique(fold):
         inside, others = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
@@ -92,7 +97,9 @@ def held_out_log_densities(
         for k, grouped in enumerate((False, True)):
             left_out = model.loo_distribution(loo, inside, grouped, sample.missing)
             log_densities[k, inside] = left_out.logpdf(Y)[:, 0]
-    return HeldOut(log_densities, n_evaluations)
+            if not grouped:
+                mean[inside], cdf[inside] = left_out.mean.ravel(), left_out.cdf(Y).ravel()
+    return HeldOut(log_densities, mean, cdf, n_evaluations)
 
 
 def _scaled_without(state: FittedState, inside: Index, config: FitConfig) -> ScaledRows:

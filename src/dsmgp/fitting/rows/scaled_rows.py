@@ -37,7 +37,7 @@ class ScaledRows:
     inputs, outputs : InputScaling, OutputScaling
     labels : ndarray of shape (n_rows,)
         Equal for rows with duplicate inputs.
-    dtype : {"float64", "float32"}
+    dtype : "float64" or "float32"
         How precisely the leaf GPs see the rows.
     input_ties : ndarray of shape (n_inputs,), or None
         Equal for inputs that are levels of one category, which share a length scale.

@@ -65,7 +65,7 @@ class Candidate:
 
     Attributes
     ----------
-    kernel : str, Kernel or gpytorch.kernels.Kernel
+    kernel : str, Kernel, or gpytorch.kernels.Kernel
     coordinates : tuple of Coordinates
         By fold: a metric is learned on each anew.
     output_warps : sequence of OutputWarp or None

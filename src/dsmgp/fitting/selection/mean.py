@@ -42,7 +42,7 @@ class MeanChoice:
 
     Attributes
     ----------
-    mean : {"zero", "constant", "linear"}
+    mean : "zero", "constant", or "linear"
     gains : dict of str to float
         For the means other than zero, the gain over zero in nats per row, by leave-one-out.
     """

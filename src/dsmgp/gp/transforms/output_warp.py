@@ -323,7 +323,7 @@ def named_warp(name: str, y: Array, weights: Array | None = None) -> OutputWarp 
 
     Parameters
     ----------
-    name : {"rank", "log", "positive"}
+    name : "rank", "log", or "positive"
         Normal scores; the logarithm; normal scores with the bound 0, or the logarithm where there are too few distinct values.
     y : ndarray of shape (n,)
         The training outputs; above 0 but for ``"rank"``.

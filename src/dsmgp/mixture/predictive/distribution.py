@@ -297,15 +297,15 @@ class Mixture(PredictiveDistribution):
         return self._out(self._tail(self._standardised(y)[0]))
 
     def sf(self, y: ArrayLike) -> Array:
-        """Return the probability that each output exceeds ``y``, with all its digits also where that is rare."""
+        """Return the probability that each output exceeds ``y``, accurate even in the far tail."""
         return self._out(self._tail(-self._standardised(y)[0]))
 
     def logcdf(self, y: ArrayLike) -> Array:
-        """Return the log of :meth:`cdf`, also where that underflows."""
+        """Return the log of :meth:`cdf`, accurate even where that underflows."""
         return self._out(self._log_tail(self._standardised(y)[0]))
 
     def logsf(self, y: ArrayLike) -> Array:
-        """Return the log of :meth:`sf`, also where that underflows."""
+        """Return the log of :meth:`sf`, accurate even where that underflows."""
         return self._out(self._log_tail(-self._standardised(y)[0]))
 
     def sample(

@@ -75,15 +75,15 @@ class PredictiveDistribution(ABC):
 
     @abstractmethod
     def sf(self, y: ArrayLike) -> Array:
-        """Return the probability that each output exceeds ``y``, with all its digits also where that is rare."""
+        """Return the probability that each output exceeds ``y``, accurate even in the far tail."""
 
     @abstractmethod
     def logcdf(self, y: ArrayLike) -> Array:
-        """Return the log of :meth:`cdf`, also where that underflows."""
+        """Return the log of :meth:`cdf`, accurate even where that underflows."""
 
     @abstractmethod
     def logsf(self, y: ArrayLike) -> Array:
-        """Return the log of :meth:`sf`, also where that underflows."""
+        """Return the log of :meth:`sf`, accurate even where that underflows."""
 
     @abstractmethod
     def sample(

@@ -17,7 +17,14 @@ from scipy.special import logsumexp
 from dsmgp._util.arrays import Array, Index
 from dsmgp.linalg.threads import one_thread
 
-__all__ = ["Stacking", "cross_fitted_log_density", "stack", "stacked_log_density"]
+__all__ = [
+    "LeftOut",
+    "Stacking",
+    "cross_fitted_log_density",
+    "cross_fitted_weights",
+    "stack",
+    "stacked_log_density",
+]
 
 # Hypotheses with less weight are dropped: they cost as much to predict with as the others.
 LEAST_WEIGHT = 0.01
@@ -26,8 +33,23 @@ PRIOR_SCALE = 1.0
 
 
 @dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Predictions of training rows by a mixture that has not seen them.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n_rows,)
+    cdf : ndarray of shape (n_rows,)
+        Of the observations.
+    """
+
+    mean: Array
+    cdf: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Stacking:
-    """How several hypotheses are weighed.
+    """How several hypotheses are weighted.
 
     Attributes
     ----------
@@ -40,12 +62,15 @@ class Stacking:
         Cross-validated if hypotheses were stacked, leave-one-out if they are averaged.
     log_prior : ndarray of shape (n_hypotheses,), or None
         Log prior masses, where weights are posterior probabilities: prior mass times evidence. None if hypotheses were stacked.
+    left_out : LeftOut, optional
+        Cross-validated predictions of the training rows, right after hypotheses were stacked; they are not saved.
     """
 
     names: tuple[str, ...]
     weights: Array
     scores: tuple[float, float]
     log_prior: Array | None = None
+    left_out: LeftOut | None = None
 
     @property
     def score_kind(self) -> str:
@@ -60,7 +85,7 @@ class Stacking:
     def updated(self, log_evidences: Sequence[float]) -> tuple[Stacking, Index]:
         """Return the posterior after the evidences have changed, and the new order of the hypotheses; stacked weights stay."""
         if self.log_prior is None:
-            return self, np.arange(len(self.weights))
+            return replace(self, left_out=None), np.arange(len(self.weights))
         log_weights = self.log_prior + log_evidences
         order = np.argsort(-log_weights, kind="stable")
         weights = np.exp(log_weights[order] - logsumexp(log_weights))
@@ -123,7 +148,7 @@ def stacked_log_density(log_densities: Array, weights: Array) -> Array:
 
 
 def cross_fitted_log_density(log_densities: Array, fold: Index, row_weights: Array) -> Array:
-    """Return the log density of the mixture at each row, with weights of the hypotheses that the row's fold has no part in.
+    """Return the log density of the mixture at each row, with the weights of :func:`cross_fitted_weights`.
 
     Parameters
     ----------
@@ -138,12 +163,17 @@ def cross_fitted_log_density(log_densities: Array, fold: Index, row_weights: Arr
     >>> np.exp(cross_fitted_log_density(log_densities, halves, np.ones(100))).round(1)[::50]
     array([0.1, 0.1])
     """
-    mixed = np.empty(len(log_densities))
+    weights = cross_fitted_weights(log_densities, fold, row_weights)
+    return np.asarray(logsumexp(log_densities, axis=1, b=weights))
+
+
+def cross_fitted_weights(log_densities: Array, fold: Index, row_weights: Array) -> Array:
+    """Return weights of the hypotheses for each row, fitted to the rows of the other folds, (n_rows, n_hypotheses)."""
+    weights = np.empty_like(log_densities)
     for number in np.unique(fold):
         inside = fold == number
-        weights = stack(log_densities[~inside], row_weights[~inside])
-        mixed[inside] = stacked_log_density(log_densities[inside], weights)
-    return mixed
+        weights[inside] = stack(log_densities[~inside], row_weights[~inside])
+    return weights
 
 
 def _softmax(logits: Array) -> Array:
