@@ -16,6 +16,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from torch import Tensor
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.regressor import DSMGPRegressor
 
 __all__ = ["DSMGPModel", "MixturePosterior"]
@@ -55,7 +56,7 @@ class DSMGPModel(Model):  # type: ignore[misc]
     def __init__(self, regressor: DSMGPRegressor, posterior_kind: str = "moments") -> None:
         super().__init__()
         if posterior_kind not in ("moments", "mixture"):
-            raise ValueError(
+            raise InputError(
                 f"expected posterior_kind to be 'moments' or 'mixture', got {posterior_kind!r}"
             )
         regressor.state_  # noqa: B018  # refused before a fit

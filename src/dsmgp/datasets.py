@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 
 __all__ = [
     "DATASETS",
@@ -106,7 +107,7 @@ def load(name: str, folder: str | Path | None = None) -> Dataset:
     (True, ('accel',))
     """
     if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}: expected one of {', '.join(DATASETS)}")
+        raise InputError(f"unknown data set {name!r}: expected one of {', '.join(DATASETS)}")
     path = _data_folder(folder) / f"{name}.parquet"
     if not path.exists():
         raise FileNotFoundError(
@@ -173,13 +174,13 @@ class Original:
         """Raise an error if a file is not the publisher's."""
         expected = self.sizes.get(path.name)
         if expected is not None and path.stat().st_size != expected:
-            raise ValueError(
+            raise InputError(
                 f"expected {path} to have {expected} bytes, got {path.stat().st_size}: the download is "
                 f"incomplete, or it is another file; get it again from {self.source}"
             )
         checksum = self.checksums.get(path.name)
         if checksum is not None and _sha256(path) != checksum:
-            raise ValueError(
+            raise InputError(
                 f"expected {path} to have the SHA-256 {checksum}, got {_sha256(path)}: another file, or a damaged one; "
                 f"get it again from {self.source}"
             )
@@ -195,7 +196,7 @@ def load_original(name: str, folder: str | Path | None = None) -> Dataset:
     FileNotFoundError: ... holds none of YearPredictionMSD.txt, ...
     """
     if name not in ORIGINALS:
-        raise ValueError(f"unknown original {name!r}: expected one of {', '.join(ORIGINALS)}")
+        raise InputError(f"unknown original {name!r}: expected one of {', '.join(ORIGINALS)}")
     original = ORIGINALS[name]
     where = _data_folder(folder)
     path = original.find(where)
@@ -224,11 +225,11 @@ def read_year(path: Path, n_rows: int | None = YEAR_ROWS) -> Dataset:
         try:
             table = csv.read_csv(file, csv.ReadOptions(autogenerate_column_names=True))
         except ValueError as error:
-            raise ValueError(
+            raise InputError(
                 f"{path} is not a table of numbers: {error}; get it again from {_YEAR_SOURCE}"
             ) from None
     if table.num_columns != YEAR_COLUMNS or (n_rows is not None and table.num_rows != n_rows):
-        raise ValueError(
+        raise InputError(
             f"expected {path} to hold {n_rows or 'some'} rows of {YEAR_COLUMNS} numbers, got {table.num_rows} of "
             f"{table.num_columns}; get it again from {_YEAR_SOURCE}"
         )
@@ -256,7 +257,7 @@ def read_flights(path: Path, n_rows: int | None = FLIGHT_ROWS, seed: int = 0) ->
     chosen = np.flatnonzero(kept)
     if n_rows is not None:
         if len(chosen) < n_rows:
-            raise ValueError(
+            raise InputError(
                 f"expected {path} to hold at least {n_rows} complete flights of January to April, got "
                 f"{len(chosen)}; get it again from {_FLIGHT_SOURCE}"
             )
@@ -291,7 +292,7 @@ def _flight_columns(path: Path) -> tuple[dict[str, Array], Array]:
         table = csv.read_csv(path, convert_options=of_flights)
         plane = csv.read_csv(planes, convert_options=of_planes)
     except KeyError as error:
-        raise ValueError(
+        raise InputError(
             f"{path} or {planes} lacks a column: {error}; get them again from {_FLIGHT_SOURCE}"
         ) from None
     built = {
@@ -316,7 +317,7 @@ def _opened(path: Path) -> Any:
     archive = zipfile.ZipFile(path)
     inside = archive.namelist()
     if len(inside) != 1:
-        raise ValueError(f"expected one file inside {path}, got {len(inside)}")
+        raise InputError(f"expected one file inside {path}, got {len(inside)}")
     return archive.open(inside[0])
 
 

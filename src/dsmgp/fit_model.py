@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsmgp._util.arrays import Index
+from dsmgp._util.errors import InputError
 from dsmgp.changepoints.config import changepoint_config
 from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.input_schema import InputSchema
@@ -74,7 +75,7 @@ def add_to_model(
             state, len(rows), lambda each, part: add_rows(each, rows.take(part)), config, adapt
         )
     if not adapt:
-        raise ValueError(
+        raise InputError(
             f"expected outputs above 0, got {rows.Y[first, 0]:g} in row {first}: the fit chose to model their logarithm, which forecasts the "
             "training rows best; leave out adapt=False to fit all rows again, or call fit with output_warp=None"
         )
@@ -115,7 +116,7 @@ def _updated(
     adapt: bool,
 ) -> FittedState:
     if adapt and has_changepoints(config.structure):
-        raise ValueError(
+        raise InputError(
             "structure has been set to one with change points since the fit; call fit on all rows"
         )
 

@@ -11,6 +11,7 @@ from gpytorch.kernels import AdditiveKernel
 from torch import Tensor
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.gpytorch_kernels import factors_of
 from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel, Modules
 from dsmgp.gp.gpytorch_process import gpytorch_modules
@@ -37,12 +38,12 @@ def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
     """Return a leaf for one output, with modules of its own, ready to predict."""
     leaf_gps = model.leaf_posterior.settled().leaf_gps
     if not (isinstance(leaf, numbers.Integral) and 0 <= leaf < leaf_gps.n_leaves):
-        raise ValueError(f"expected a leaf from 0 to {leaf_gps.n_leaves - 1}, got {leaf!r}")
+        raise InputError(f"expected a leaf from 0 to {leaf_gps.n_leaves - 1}, got {leaf!r}")
     if not (isinstance(output, numbers.Integral) and 0 <= output < leaf_gps.n_outputs):
-        raise ValueError(f"expected an output from 0 to {leaf_gps.n_outputs - 1}, got {output!r}")
+        raise InputError(f"expected an output from 0 to {leaf_gps.n_outputs - 1}, got {output!r}")
     rows = leaf_gps.leaf_rows[leaf]
     if not len(rows):
-        raise ValueError(f"leaf {leaf} has no rows; choose another")
+        raise InputError(f"leaf {leaf} has no rows; choose another")
     process = model.families[int(model.family[leaf])].processes[output]
     modules = gpytorch_modules(process)
     # They differ from those of the family if the leaf was fine-tuned.

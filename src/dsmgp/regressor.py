@@ -21,6 +21,7 @@ from sklearn.exceptions import NotFittedError
 
 from dsmgp import plots
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.fitted_attribute import FittedAttribute
 from dsmgp._util.machine import require_torch
 from dsmgp._util.validation import (
@@ -732,10 +733,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         (2, 3)
         """
         if return_std and return_cov:
-            raise ValueError("expected at most one of return_std and return_cov, got both")
+            raise InputError("expected at most one of return_std and return_cov, got both")
         if quantiles is not None:
             if return_std or return_cov:
-                raise ValueError(
+                raise InputError(
                     "quantiles cannot be combined with return_std or return_cov; call predict twice, "
                     "or take both from predict_dist"
                 )

@@ -34,6 +34,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_finite
 from dsmgp.experts.loo import normal_log_density
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
@@ -216,7 +217,7 @@ def _error(y: ArrayLike, mean: ArrayLike) -> Array:
     observed, means = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
     check_finite(observed, "y")
     if observed.shape != means.shape:
-        raise ValueError(
+        raise InputError(
             f"expected y and means of one shape, got {observed.shape} and {means.shape}"
         )
     return _columns(observed - means)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dsmgp._util.atomic_write import atomic_write
+from dsmgp._util.errors import InputError
 
 __all__ = [
     "FORMAT",
@@ -44,7 +45,7 @@ DTYPES = {"I64": "<i8", "F64": "<f8", "F32": "<f4", "I32": "<i4", "U8": "|u1"}
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
-class ModelFileError(ValueError):
+class ModelFileError(InputError):
     """A model file that cannot be read, or a model that cannot be written to one; the message has the remedy.
 
     Examples

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsmgp._util.errors import InputError
+
 __all__ = [
     "LLVM_CODE",
     "Kernel",
@@ -99,7 +101,7 @@ def encode(values: tuple[int | float | NDArray[Any], ...]) -> Block:
         if isinstance(value, np.ndarray):
             known = value.itemsize == 8 or value.dtype == np.float32
             if not value.flags.c_contiguous or not known:
-                raise ValueError(
+                raise InputError(
                     f"expected a contiguous array of 64-bit numbers or of float32, got {value.dtype}, strides {value.strides}"
                 )
             words.append(value.__array_interface__["data"][0])

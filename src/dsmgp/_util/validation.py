@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LARGEST
+from dsmgp._util.errors import InputError
 
 # The same in single precision, with room for small length scales.
 SINGLE_LARGEST = 1e12
@@ -37,7 +38,7 @@ def check_choice(name: str, value: Any, valid: Iterable[str], otherwise: str = "
     names = list(valid)
     if not (isinstance(value, str) and value in names):
         listed = ", ".join(repr(v) for v in names)
-        raise ValueError(
+        raise InputError(
             f"expected {name} to be one of {listed}{' ' + otherwise if otherwise else ''}, got {value!r}"
         )
 
@@ -52,7 +53,7 @@ def check_count(name: str, value: Any, least: int = 1, none: bool = False) -> An
     if value is None and none:
         return None
     if not is_whole_number(value) or value < least:
-        raise ValueError(f"expected {name} to be a whole number of at least {least}, got {value!r}")
+        raise InputError(f"expected {name} to be a whole number of at least {least}, got {value!r}")
     return int(value)
 
 
@@ -71,7 +72,7 @@ def check_finite(values: Array, what: str, names: Sequence[str] | None = None) -
         label = f" ({names[column]!r})" if names is not None else ""
         where += f", column {column}{label}"
     n_bad = int((~finite).sum())
-    raise ValueError(
+    raise InputError(
         f"{what} contains {kind} in {where}"
         + (f", and {n_bad - 1} more such entries" if n_bad > 1 else "")
         + ("; rescale the data" if np.isfinite(entry) else "; drop or impute such rows first")
@@ -83,7 +84,7 @@ def check_spread(y: Array) -> None:
     for output, spread in enumerate(np.atleast_1d(np.ptp(y, axis=0))):
         if 0.0 < spread < 1.0 / LARGEST:
             which = f" in column {output}" if y.ndim > 1 else ""
-            raise ValueError(
+            raise InputError(
                 f"y varies by {spread:g} only{which}, and squares of that are out of range; rescale the data"
             )
 
@@ -91,7 +92,7 @@ def check_spread(y: Array) -> None:
 def check_variance(variance: float, single: bool) -> float:
     """Return the variance of the scaled outputs; raise if it underflows in single precision."""
     if single and variance < SINGLE_LEAST_VARIANCE:
-        raise ValueError(
+        raise InputError(
             f"y varies by {np.sqrt(variance):g} only, and squares of that are out of range in single precision; rescale the data, or "
             "use standardize=True or dtype='float64'"
         )
@@ -113,7 +114,7 @@ def check_in_range(values: Array, what: str, single: bool = False) -> Array:
     limit = SINGLE_LARGEST if single else LARGEST
     beyond = ~(np.abs(values) < limit)
     if beyond.any():
-        raise ValueError(
+        raise InputError(
             f"row {np.argwhere(beyond)[0][0]} of {what} lies more than {limit:g} units away from the training rows, which is out of "
             f"range{' in single precision' if single else ''}; check the units of that row"
             + (", or use dtype='float64'" if single else "")
@@ -128,12 +129,12 @@ def input_number(dimension: Any, n_inputs: int, names: Sequence[str] | None = No
         if dimension in known:
             return known.index(dimension)
         listed = ", ".join(map(repr, known[:20])) + (", ..." if len(known) > 20 else "")
-        raise ValueError(
+        raise InputError(
             f"unknown input {dimension!r}: "
             + (f"expected one of {listed}" if known else "inputs have no names; give a number")
         )
     if not is_whole_number(dimension) or not 0 <= dimension < n_inputs:
-        raise ValueError(
+        raise InputError(
             f"expected the number of an input, 0..{n_inputs - 1}, or its name, got {dimension!r}"
         )
     return int(dimension)
@@ -143,7 +144,7 @@ def check_levels(quantiles: Any) -> Array:
     """Return the levels of quantiles, a number or a list of numbers, as an array of shape (n_levels,)."""
     levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
     if levels.ndim > 1:
-        raise ValueError(f"expected quantiles to be a list of levels, got {quantiles!r}")
+        raise InputError(f"expected quantiles to be a list of levels, got {quantiles!r}")
     return levels
 
 
@@ -151,13 +152,13 @@ def check_row_ids(row_ids: Any) -> Index:
     """Return row ids as an array; raise for duplicates."""
     given = np.atleast_1d(np.asarray(row_ids))
     if given.ndim != 1 or (given.size and not np.issubdtype(given.dtype, np.integer)):
-        raise ValueError(
+        raise InputError(
             f"expected row_ids to be a list of whole numbers, got {given.dtype} of shape {np.shape(row_ids)}"
         )
     ids = given.astype(np.int64)
     if len(np.unique(ids)) < len(ids):
         values, counts = np.unique(ids, return_counts=True)
-        raise ValueError(f"expected each row once in row_ids, got {values[counts > 1][0]} twice")
+        raise InputError(f"expected each row once in row_ids, got {values[counts > 1][0]} twice")
     return ids
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.ragged import Ragged
 from dsmgp._util.validation import random_generator
 from dsmgp.baselines.division import divide
@@ -131,12 +132,12 @@ class Committee(Baseline):
         True
         """
         if fitted._layout != self._layout:
-            raise ValueError(
+            raise InputError(
                 f"a {type(self).__name__} cannot adopt the experts of a {type(fitted).__name__}, which are laid "
                 "out otherwise; fit it instead"
             )
         if not fitted.__sklearn_is_fitted__():
-            raise ValueError(
+            raise InputError(
                 f"the {type(fitted).__name__} to adopt from is not fitted yet; call fit first"
             )
         shared = set(self._get_param_names()) & set(Committee._get_param_names())

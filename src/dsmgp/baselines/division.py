@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_choice
 from dsmgp.tree.growing import grow_balanced, grow_paper
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum, induced_tree, leaves
@@ -41,7 +42,7 @@ def partition(
         return induced_tree(place(experts, X), rng)
     check_choice("experts", experts, DIVISIONS, "or a tree of dsmgp.tree.nodes nodes")
     if experts == "random":
-        raise ValueError(
+        raise InputError(
             "expected experts to be 'balanced', 'paper' or a tree, got 'random', which is no partition "
             "of the input space"
         )

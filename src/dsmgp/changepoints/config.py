@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import input_number
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
@@ -22,7 +23,7 @@ def changepoint_config(config: FitConfig, rows: TrainingRows, schema: InputSchem
         number = input_number(changes.dimension, schema.n_features, schema.input_names)
         for column, (name, inputs) in zip(schema.columns.columns, schema.groups, strict=True):
             if column.had_missing and number in inputs:
-                raise ValueError(
+                raise InputError(
                     f"the column {name!r} orders the rows and has missing values; remove such rows, or use missing='drop'"
                 )
         return replace(changes, dimension=number)

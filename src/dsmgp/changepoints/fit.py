@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.warnings import warn_user
 from dsmgp.changepoints.leaf import OrderedLeaf, check_memory
 from dsmgp.changepoints.model import ChangePointModel
@@ -102,7 +103,7 @@ def fit_changepoints(
             kernels = kernels[:1]
         model, learned, scores, n_evaluations = _select_kernel(data, kernels)
     if not np.isfinite(model.log_evidence):
-        raise ValueError(
+        raise InputError(
             "no segmentation has segments of the lengths allowed; lower shortest or raise leaf_size"
         )
     _warn_of_long_segments(model)
@@ -124,7 +125,7 @@ def prepare(X: Array, Y: Array, config: FitConfig, rng: np.random.Generator) -> 
     check_memory(leaves(tree), longest, config.table_memory)
     if _has_outliers(tree):
         if Y.shape[1] > 1:
-            raise ValueError(
+            raise InputError(
                 f"outliers=True takes one output, got {Y.shape[1]}; fit outputs one by one"
             )
         rows = rows.with_outputs(OutputScaling.robust(Y, config.standardize))

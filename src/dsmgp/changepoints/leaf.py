@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.machine import has_numba
 from dsmgp.changepoints.boundaries import Boundaries
 from dsmgp.changepoints.prefix_gp import PrefixGPs
@@ -44,7 +45,7 @@ def check_memory(leaves: Sequence[Leaf], longest: int, limit: float) -> None:
     once = all(each.n_changes == 1 for each in changes)
     need = 8.0 * (4 * rows**2 if once else 4 * rows * min(longest, rows))
     if need > limit:
-        raise ValueError(
+        raise InputError(
             f"{rows} rows in segments of up to {min(longest, rows)} need {need / 1e6:.3g} MB, more than the "
             f"{limit / 1e6:.3g} MB allowed; lower leaf_size or raise memory_limit"
         )
@@ -274,19 +275,19 @@ class OrderedLeaf:
         if self.may_change and not self.has_hazard:
             gap = np.flatnonzero(self.boundaries.is_gap)
             if not ((gap >= self.shortest) & (len(self.rows) - gap >= self.shortest)).any():
-                raise ValueError(
+                raise InputError(
                     f"{len(self.rows)} rows cannot be cut into two segments of at least {self.shortest}; lower shortest"
                 )
         if not self.has_hazard:
             return
         if self.longest < len(self.rows) and self.longest < 2 * self.shortest:
-            raise ValueError(
+            raise InputError(
                 f"expected segments to be allowed at least twice as long as the shortest ({self.shortest} rows), got "
                 f"leaf_size={self.longest}"
             )
         most = self.most_rows_at_one_position
         if most > self.longest:
-            raise ValueError(
+            raise InputError(
                 f"{most} rows have the same value of the input that orders them, more than the {self.longest} a "
                 "segment may hold; raise leaf_size or order by another input"
             )

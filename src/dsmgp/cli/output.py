@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import linecache
 import os
 import re
 import sys
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
+from dsmgp._util.errors import InputError
 from dsmgp.cli.help import hidden_type, without_types_of_flags
 from dsmgp.data.table_error import suggestion
 
@@ -50,13 +50,9 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-class UserError(Exception):
-    """An error in the request or the data, in the user's terms."""
-
-
 def fail(message: str) -> NoReturn:
     """End the command with an error message."""
-    raise UserError(message)
+    raise InputError(message)
 
 
 def check_not_an_input(out: str | Path, *inputs: str | Path) -> None:
@@ -205,24 +201,13 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 
 def _is_users(error: Exception) -> bool:
-    """Return whether an error is about the request, the data or the machine rather than a fault of the program.
-
-    A ValueError that this package raises explains what the user gave and what was expected: its class is ours, or the last line of its
-    traceback is a statement of ours such as ``raise ValueError(``. One that comes out of another library, or out of an operation such as
-    the sum of arrays of different shapes, is a fault.
-    """
-    if isinstance(error, (UserError, OSError, MemoryError)):
+    """Return whether an error is about the request, the data or the machine rather than a fault of the program."""
+    if isinstance(error, (InputError, OSError, MemoryError)):
         return True
-    if not isinstance(error, ValueError):
+    if not isinstance(error, ValueError) or error.__traceback__ is None:
         return False
-    if type(error).__module__.startswith("dsmgp."):
-        return True
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    module = str(frame.f_globals.get("__name__"))
-    if module == "sklearn.utils.validation":  # which checks what the user gave
-        return True
-    statement = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
-    return module.startswith("dsmgp.") and statement.lstrip().startswith("raise ValueError(")
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__") == "sklearn.utils.validation"  # checks what was given
 
 
 def _one_line(message: Any) -> str:

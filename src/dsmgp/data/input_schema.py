@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import Dates
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import (
     check_finite,
     check_spread,
@@ -137,7 +138,7 @@ class InputSchema:
             )
             encoded = learn_columns(columns, Y, targets, rules)
         if len(encoded.X) < 2:
-            raise ValueError(f"found {len(encoded.X)} sample(s), and a minimum of 2 is required")
+            raise InputError(f"found {len(encoded.X)} sample(s), and a minimum of 2 is required")
         check_finite(encoded.X, "X", encoded.schema.input_names)
         check_spread(encoded.Y)
         schema = cls(
@@ -228,7 +229,7 @@ class InputSchema:
         table, _ = read_inputs(self._validated, X, reset=False)
         check_lengths(table, Y)
         if Y.shape[1] != self.n_outputs:
-            raise ValueError(
+            raise InputError(
                 f"expected y with {self.n_outputs} outputs, as in fit, got {Y.shape[1]}"
             )
         kept = ~np.isnan(Y).any(axis=1)
@@ -243,7 +244,7 @@ class InputSchema:
             topic="rows left out",
         )
         if not rows.size:
-            raise ValueError(
+            raise InputError(
                 "expected rows with a target, and with missing='drop' without missing values, got none"
             )
         left = table[rows] if isinstance(table, np.ndarray) else [v.taken(rows) for v in table]
@@ -281,7 +282,7 @@ class InputSchema:
             return last
         names = [f"{name}_q{100 * q:g}" for name in self.output_names for q in levels.tolist()]
         if len(set(names)) < len(names):
-            raise ValueError(f"expected distinct levels of quantiles, got {levels.tolist()}")
+            raise InputError(f"expected distinct levels of quantiles, got {levels.tolist()}")
         return framed(last.reshape(len(last), -1), kind, X, names)
 
     @cached_property
@@ -346,7 +347,7 @@ def _categorical(categorical_features: Any, names: Sequence[str]) -> set[str]:
     given = np.atleast_1d(np.asarray(categorical_features, dtype=object)).tolist()
     if given and all(isinstance(each, (bool, np.bool_)) for each in given):
         if len(given) != len(names):
-            raise ValueError(
+            raise InputError(
                 f"expected categorical_features with an entry for each of the {len(names)} columns of X, got {len(given)}"
             )
         return {name for name, wanted in zip(names, given, strict=True) if wanted}
@@ -357,7 +358,7 @@ def _categorical(categorical_features: Any, names: Sequence[str]) -> set[str]:
         elif isinstance(each, str) and each in names:
             chosen.add(each)
         else:
-            raise ValueError(
+            raise InputError(
                 f"expected categorical_features to be 'from_dtype', None, or names or numbers of columns of X, got {each!r}"
             )
     return chosen

@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from dsmgp._util.errors import InputError
+
 __all__ = ["TableError", "check_columns", "suggestion"]
 
 
-class TableError(ValueError):
+class TableError(InputError):
     """A table cannot be read or used; the message says what to do.
 
     Attributes

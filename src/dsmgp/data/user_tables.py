@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_finite
 from dsmgp.data.columns.encoding import values_as_numbers
 from dsmgp.data.columns.values import KINDS, Values, column_values, frame_values
@@ -47,10 +48,10 @@ Validated.__name__ = "DSMGPRegressor"
 def target_numbers(y: Any) -> tuple[Array, bool]:
     """Return the outputs (n, n_outputs), NaN where one is missing, and whether y has one dimension."""
     if y is None:
-        raise ValueError("this estimator requires y to be passed, but the target y is None")
+        raise InputError("this estimator requires y to be passed, but the target y is None")
     numbers = _numbers(y, "y")
     if numbers.ndim not in (1, 2) or 0 in numbers.shape[1:]:
-        raise ValueError(f"expected y with one or two dimensions, got shape {numbers.shape}")
+        raise InputError(f"expected y with one or two dimensions, got shape {numbers.shape}")
     check_finite(np.where(np.isnan(numbers), 0.0, numbers), "y")
     single = numbers.ndim == 1
     return np.ascontiguousarray(numbers[:, None] if single else numbers), single
@@ -64,14 +65,14 @@ def check_noise(noise: Any, shape: tuple[int, int]) -> Array | None:
     if given.ndim == 1:
         given = given[:, None]
     if given.shape not in ((), (shape[0], 1), shape):
-        raise ValueError(
+        raise InputError(
             f"expected one noise variance for each of the {shape[0]} rows (and each of the {shape[1]} outputs), "
             f"got shape {np.shape(noise)}"
         )
     check_finite(np.atleast_1d(given), "noise")
     if (given < 0).any():
         where = np.argwhere(np.broadcast_to(given, shape) < 0)[0]
-        raise ValueError(
+        raise InputError(
             f"noise variances cannot be negative, got {np.broadcast_to(given, shape)[tuple(where)]} in row {where[0]}; "
             "give variances, not logarithms or deviations with a sign"
         )
@@ -84,19 +85,19 @@ def check_weights(sample_weight: Any, n_rows: int, least: int = 1) -> Array | No
         return None
     weights = _numbers(sample_weight, "sample_weight")
     if weights.shape != (n_rows,):
-        raise ValueError(
+        raise InputError(
             f"expected sample_weight to have one weight for each of the {n_rows} rows, got shape {weights.shape}"
         )
     check_finite(weights, "sample_weight")
     outside = (weights != 0) & ~((weights >= LEAST_WEIGHT) & (weights <= 1.0 / LEAST_WEIGHT))
     if outside.any():
         row = int(np.flatnonzero(outside)[0])
-        raise ValueError(
+        raise InputError(
             f"expected weights from {LEAST_WEIGHT:g} to {1.0 / LEAST_WEIGHT:g} in sample_weight, or 0 to leave a row out, got "
             f"{weights[row]:g} in row {row}; rescale the weights, and do not use negative ones"
         )
     if np.count_nonzero(weights) < least:
-        raise ValueError(
+        raise InputError(
             f"expected at least {least} {'row' if least == 1 else 'rows'} with a weight above zero in sample_weight, got "
             f"{np.count_nonzero(weights)}; give weights, or leave sample_weight out"
         )
@@ -112,7 +113,7 @@ def read_inputs(validated: BaseEstimator, X: Any, reset: bool) -> tuple[Any, lis
         validate_data(validated, X, reset=reset, skip_check_array=True)
         names = getattr(validated, "feature_names_in_", None)
         if not columns or len(X) < least:
-            raise ValueError(
+            raise InputError(
                 f"found array with {len(X)} sample(s) and {len(columns)} feature(s), and a minimum of {least} and 1 is required"
             )
         listed = None if names is None else list(names)
@@ -123,7 +124,7 @@ def read_inputs(validated: BaseEstimator, X: Any, reset: bool) -> tuple[Any, lis
     if getattr(array, "dtype", np.dtype(float)).kind in "OUSMm" and np.ndim(array) == 2:
         validate_data(validated, array, reset=reset, skip_check_array=True)
         if not array.size or len(array) < least:
-            raise ValueError(
+            raise InputError(
                 f"found array with {len(array)} sample(s), and a minimum of {least} is required"
             )
         values = list(_array_columns(array, "X").values())
@@ -147,7 +148,7 @@ def check_lengths(table: Any, Y: Array) -> None:
     """Raise unless there are as many outputs as rows of an array or of a list of columns."""
     n_rows = len(table) if isinstance(table, np.ndarray) else len(table[0])
     if len(Y) != n_rows:
-        raise ValueError(
+        raise InputError(
             f"expected as many values of y as rows of X, got {len(Y)} and {n_rows}: inconsistent numbers of samples"
         )
 
@@ -156,7 +157,7 @@ def check_numbers(columns: Mapping[str, Values]) -> None:
     """Raise for a column that does not hold numbers; names of columns are those for errors."""
     for label, values in columns.items():
         if values.kind != "number":
-            raise ValueError(
+            raise InputError(
                 f"{label} holds {KINDS[values.kind]}{values.example()}; expected numbers"
             )
 
@@ -168,12 +169,12 @@ def _numbers(given: Any, what: str) -> Array:
         array = _as_array(given, what)
         kind = getattr(array, "dtype", np.dtype(float)).kind
         if kind == "c":
-            raise ValueError(f"Complex data not supported: {what} holds complex numbers")
+            raise InputError(f"Complex data not supported: {what} holds complex numbers")
         if kind not in "OUSmMiu" or np.ndim(array) not in (1, 2) or not np.size(array):
             try:
                 return np.array(array, dtype=np.float64)
             except TypeError:
-                raise ValueError(f"expected {what} as numbers, got {given!r}") from None
+                raise InputError(f"expected {what} as numbers, got {given!r}") from None
         columns = _array_columns(array, what)
     elif hasattr(given, "columns"):
         named = frame_values(given, what).items()
@@ -203,22 +204,22 @@ def _array_columns(array: NDArray[Any], what: str) -> dict[str, Values]:
 def check_container(values: Any, what: str) -> None:
     """Raise for tables and arrays of unsupported kinds."""
     if hasattr(values, "collect_schema") and not hasattr(values, "to_numpy"):
-        raise ValueError(f"{what} is a lazy frame; call .collect() on it first")
+        raise InputError(f"{what} is a lazy frame; call .collect() on it first")
     if hasattr(values, "to_pandas") and hasattr(values, "column_names"):
-        raise ValueError(f"{what} is an Arrow table; call .to_pandas() on it first")
+        raise InputError(f"{what} is an Arrow table; call .to_pandas() on it first")
     first = values[0] if isinstance(values, (list, tuple)) and len(values) else values
     # A sparse matrix may be a dict, too.
     by_name = isinstance(first, dict) and not hasattr(first, "dtype")
     if by_name or getattr(getattr(first, "dtype", None), "names", None):
-        raise ValueError(
+        raise InputError(
             f"{what} holds values by name; turn it into a frame first, as with pandas.DataFrame"
         )
     if getattr(values, "requires_grad", False):
-        raise ValueError(f"{what} is a tensor that records gradients; call .detach() on it first")
+        raise InputError(f"{what} is a tensor that records gradients; call .detach() on it first")
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         mask = np.ma.getmaskarray(values)
         n_more = int(mask.sum()) - 1
-        raise ValueError(
+        raise InputError(
             f"{what} is masked in row {np.argwhere(mask)[0][0]}"
             + (f" and in {n_more} more places" if n_more else "")
             + "; drop or impute such rows first"
@@ -232,6 +233,6 @@ def _as_array(given: Any, what: str) -> Any:
     try:
         return np.asarray(given)
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"expected {what} with as many entries in each row, got rows of different lengths"
         ) from None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
 from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.interface import LeafGPs
@@ -135,7 +136,7 @@ def check_executor(executor: Any) -> Executor:
             for name in missing
             if hasattr(executor, FORMER_NAMES[name])
         ]
-        raise ValueError(
+        raise InputError(
             f"expected executor to be 'local', 'ray', a RayExecutor or an object with the methods of dsmgp.distributed.Executor, "
             f"got {executor!r}, which lacks {', '.join(missing)}"
             + (f"; methods were renamed: rename {', '.join(renamed)}" if renamed else "")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.sharded import (
@@ -96,7 +97,7 @@ class RowStore:
         firsts, sizes = fields["firsts"], fields["sizes"]
         n_shards = len(firsts) - 1
         if len(checksums) != n_shards or firsts[-1] != len(sizes) or (np.diff(firsts) <= 0).any():
-            raise ValueError(
+            raise InputError(
                 "expected a checksum for each shard, and shards that are ranges of leaves"
             )
         n_rows = np.add.reduceat(sizes, firsts[:-1])

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsmgp import scores
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_choice
 from dsmgp.mixture.fitted_model import Predictive
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
@@ -136,7 +137,7 @@ def permutation_importance(
     rng : Generator
     """
     if not names:
-        raise ValueError(f"expected one score or more, of {', '.join(SCORES)}, got none")
+        raise InputError(f"expected one score or more, of {', '.join(SCORES)}, got none")
     for name in names:
         check_choice("scores", name, SCORES)
 

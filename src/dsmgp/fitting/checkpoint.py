@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.archive import Archive, ModelFileError, read_archive, write_archive
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_count
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.optimize import Objective, Vector
@@ -102,12 +103,12 @@ class Checkpoint:
             ) from error
         if written_by != version("dsmgp"):
             # Another version may evaluate the evidence at other places.
-            raise ValueError(
+            raise InputError(
                 f"the checkpoint {self.path} was written by dsmgp {written_by}, this is {version('dsmgp')}; go on with that version, or delete it to "
                 "start over"
             )
         if identity != self.identity or (seeded and rng_state != self._rng_state):
-            raise ValueError(
+            raise InputError(
                 f"the checkpoint {self.path} belongs to a fit of other rows, settings or seed; delete it to "
                 "start over, or give another path"
             )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dsmgp._util.errors import InputError
 from dsmgp._util.machine import has_cuda, has_torch, memory, require_torch
 from dsmgp._util.validation import check_choice, check_count, random_generator
 from dsmgp.data.columns.learning import MISSING
@@ -186,7 +187,7 @@ def _check_choices(estimator: Any) -> None:
     for name, valid in (("local_scale", (None, True, False)), ("standardize", (True, False))):
         value = getattr(estimator, name)
         if value not in valid:
-            raise ValueError(f"expected {name} to be {' or '.join(map(str, valid))}, got {value!r}")
+            raise InputError(f"expected {name} to be {' or '.join(map(str, valid))}, got {value!r}")
     _check_coordinates(estimator)
     if estimator.output_warp is not None:
         check_choice("output_warp", estimator.output_warp, ("auto", *NAMED_WARPS), "or None")
@@ -219,13 +220,13 @@ def _check_kernel(estimator: Any) -> None:
     kernel = _kernel(estimator.kernel)
     if isinstance(kernel, tuple):
         if len(kernel) < 2 or len(set(map(str, kernel))) < len(kernel):
-            raise ValueError(
+            raise InputError(
                 f"expected a list of at least two different kernels, got {list(kernel)!r}"
             )
         if estimator.objective == "full":
-            raise ValueError("objective='full' learns one kernel, got a list of them; leave it out")
+            raise InputError("objective='full' learns one kernel, got a list of them; leave it out")
         if not all(isinstance(each, str) for each in kernel):
-            raise ValueError(f"expected names in a list of kernels, got {list(kernel)!r}")
+            raise InputError(f"expected names in a list of kernels, got {list(kernel)!r}")
     for each in kernel if isinstance(kernel, tuple) else (kernel,):
         if not isinstance(each, str):
             continue  # build_process checks GPyTorch kernels
@@ -260,20 +261,20 @@ def _check_coordinates(estimator: Any) -> None:
     learned = estimator.metric in ("full", "deep")
     asked += [f"metric={estimator.metric!r}"] * learned
     if asked and estimator.structure not in ("balanced", "paper", "learned"):
-        raise ValueError(
+        raise InputError(
             f"{asked[0]} needs structure='balanced', 'paper' or 'learned': other structures cut the inputs as they are"
         )
     if not learned:
         return
     if estimator.optimizer is None:
-        raise ValueError(f"metric={estimator.metric!r} is learned: it needs an optimizer, got None")
+        raise InputError(f"metric={estimator.metric!r} is learned: it needs an optimizer, got None")
     kernel, mean = estimator.kernel, estimator.mean
     if not (isinstance(kernel, str) and kernel in ("auto", *METRIC_KINDS)):
-        raise ValueError(
+        raise InputError(
             f"metric={estimator.metric!r} needs kernel='auto' or one of {', '.join(map(repr, METRIC_KINDS))}, got {kernel!r}"
         )
     if not (isinstance(mean, str) and mean in ("auto", "zero", "constant")):
-        raise ValueError(
+        raise InputError(
             f"metric={estimator.metric!r} needs mean='auto', 'zero' or 'constant', got {mean!r}"
         )
 
@@ -297,7 +298,7 @@ def _hypotheses(estimator: Any) -> str | None:
     }
     for needed, is_met in unmet.items():
         if not is_met:
-            raise ValueError(f"hypotheses='average' needs {needed}")
+            raise InputError(f"hypotheses='average' needs {needed}")
     return "average"
 
 
@@ -324,13 +325,13 @@ def _leaf_sizes(estimator: Any) -> list[int] | None:
     if isinstance(leaf_size, str) or not np.iterable(leaf_size):
         return [check_count("leaf_size", leaf_size)]
     if estimator.structure in ("paper", "learned"):
-        raise ValueError(
+        raise InputError(
             f"expected one leaf_size with structure={estimator.structure!r}, got {leaf_size!r}; a list of sizes is "
             "for structure='balanced'"
         )
     sizes = [check_count("every entry of leaf_size", size) for size in leaf_size]
     if not sizes:
-        raise ValueError("expected at least one leaf_size, got an empty list")
+        raise InputError("expected at least one leaf_size, got an empty list")
     return sizes
 
 
@@ -345,7 +346,7 @@ def check_device(name: Any) -> str:
     if isinstance(name, str) and name == "cpu":
         return name
     if not has_torch() and not re.fullmatch(GPU, str(name)):
-        raise ValueError(
+        raise InputError(
             f"expected device to be 'auto', 'cpu' or a GPU such as 'cuda:0', got {name!r}"
         )
     require_torch(f"device={name!r}")
@@ -355,7 +356,7 @@ def check_device(name: Any) -> str:
         device = torch.device(name)
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(
+        raise InputError(
             f"device {name!r} cannot be used here: {error}; try 'auto' or 'cpu'"
         ) from None
     return str(device)
@@ -382,5 +383,5 @@ def _bytes(limit: int | str | None) -> int | None:
     except (ValueError, KeyError):
         size = math.nan
     if not 0 < size < math.inf:
-        raise ValueError(f"expected memory_limit in bytes or as text such as '4GB', got {limit!r}")
+        raise InputError(f"expected memory_limit in bytes or as text such as '4GB', got {limit!r}")
     return int(size)

@@ -18,6 +18,8 @@ from gpytorch.kernels import (
 )
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 
+from dsmgp._util.errors import InputError
+
 if TYPE_CHECKING:
     from dsmgp.gp.kernels import Kernel, KernelTerm
 
@@ -75,7 +77,7 @@ def _factor(term: KernelTerm) -> gpytorch.kernels.Kernel:
     elif term.name in ("rbf", "rq", "linear"):
         base = {"rbf": RBFKernel, "rq": RQKernel, "linear": LineKernel}[term.name](**options)
     else:
-        raise ValueError(f"GPyTorch has no kernel {term.name!r}")
+        raise InputError(f"GPyTorch has no kernel {term.name!r}")
     base = base.double()
     base.lengthscale = torch.tensor(term.lengthscale)
     if term.alpha is not None:

@@ -21,6 +21,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.leaf_kernels import Pullback, StationaryKernel
 from dsmgp.gp.torch_kernels import BatchPullback, distance
 
@@ -196,7 +197,7 @@ class BoundAutogradKernel:
     def covariance(self, X: Tensor, mask: Tensor) -> tuple[Tensor, BatchPullback]:
         """Return the covariance of f at the rows of one leaf, and the function that takes gradients back to theta."""
         if X.shape[0] != 1 or not bool(mask.all()):
-            raise ValueError("a general kernel takes one leaf at a time, without padding")
+            raise InputError("a general kernel takes one leaf at a time, without padding")
         parameters = self.modules.trainable()
         with torch.enable_grad(), one_at_a_time():
             K = self.modules.kernel(X).to_dense()

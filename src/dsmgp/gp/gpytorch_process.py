@@ -29,6 +29,7 @@ from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from torch import Tensor
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.gp.gpytorch_kernels import factors_of, gpytorch_kernel, gpytorch_mean
 from dsmgp.gp.gpytorch_leaf_kernel import AutogradKernel, Modules, one_at_a_time, to_tensor
 from dsmgp.gp.leaf_kernels import LeafKernel, StationaryKernel
@@ -271,12 +272,12 @@ def _check_kernel(kernel: gpytorch.kernels.Kernel, n_dims: int) -> Tensor:
         # a child forked from a process that had some it would wait for them forever.
         (covariance,) = Threads().map(evaluated, [kernel])
     except Exception as error:
-        raise ValueError(
+        raise InputError(
             f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
             "ard_num_dims and active_dims"
         ) from error
     if covariance.shape != (2, 2):
-        raise ValueError(
+        raise InputError(
             f"expected a kernel with one output and no batch shape, got covariance shape "
             f"{tuple(covariance.shape)} for 2 rows"
         )
@@ -290,11 +291,11 @@ def _check_mean(mean: Mean, n_dims: int) -> Mean:
         with torch.no_grad():
             shape = copied(torch.zeros(2, n_dims, dtype=torch.float64)).shape
     except Exception as error:
-        raise ValueError(
+        raise InputError(
             f"the mean cannot be evaluated on inputs with {n_dims} columns: {error}"
         ) from error
     if shape != (2,):
-        raise ValueError(
+        raise InputError(
             f"expected a mean with one value per row, got shape {tuple(shape)} for 2 rows"
         )
     return copied

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.terms import NAMED_KERNELS, Term
 
 __all__ = ["Kernel", "KernelTerm"]
@@ -63,27 +64,27 @@ class KernelTerm:
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, float(getattr(self, field)))
         if self.name not in NAMED_KERNELS:
-            raise ValueError(
+            raise InputError(
                 f"unknown kernel {self.name!r}: expected one of {', '.join(map(repr, NAMED_KERNELS))}"
             )
         if (self.alpha is not None) != (self.name == "rq"):
-            raise ValueError(f"alpha belongs to the kernel 'rq' and to no other, got {self!r}")
+            raise InputError(f"alpha belongs to the kernel 'rq' and to no other, got {self!r}")
         if (self.period is not None) != (self.name == "periodic"):
-            raise ValueError(
+            raise InputError(
                 f"period belongs to the kernel 'periodic' and to no other, got {self!r}"
             )
         if self.period is not None and self.period.shape != self.lengthscale.shape:
-            raise ValueError(f"expected a period for each length scale, got {self!r}")
+            raise InputError(f"expected a period for each length scale, got {self!r}")
         n = len(self.lengthscale)
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(int(column) for column in self.columns))
             if len(self.columns) != n or len(set(self.columns)) < n or min(self.columns) < 0:
-                raise ValueError(f"expected an input for each length scale, got {self!r}")
+                raise InputError(f"expected an input for each length scale, got {self!r}")
         object.__setattr__(self, "times", tuple(self.times))
         for factor in self.times:
             own = factor.outputscale != 1.0 or factor.times or factor.columns is not None
             if own or len(factor.lengthscale) != n:
-                raise ValueError(
+                raise InputError(
                     f"expected factors with {n} length scales, an output scale of one, and no factors or columns of their own, got "
                     f"{factor!r}"
                 )
@@ -161,11 +162,11 @@ class Kernel:
     def __post_init__(self) -> None:
         lengths = {len(term.lengthscale) for term in self.terms if term.columns is None}
         if len(lengths) > 1 or not self.terms:
-            raise ValueError(
+            raise InputError(
                 f"expected terms with the same number of length scales, got {list(self.terms)!r}"
             )
         if lengths and self.n_dims > max(lengths):
-            raise ValueError(
+            raise InputError(
                 f"expected columns below {max(lengths)}, the number of length scales of the other terms, got {list(self.terms)!r}"
             )
 
@@ -235,7 +236,7 @@ class Kernel:
         b = a if B is None else np.atleast_2d(np.asarray(B, dtype=np.float64))
         for rows in (a, b):
             if rows.ndim != 2 or rows.shape[1] != self.n_dims:
-                raise ValueError(
+                raise InputError(
                     f"expected rows with {self.n_dims} columns, as many as the kernel has length scales, "
                     f"got {rows.shape[-1]}"
                 )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.gp.process import Process
 
 __all__ = ["LeafParameters"]
@@ -33,7 +34,7 @@ class LeafParameters:
         self.leaf_kernels = [process.leaf_kernel for process in self.processes]
         self.names = self.processes[0].names
         if any(process.names != self.names for process in self.processes[1:]):
-            raise ValueError("leaves with kernels of different parameters cannot be tuned together")
+            raise InputError("leaves with kernels of different parameters cannot be tuned together")
 
     def start(self) -> Array:
         """Return the theta of each leaf's family, (n_leaves, n_parameters)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, Normal, ParameterBlock
 
@@ -42,12 +43,12 @@ def metric_process(process: NamedProcess, rank: int) -> NamedProcess:
     """
     kernel = process.leaf_kernel
     if not isinstance(kernel, StationaryKernel) or kernel.kind not in METRIC_KINDS:
-        raise ValueError(f"expected one kernel of {', '.join(METRIC_KINDS)}, got {kernel!r}")
+        raise InputError(f"expected one kernel of {', '.join(METRIC_KINDS)}, got {kernel!r}")
     n_inputs = len(kernel.columns)
     if kernel.columns != tuple(range(n_inputs)):
-        raise ValueError(f"expected a kernel of all inputs, got one of the inputs {kernel.columns}")
+        raise InputError(f"expected a kernel of all inputs, got one of the inputs {kernel.columns}")
     if not 1 <= rank <= n_inputs:
-        raise ValueError(f"expected rank between 1 and the {n_inputs} inputs, got {rank}")
+        raise InputError(f"expected rank between 1 and the {n_inputs} inputs, got {rank}")
     relevance = 1.0 / process.kernel_parameters()[:n_inputs]
     kept = np.sort(np.argsort(-relevance, kind="stable")[:rank])
     start = np.zeros((n_inputs, rank))
@@ -87,7 +88,7 @@ def metric_directions(process: NamedProcess) -> Array:
     """
     kernel = process.leaf_kernel
     if not isinstance(kernel, MetricKernel):
-        raise ValueError(f"expected a process of metric_process, got one with {kernel!r}")
+        raise InputError(f"expected a process of metric_process, got one with {kernel!r}")
     entries = process.kernel_parameters()[: kernel.n_inputs * kernel.rank]
     return principal_directions(entries.reshape(kernel.n_inputs, kernel.rank))
 

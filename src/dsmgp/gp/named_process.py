@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.errors import InputError
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel, SumKernel
 from dsmgp.gp.terms import STATIONARY, Term, kernel_parts
@@ -114,7 +115,7 @@ class NamedProcess:
     @property
     def kernel(self) -> Kernel:
         if isinstance(self.leaf_kernel, MetricKernel):
-            raise ValueError("a metric has no length scales: see metric_directions")
+            raise InputError("a metric has no length scales: see metric_directions")
         return Kernel.of(self.leaf_kernel.terms, self.kernel_parameters())
 
     @classmethod
@@ -288,12 +289,12 @@ def _kernel_blocks(
         if kernel.n_dims > n_dims or (
             kernel.n_dims < n_dims and any(term.columns is None for term in kernel.terms)
         ):
-            raise ValueError(
+            raise InputError(
                 f"the kernel cannot be evaluated on inputs with {n_dims} columns: it has {kernel.n_dims} length scales"
             )
         values = np.concatenate([term.parameters for term in kernel.terms])
         if not (np.isfinite(values).all() and (values > 0).all()):
-            raise ValueError(f"expected a kernel with positive hyperparameters, got {kernel!r}")
+            raise InputError(f"expected a kernel with positive hyperparameters, got {kernel!r}")
         terms = tuple(term.term(n_dims) for term in kernel.terms)
     else:
         terms = tuple(Term.parse(part, n_dims) for part in kernel_parts(kernel))

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.machine import require_torch
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import MEANS, LeafKernel
@@ -191,7 +192,7 @@ def build_process(
     start = START_NOISE * variance if noise_variance is None else noise_variance
     number = isinstance(start, numbers.Real) and not isinstance(start, bool)
     if not number or not (math.isfinite(start) and start > 0):
-        raise ValueError(f"expected noise_variance to be a positive number, got {noise_variance!r}")
+        raise InputError(f"expected noise_variance to be a positive number, got {noise_variance!r}")
     # A user who passes less noise than the floor means it.
     noise = ParameterBlock("noise", 1, lower=min(noise_floor * variance, 0.5 * float(start)))
     units = np.ones(n_dims) if spread is None else np.asarray(spread, dtype=np.float64)
@@ -211,18 +212,18 @@ def _is_named(kernel: Any, mean: Any) -> bool:
     if isinstance(kernel, str):
         kernel_parts(kernel)
     elif not isinstance(kernel, Kernel) and not _from_gpytorch(kernel, "kernels"):
-        raise ValueError(
+        raise InputError(
             f"expected kernel to be one of {', '.join(map(repr, NAMED_KERNELS))}, a sum of them, the kernel_ of a model, "
             f"or a gpytorch kernel, got {kernel!r}"
         )
     if isinstance(mean, str):
         if mean not in MEANS:
-            raise ValueError(
+            raise InputError(
                 f"unknown mean {mean!r}: expected one of {', '.join(map(repr, MEANS))}, "
                 "or a gpytorch mean"
             )
     elif not _from_gpytorch(mean, "means"):
-        raise ValueError(
+        raise InputError(
             f"expected mean to be one of {', '.join(map(repr, MEANS))} or a gpytorch mean, got {mean!r}"
         )
     return isinstance(kernel, (str, Kernel)) and isinstance(mean, str)

@@ -26,6 +26,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 
 __all__ = [
     "HARMLESS_NORM",
@@ -130,7 +131,7 @@ def kernel_parts(name: str) -> list[str]:
         factors = [factor.strip() for factor in (names if names is not None else part).split("*")]
         for factor in factors:
             if factor not in NAMED_KERNELS:
-                raise ValueError(
+                raise InputError(
                     f"unknown kernel {factor!r}: expected one of {', '.join(map(repr, NAMED_KERNELS))}, a sum or product of them such "
                     "as 'matern32+periodic' or 'linear+rbf*periodic', or a gpytorch kernel"
                 )
@@ -170,7 +171,7 @@ class Term:
             return cls(kind, tuple(range(n_dims)))
         chosen = tuple(int(column) for column in columns.split(","))
         if len(set(chosen)) < len(chosen) or max(chosen) >= n_dims:
-            raise ValueError(
+            raise InputError(
                 f"the kernel cannot be evaluated on inputs with {n_dims} columns: expected distinct numbers below {n_dims} "
                 f"in {part!r}"
             )

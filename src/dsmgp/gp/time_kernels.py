@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.named_process import LogNormal, NamedProcess, build_named_process
 from dsmgp.gp.named_process import ParameterBlock as Block
 
@@ -117,4 +118,4 @@ def _part(part: str, inputs: TimeInputs) -> Iterator[tuple[str, list[tuple[float
             slow = (span + math.log(1.5), 1.0)
             yield "rbf*periodic", [VARIANCE, slow, (0.4, 1.0), (math.log(period), PERIOD_SPREAD)]
     else:
-        raise ValueError(f"unknown part {part!r} of a series")
+        raise InputError(f"unknown part {part!r} of a series")

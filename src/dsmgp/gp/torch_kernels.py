@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsmgp._util.errors import InputError
 from dsmgp.gp.leaf_kernels import LeafKernel, MetricKernel, StationaryKernel, SumKernel
 from dsmgp.gp.terms import HARMLESS_NORM, Term, n_extra
 
@@ -101,7 +102,7 @@ def bind(kernel: LeafKernel, kernel_parameters: Tensor) -> Any:
     parameters = torch.atleast_2d(kernel_parameters)
     for term in getattr(kernel, "terms", ()):
         if not {*_KERNELS, "periodic", "linear"}.issuperset(term.factors):
-            raise ValueError(
+            raise InputError(
                 f"the kernel {term.kind!r} has no form in torch: use device='cpu' and dtype='float64', or add it to "
                 "gp/torch_kernels.py"
             )

@@ -9,14 +9,15 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.linalg import lapack
 from dsmgp.linalg.jitter import jitter_ladder
 
 __all__ = ["NotFactorisedError", "cholesky", "inverse_from_factor", "solve"]
 
 
-class NotFactorisedError(np.linalg.LinAlgError):
-    """A covariance matrix cannot be factorised, even with the largest jitter; a ``ValueError``, as all of NumPy's LinAlgErrors."""
+class NotFactorisedError(np.linalg.LinAlgError, InputError):
+    """A covariance matrix cannot be factorised, even with the largest jitter."""
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.edges import Edges
@@ -53,8 +54,8 @@ class Unsupported:
     remedies: Mapping[str, str] = field(default_factory=dict)
 
     def refuse(self, name: str) -> NoReturn:
-        """Raise a ValueError; for an attribute an AttributeError, so that ``hasattr`` works."""
-        error = AttributeError if name.endswith("_") else ValueError
+        """Raise an InputError; for an attribute an AttributeError, so that ``hasattr`` works."""
+        error = AttributeError if name.endswith("_") else InputError
         raise error(f"{name} is not available {self.reason}; {self.remedies[name]}")
 
     def refuse_given(self, given: Mapping[str, bool]) -> None:

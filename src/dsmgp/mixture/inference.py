@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.tree.nodes import Node, Product, Sum, fold, from_root, leaves
 
 __all__ = ["Posterior", "infer", "prior_log_path_weights"]
@@ -69,7 +70,7 @@ def infer(root: Node, leaf_log_evidence: ArrayLike) -> Posterior:
     of_leaf = np.asarray(leaf_log_evidence, dtype=np.float64)
     every = leaves(root)
     if len(every) != len(of_leaf):
-        raise ValueError(f"expected {len(every)} leaf evidences, got {len(of_leaf)}")
+        raise InputError(f"expected {len(every)} leaf evidences, got {len(of_leaf)}")
     evidence = dict(zip(every, of_leaf.tolist(), strict=True))
     log_weights: dict[Sum, Array] = {}
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.dates import Dates
+from dsmgp._util.errors import InputError
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.tree.nodes import Node, Product, nodes
 
@@ -177,7 +178,7 @@ class Splits:
         neighbouring gaps, up to about one change in total, are counted as the same change.
         """
         if not isinstance(level, numbers.Real) or not 0.0 < level <= 1.0:
-            raise ValueError(f"expected level to be above 0 and at most 1, got {level!r}")
+            raise InputError(f"expected level to be above 0 and at most 1, got {level!r}")
         left = self.probability.copy()
         changes: list[ChangePoint] = []
         while len(left) and (run := self._shortest(left, level)) is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dsmgp._util.archive import ModelFileError, read_archive, write_archive
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_finite
 from dsmgp._util.warnings import warn_user
 from dsmgp.data.columns.schema import Column, ColumnSchema, input_names, output_names
@@ -61,12 +62,12 @@ def _make_rows(
     next_id: int,
 ) -> Any:
     if X.size == 0 or Y.size == 0:
-        raise ValueError("there are none")
+        raise InputError("there are none")
     check_finite(X, "X")
     check_finite(Y, "y")
     ids = np.arange(len(X)) if ids is None else ids
     if ids[0] < 0 or (np.diff(ids) <= 0).any() or next_id <= ids[-1]:
-        raise ValueError("they are not numbered in their order")
+        raise InputError("they are not numbered in their order")
     return TrainingRows(X, Y, noise, weights, ids, next_id)
 
 
@@ -101,7 +102,7 @@ def _make_schema(
     targets = output_names(target_names, fields["n_outputs"], fields["single_output"])
     if table is None:  # a file of an earlier version, fitted to an array or a frame
         if feature_names is not None and len(feature_names) != n_inputs:
-            raise ValueError("feature_names do not fit the inputs")
+            raise InputError("feature_names do not fit the inputs")
         columns = _former_columns(input_names(feature_names, n_inputs), dates or {}, targets)
     else:
         columns = ColumnSchema.from_dict(table)
@@ -110,7 +111,7 @@ def _make_schema(
         ):  # of an earlier version, fitted to a file: the names were those of the inputs
             feature_names = tuple(column.name for column in columns.columns)
     if len(columns.input_names) != n_inputs:
-        raise ValueError("its columns and inputs do not agree")
+        raise InputError("its columns and inputs do not agree")
     schema = InputSchema(
         columns=columns,
         feature_names=feature_names,
@@ -119,7 +120,7 @@ def _make_schema(
         **fields,
     )
     if not {column.name for column in columns.columns} <= set(schema.column_names):
-        raise ValueError("feature_names lack a column of the table")
+        raise InputError("feature_names lack a column of the table")
     return schema
 
 
@@ -130,10 +131,10 @@ def _former_columns(
     columns = [Column(name, "number") for name in names]
     for key, text in dates.items():
         if key not in map(str, range(len(names))):
-            raise ValueError("it lists dates in columns that do not exist")
+            raise InputError("it lists dates in columns that do not exist")
         origin = np.datetime64(text, "us")
         if np.isnat(origin):
-            raise ValueError("a date is missing")
+            raise InputError("a date is missing")
         number = int(key)
         columns[number] = Column(names[number], "date", origin=int(origin.astype(np.int64)))
     return ColumnSchema(tuple(columns), tuple(targets))

@@ -15,6 +15,7 @@ import numpy as np
 
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.machine import require_torch
 from dsmgp.gp.leaf_kernels import MEANS, StationaryKernel, SumKernel
 from dsmgp.gp.named_process import LogNormal, NamedProcess, ParameterBlock
@@ -102,20 +103,20 @@ def _make_named_process(
     n_dims: int,
 ) -> NamedProcess:
     if not terms:
-        raise ValueError("there are none")
+        raise InputError("there are none")
     kernel = "+".join(term.name(n_dims) for term in terms)
     if ties is not None and (
         len(ties) != n_dims or set(ties) != set(range(len(set(ties)))) or len(set(ties)) == n_dims
     ):
-        raise ValueError("invalid ties of length scales")
+        raise InputError("invalid ties of length scales")
     named: Any = build_process(kernel, mean, None, n_dims, ties=ties)
     expected = [(block.name, block.size, block.transform) for block in named.blocks]
     if [(block.name, block.size, block.transform) for block in blocks] != expected:
-        raise ValueError(f"expected the parameters {expected}")
+        raise InputError(f"expected the parameters {expected}")
     if any(block.lower != 0 for block in blocks[:-1]) or blocks[-1].lower < 0:
-        raise ValueError("a parameter has another lower bound than zero")
+        raise InputError("a parameter has another lower bound than zero")
     if theta.shape != named.theta.shape:
-        raise ValueError(f"theta has {len(theta)} entries, expected {len(named.theta)}")
+        raise InputError(f"theta has {len(theta)} entries, expected {len(named.theta)}")
     return NamedProcess(named.leaf_kernel, blocks, theta, ties)
 
 

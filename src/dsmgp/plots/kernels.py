@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import input_number
 from dsmgp.mixture.kernel_posterior import kernel_probabilities
 from dsmgp.plots.style import SERIES, add_legend, axes_or_new, show_dates
@@ -47,7 +48,7 @@ def plot_kernels(
     column = input_number(dimension, len(names), names)
     ax = axes_or_new(ax)
     if not state.model.kernel_sums:
-        raise ValueError(
+        raise InputError(
             "plot_kernels needs a model that was fitted with a list of kernels, such as ['rbf', 'matern32']"
         )
     x = state.rows.X[:, column]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import input_number
 from dsmgp.data.columns.schema import Column, level_name
 from dsmgp.gp.transforms.scaling import OutputScaling
@@ -84,7 +85,7 @@ def plot_predictive(
     """
     schema = model.state_.schema
     if schema.n_features != 1 or schema.n_outputs != 1:
-        raise ValueError(
+        raise InputError(
             f"expected a model of one input and one output, got {schema.n_features} and {schema.n_outputs}; "
             "use plot_dependence"
         )

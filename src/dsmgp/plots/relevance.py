@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.process import Family
 from dsmgp.mixture.model import Model
@@ -110,7 +111,7 @@ def _inverse_length_scales(family: Family, n_dims: int, kernel_parameters: list[
     total = np.zeros((len(kernel_parameters[0]), n_dims))
     for kernel, parameters in zip(family.leaf_kernels, kernel_parameters, strict=True):
         if not isinstance(kernel, StationaryKernel):
-            raise ValueError(
+            raise InputError(
                 "the kernel has no length scale for each input; use plot_dependence to see what inputs do"
             )
         columns = list(kernel.columns)

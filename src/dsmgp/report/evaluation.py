@@ -13,6 +13,7 @@ from sklearn.utils import check_consistent_length
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import format_day
+from dsmgp._util.errors import InputError
 from dsmgp.data.columns.remarks import spread_rows
 from dsmgp.data.frames import taken
 from dsmgp.data.unknown_inputs import mixture_at
@@ -90,7 +91,7 @@ class Evaluation:
         state = model.state_
         observed, _ = target_numbers(y)
         if observed.shape[1] != len(targets):
-            raise ValueError(
+            raise InputError(
                 f"expected a name for each of {observed.shape[1]} outputs, got {list(targets)}"
             )
         check_consistent_length(X, observed)
@@ -100,7 +101,7 @@ class Evaluation:
         known = np.flatnonzero(~np.isnan(observed).any(axis=1))
         n_left_out = len(observed) - len(known)
         if not len(known):
-            raise ValueError("expected rows with a target, got none")
+            raise InputError("expected rows with a target, got none")
         if n_left_out:
             said.append(f"{n_left_out} row{'s' * (n_left_out > 1)} without a target left out")
             X, observed, row_numbers = taken(X, known), observed[known], row_numbers[known]

@@ -13,6 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dsmgp._util.errors import InputError
+
 __all__ = [
     "Experiment",
     "Job",
@@ -59,7 +61,7 @@ class Plan:
         if self.data is not None:
             unknown = sorted(set(self.data) - set(full))
             if unknown:
-                raise ValueError(
+                raise InputError(
                     f"expected data sets among {', '.join(full)}, got {', '.join(unknown)}"
                 )
             return [name for name in full if name in self.data]

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_choice, check_count
 from dsmgp.reproduce.data import available
 from dsmgp.reproduce.experiment import Experiment, Job, Plan, Row, format_settings
@@ -103,7 +104,7 @@ def reproduce(
         seconds = time.perf_counter() - start
         progress(f"{name} {number}/{len(due)}: {_describe(job)} in {seconds:.1f} s")
     if not runs.rows:
-        raise ValueError(f"{name} has no results; set DSMGP_DATA to the folder of the data")
+        raise InputError(f"{name} has no results; set DSMGP_DATA to the folder of the data")
     return write_report(experiment, runs.rows, folder)
 
 

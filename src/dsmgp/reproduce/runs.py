@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dsmgp
+from dsmgp._util.errors import InputError
 from dsmgp._util.machine import has_cuda
 from dsmgp.linalg.threads import n_threads
 
@@ -36,11 +37,11 @@ class Runs:
             try:
                 self.rows = json.loads(path.read_text())
             except json.JSONDecodeError as error:
-                raise ValueError(
+                raise InputError(
                     f"{path} holds no results ({error}); remove it to run the experiment again"
                 ) from None
             if not isinstance(self.rows, list) or not all(isinstance(r, dict) for r in self.rows):
-                raise ValueError(
+                raise InputError(
                     f"{path} holds no rows of results; remove it to run the experiment again"
                 )
 

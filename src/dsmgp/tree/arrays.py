@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.ragged import Ragged
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum, leaves, nodes
 from dsmgp.tree.region import Region
@@ -107,7 +108,7 @@ def _values_of_nodes(numbers: list[list[int]], values: list[float]) -> list[list
     """The splits or log weights of each node."""
     ends = np.cumsum([0, *(n - (kind == PRODUCT) for kind, n, _ in numbers)]).tolist()
     if not numbers or ends[-1] != len(values) or sum(n for _, n, _ in numbers) != len(numbers) - 1:
-        raise ValueError("its numbers of nodes, splits and weights do not agree")
+        raise InputError("its numbers of nodes, splits and weights do not agree")
     return [values[start:end] for start, end in pairwise(ends)]
 
 
@@ -117,11 +118,11 @@ def _regions(numbers: list[list[int]], values: list[list[float]], n_dims: int) -
     waiting = [Region.whole(n_dims)]  # regions of the nodes to come, the next one last
     for (kind, n_children, dimension), splits in zip(numbers, values, strict=True):
         if n_children < FEWEST_CHILDREN.get(kind, n_children + 1) or (kind == LEAF and n_children):
-            raise ValueError("it has a node of an unknown kind")
+            raise InputError("it has a node of an unknown kind")
         if not 0 <= dimension < n_dims:
-            raise ValueError("it splits an input that does not exist")
+            raise InputError("it splits an input that does not exist")
         if not waiting:
-            raise ValueError("it has nodes without a parent")
+            raise InputError("it has nodes without a parent")
         region = waiting.pop()
         regions.append(region)
         if kind == SUM:
@@ -130,7 +131,7 @@ def _regions(numbers: list[list[int]], values: list[list[float]], n_dims: int) -
             low, high = region.interval(dimension)
             edges = [low, *splits, high]
             if not all(low < high for low, high in pairwise(edges)):
-                raise ValueError("it has splits that do not increase inside their region")
+                raise InputError("it has splits that do not increase inside their region")
             waiting += reversed(region.split(dimension, splits))
     return regions
 
@@ -148,10 +149,10 @@ def _rows_of_leaves(
     if "rows" in flat:
         listed = Ragged(flat["rows"], flat["row_ends"])
         if not np.array_equal(listed.ends, rows.ends) or len(listed.flat) != len(rows.flat):
-            raise ValueError("leaves do not list the rows in their regions")
+            raise InputError("leaves do not list the rows in their regions")
         in_order = listed.flat[np.lexsort((listed.flat, listed.owner))]
         if not np.array_equal(in_order, rows.flat):
-            raise ValueError("leaves list rows that are not in their regions")
+            raise InputError("leaves list rows that are not in their regions")
         rows = listed
     rows.flat.flags.writeable = False
     return rows

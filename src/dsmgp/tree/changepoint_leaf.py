@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_choice, check_count, is_whole_number
 from dsmgp.tree.nodes import Leaf, Node, leaves, map_leaves
 
@@ -64,24 +65,24 @@ class ChangePoints:
     def __post_init__(self) -> None:
         is_number = is_whole_number(self.dimension) and int(self.dimension) >= 0
         if not isinstance(self.dimension, str) and not is_number:
-            raise ValueError(
+            raise InputError(
                 f"expected dimension to be the number of an input from 0 on, or its name, got {self.dimension!r}"
             )
         if self.n_changes is not None and not (
             is_whole_number(self.n_changes) and self.n_changes == 1
         ):
-            raise ValueError(
+            raise InputError(
                 f"expected n_changes to be 1 or None for any number, got {self.n_changes!r}"
             )
         check_count("shortest", self.shortest)
         check_choice("gaps", self.gaps, GAPS)
         if not isinstance(self.outliers, (bool, np.bool_)):
-            raise ValueError(f"expected outliers to be True or False, got {self.outliers!r}")
+            raise InputError(f"expected outliers to be True or False, got {self.outliers!r}")
         if self.hazard is not None:
             is_real = isinstance(self.hazard, numbers.Real) and not isinstance(self.hazard, bool)
             limit = 1.0 if self.gaps == "equal" else math.inf
             if not is_real or not 0.0 < self.hazard < limit:
-                raise ValueError(
+                raise InputError(
                     "expected hazard to be a probability strictly between 0 and 1, or with gaps='length' a "
                     f"positive rate, got {self.hazard!r}"
                 )

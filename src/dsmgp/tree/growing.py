@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.tree.columns import Columns
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum
 from dsmgp.tree.partition import Partition
@@ -254,7 +255,7 @@ class _CostLimit:
 
     def _check(self, n_leaves: float, operations: float) -> None:
         if n_leaves > MAX_LEAVES or operations > MAX_OPERATIONS:
-            raise ValueError(
+            raise InputError(
                 f"this structure has {n_leaves:.3g} leaves or more, which need {operations:.3g} operations per "
                 f"evaluation of the evidence, more than is sensible ({MAX_LEAVES:.3g} leaves, "
                 f"{MAX_OPERATIONS:.3g} operations); lower sum_children (now {self.sum_children}), depth (now {self.depth}) "

@@ -41,6 +41,7 @@ from typing import TypeVar
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.tree.region import Region, box
 
 __all__ = [
@@ -87,7 +88,7 @@ class Leaf:
             or rows.ndim != 1
             or np.unique(rows).size != rows.size
         ):
-            raise ValueError("expected the rows of a leaf to be a list of distinct row numbers")
+            raise InputError("expected the rows of a leaf to be a list of distinct row numbers")
         rows.flags.writeable = False
         object.__setattr__(self, "rows", rows)
 
@@ -133,7 +134,7 @@ class Product:
     def __post_init__(self) -> None:
         children, splits = _checked_children(self.children), tuple(float(s) for s in self.splits)
         if len(children) != len(splits) + 1 or not splits:
-            raise ValueError(
+            raise InputError(
                 "expected a product to have one child more than splits and at least two, "
                 f"got {len(children)} children and {len(splits)} splits"
             )
@@ -142,7 +143,7 @@ class Product:
             not isinstance(self.dimension, numbers.Integral)
             or not 0 <= self.dimension < first.n_dims
         ):
-            raise ValueError(
+            raise InputError(
                 f"expected the dimension of a product to be one of 0..{first.n_dims - 1}, "
                 f"got {self.dimension!r}"
             )
@@ -151,7 +152,7 @@ class Product:
             upper[self.dimension] = last.upper[self.dimension]
         edges = [lower[self.dimension], *splits, upper[self.dimension]]
         if not all(low < high for low, high in pairwise(edges)):
-            raise ValueError(
+            raise InputError(
                 "a product's children must tile its region along its dimension: expected splits that "
                 f"increase inside [{edges[0]:g}, {edges[-1]:g}), got {list(splits)}"
             )
@@ -161,7 +162,7 @@ class Product:
             zip(children, region.split(self.dimension, splits), strict=True)
         ):
             if not child.region.same_as(part):
-                raise ValueError(
+                raise InputError(
                     "a product's children must tile its region along its dimension: expected "
                     f"child {k} to cover {box(part)}, got {box(child.region)}; "
                     "build the children on Region.split(dimension, splits)"
@@ -213,7 +214,7 @@ class Sum:
     def __post_init__(self) -> None:
         children = _checked_children(self.children)
         if not children:
-            raise ValueError("expected a sum node to have at least one child, got none")
+            raise InputError("expected a sum node to have at least one child, got none")
         given = self.log_weights
         weights = (
             np.full(len(children), -math.log(len(children)))
@@ -221,18 +222,18 @@ class Sum:
             else np.array(given, dtype=np.float64)
         )
         if weights.shape != (len(children),):
-            raise ValueError(
+            raise InputError(
                 f"expected one log weight per child ({len(children)}), got shape {weights.shape}"
             )
         total = np.logaddexp.reduce(weights)
         if not abs(total) < 1e-9:
-            raise ValueError(
+            raise InputError(
                 "expected the weights of a sum node to sum to one, "
                 f"got {math.exp(min(total, 700.0)):.6g}; subtract their logsumexp"
             )
         for k, child in enumerate(children):
             if not child.region.same_as(children[0].region):
-                raise ValueError(
+                raise InputError(
                     "all children of a sum node must cover the same region: child 0 covers "
                     f"{box(children[0].region)}, child {k} covers {box(child.region)}"
                 )
@@ -252,7 +253,7 @@ Value = TypeVar("Value")
 def _checked_children(children: Sequence[Node]) -> tuple[Node, ...]:
     for child in children:
         if not isinstance(child, (Sum, Product, Leaf)):
-            raise ValueError(f"expected children to be Sum, Product or Leaf, got {child!r}")
+            raise InputError(f"expected children to be Sum, Product or Leaf, got {child!r}")
     return tuple(children)
 
 

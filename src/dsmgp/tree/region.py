@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 
 __all__ = ["Region", "box"]
 
@@ -41,13 +42,13 @@ class Region:
     def __init__(self, lower: ArrayLike, upper: ArrayLike) -> None:
         lower, upper = np.array(lower, dtype=np.float64), np.array(upper, dtype=np.float64)
         if lower.ndim != 1 or lower.shape != upper.shape or lower.size == 0:
-            raise ValueError(
+            raise InputError(
                 "expected a lower and an upper bound for each of at least one dimension, "
                 f"got shapes {lower.shape} and {upper.shape}"
             )
         if not np.all(lower < upper):
             bad = int(np.flatnonzero(~(lower < upper))[0])
-            raise ValueError(
+            raise InputError(
                 f"expected lower < upper in every dimension, got [{lower[bad]}, {upper[bad]}) "
                 f"in dimension {bad}"
             )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.compiled import Kernel
+from dsmgp._util.errors import InputError
 from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
 from dsmgp.linalg.threads import Threads
@@ -307,17 +308,17 @@ def place(root: Node, X: Array, replace_rows: bool = False) -> Node:
         their region, and keep their order.
     """
     if root.region.n_dims != X.shape[1]:
-        raise ValueError(
+        raise InputError(
             f"the tree does not fit the data: it has {root.region.n_dims} dimensions, "
             f"X has {X.shape[1]} columns"
         )
     if not root.region.same_as(Region.whole(X.shape[1])):
-        raise ValueError(
+        raise InputError(
             "the tree does not fit the data: its root must cover the whole input space, "
             f"got {box(root.region)}; start from Region.whole({X.shape[1]})"
         )
     if len({id(node) for node in nodes(root)}) < sum(1 for _ in nodes(root)):
-        raise ValueError("a node occurs in two places of the tree; build a separate node for each")
+        raise InputError("a node occurs in two places of the tree; build a separate node for each")
     leaf_rows = route(root, X).by_leaf(len(leaves(root)))
     numbers = itertools.count()
 
@@ -326,7 +327,7 @@ def place(root: Node, X: Array, replace_rows: bool = False) -> Node:
         rows = leaf_rows[number]
         given = None if replace_rows else leaf.rows
         if given is not None and not np.array_equal(np.sort(given), rows):
-            raise ValueError(
+            raise InputError(
                 f"the tree does not fit the data: leaf {number} lists {leaf.n_rows} "
                 f"rows that are not the {rows.size} rows of X in its region; "
                 "leave rows out and they are placed for you"

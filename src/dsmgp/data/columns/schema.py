@@ -16,6 +16,7 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.dates import Dates, format_day
+from dsmgp._util.errors import InputError
 from dsmgp.data.columns.values import KINDS
 from dsmgp.data.rows import N_ALTERNATIVES
 
@@ -307,7 +308,7 @@ class ColumnSchema:
             targets = tuple(str(name) for name in stored["targets"])
             decimal, day_first = stored.get("decimal"), stored.get("day_first")
             if decimal not in (None, ".", ",") or day_first not in (None, True, False):
-                raise ValueError("it has no valid settings for reading numbers or dates")
+                raise InputError("it has no valid settings for reading numbers or dates")
             texts = tuple(str(text) for text in stored.get("missing_texts", ()))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(
@@ -327,21 +328,21 @@ def _read_column(stored: dict[str, Any]) -> Column:
     quantiles = tuple(float(q) for q in given.get("quantiles", ()))
     column = Column(**(given | {"levels": levels, "effects": effects, "quantiles": quantiles}))
     if column.kind not in KINDS:
-        raise ValueError(f"column {column.name!r} is of kind {column.kind!r}")
+        raise InputError(f"column {column.name!r} is of kind {column.kind!r}")
     if not isinstance(column.origin, int) or not isinstance(column.name, str):
-        raise ValueError(f"column {column.name!r} has an invalid name or origin")
+        raise InputError(f"column {column.name!r} has an invalid name or origin")
     is_category = column.kind == "category"
     if is_category and not (levels and (column.one_hot or effects)):
-        raise ValueError(f"column {column.name!r} has no levels")
+        raise InputError(f"column {column.name!r} has no levels")
     widths = {len(row) for row in effects}
     finite = all(math.isfinite(e) for row in effects for e in row)
     if effects and not (len(effects) == len(levels) and len(widths) == 1 and finite):
-        raise ValueError(f"column {column.name!r} has invalid effects")
+        raise InputError(f"column {column.name!r} has invalid effects")
     if quantiles and not (len(quantiles) == N_ALTERNATIVES and all(map(math.isfinite, quantiles))):
-        raise ValueError(f"column {column.name!r} has invalid quantiles")
+        raise InputError(f"column {column.name!r} has invalid quantiles")
     valid_fill = isinstance(column.fill, str) if is_category else _is_number(column.fill)
     if column.fill is not None and not valid_fill:
-        raise ValueError(f"column {column.name!r} is filled in with {column.fill!r}")
+        raise InputError(f"column {column.name!r} is filled in with {column.fill!r}")
     return column
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.constants import EXACT
+from dsmgp._util.errors import InputError
 from dsmgp._util.warnings import warn_user
 
 __all__ = [
@@ -35,7 +36,7 @@ KINDS = {"number": "numbers", "date": "dates", "category": "text"}
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?\s*")
 
 
-class NotANumberError(ValueError, TypeError):
+class NotANumberError(InputError, TypeError):
     """An entry is neither a number nor a text or a date; scikit-learn's contract has a TypeError there."""
 
 
@@ -166,7 +167,7 @@ def frame_values(frame: Any, what: str = "X") -> dict[str, Values]:
     names = list(map(str, frame.columns))
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{what} has more than one column {name!r}; rename one of them")
+            raise InputError(f"{what} has more than one column {name!r}; rename one of them")
     pairs = zip(names, frame.columns, strict=True)
     return {
         name: column_values(frame[label], f"column {name!r} of {what}") for name, label in pairs
@@ -188,11 +189,11 @@ def column_values(column: Any, label: str) -> Values:
     if name in ("String", "Utf8") and hasattr(column, "to_list"):
         return Values.of_texts(column.to_list())
     if name.startswith(("Time", "Duration")) or getattr(column.dtype, "kind", "") == "m":
-        raise ValueError(f"{label} holds times; turn them into numbers first")
+        raise InputError(f"{label} holds times; turn them into numbers first")
     if name.endswith("Int128"):  # of polars
         return Values.of_numbers(column.cast(_polars().Float64).to_numpy())
     if name.startswith(("List(", "Array(", "Struct(")):
-        raise ValueError(f"{label} holds several values in a row; make a column of each first")
+        raise InputError(f"{label} holds several values in a row; make a column of each first")
     if name.startswith(("Date", "Datetime")):  # of polars, whose missing values become NaT
         return Values.of_dates(column.to_numpy())
     if name == "category":
@@ -220,9 +221,9 @@ def _array_values(column: NDArray[Any], label: str) -> Values:
     if kind == "M":
         return Values.of_dates(column)
     if kind == "m":
-        raise ValueError(f"{label} holds times; turn them into numbers first")
+        raise InputError(f"{label} holds times; turn them into numbers first")
     if kind == "c":
-        raise ValueError(f"Complex data not supported: {label} holds complex numbers")
+        raise InputError(f"Complex data not supported: {label} holds complex numbers")
     if kind in "iu" and column.size and max(column.max(), -int(column.min())) > EXACT:
         warn_user(
             f"{label} holds whole numbers beyond 2**53, of which the last digits are lost; subtract an offset first",
@@ -265,14 +266,14 @@ def _number(entry: Any, row: int, label: str) -> float:
     if entry is None:
         return np.nan
     if isinstance(entry, (time, timedelta, np.timedelta64)):
-        raise ValueError(f"a {type(entry).__name__} {where}; turn times into numbers first")
+        raise InputError(f"a {type(entry).__name__} {where}; turn times into numbers first")
     what = f"a {type(entry).__name__} {where}, which is not a number; turn the column into"
     if hasattr(entry, "year") or isinstance(entry, np.datetime64):
         # Days, moments, periods among other things.
-        raise ValueError(f"{what} dates first (with pandas.to_datetime) or into numbers")
+        raise InputError(f"{what} dates first (with pandas.to_datetime) or into numbers")
     try:
         return float(entry)
     except OverflowError:
-        raise ValueError(f"a number out of range {where}; rescale the data") from None
+        raise InputError(f"a number out of range {where}; rescale the data") from None
     except (TypeError, ValueError) as error:
         raise NotANumberError(f"{what} numbers, texts or dates first: {error}") from None

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.columns.values import KINDS
 from dsmgp.data.table_error import TableError
@@ -54,7 +55,7 @@ class RowCondition:
     def of(cls, expression: Any, schema: ColumnSchema) -> RowCondition:
         """Check a condition before rows are read; raise an error if it cannot be evaluated."""
         if not isinstance(expression, pc.Expression):
-            raise ValueError(
+            raise InputError(
                 f"expected a condition such as pyarrow.compute.field('year') < 2015, got {expression!r}"
             )
         kinds = {column.name: column.kind for column in schema.columns}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.data.rows import Rows
 from dsmgp.data.unknown_inputs import mixture_at, moments_at
 from dsmgp.progress import span, tick
@@ -29,7 +30,7 @@ def check_kept_columns(
     predictions = {f"{target}_{suffix}" for target in targets for suffix in suffixes}
     for name in keep:
         if name in predictions:
-            raise ValueError(
+            raise InputError(
                 f"the column {name!r} cannot be kept: a column of the predictions has that name; rename it first"
             )
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dsmgp._util.errors import InputError
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
 from dsmgp.data.parquet.dataset import RowStream
@@ -58,9 +59,9 @@ def predict_files(
     """
     for level in [*intervals, *quantiles]:
         if not 0 < level < 1:
-            raise ValueError(f"expected levels between 0 and 1, such as 0.9, got {level!r}")
+            raise InputError(f"expected levels between 0 and 1, such as 0.9, got {level!r}")
     if schema.feature_names is None:
-        raise ValueError(
+        raise InputError(
             "the model was fitted to an array and does not know its columns by name; use predict, or fit it to a frame"
         )
     columns, keep = schema.columns, list(dict.fromkeys(keep))

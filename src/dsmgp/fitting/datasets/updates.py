@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.data.parquet.conditions import RowCondition, reason
 from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.data.table_error import TableError
@@ -75,7 +76,7 @@ def forget_rows(state: FittedState, where: Any, config: FitConfig) -> FittedStat
     if not len(forgotten):
         return state
     if store.n_rows - len(forgotten) < LEAST_ROWS:
-        raise ValueError(
+        raise InputError(
             f"cannot forget {len(forgotten)} of {store.n_rows} rows: at least two must stay"
         )
     writer = RowWriter(store.folder, store.firsts, store.n_inputs, store.n_outputs)

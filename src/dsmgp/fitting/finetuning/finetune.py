@@ -16,6 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_choice
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
@@ -198,7 +199,7 @@ def _columns(names: Sequence[str], parameters: str | Sequence[str]) -> Index:
         listed = (
             ", ".join(repr(name) for name in dict.fromkeys(names)) or "none, all being held fixed"
         )
-        raise ValueError(
+        raise InputError(
             f"expected parameters to be 'all' or some of those that this model learns ({listed}), "
             f"got {parameters!r}"
         )
@@ -301,7 +302,7 @@ def _check_cost(ties: sparse.csr_matrix, leaf_gps: LeafGPs, max_iter: int) -> No
     )
     hours = GRADIENT * EVALUATIONS * max_iter * per_evaluation / 3600.0
     if hours > MOST_HOURS:
-        raise ValueError(
+        raise InputError(
             f"tuning would take about {hours:.3g} hours: {ties.nnz} pairs of similar leaves, of up to {sizes[-1]} rows, "
             f"in up to {max_iter} iterations. Tune parameters='noise' alone, use similarity='jaccard', which does not pair "
             "small leaves with far larger ones, lower max_iter, or fit with a smaller leaf_size"

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp._util.ragged import Ragged
 from dsmgp._util.validation import check_choice
 from dsmgp.experts.leaf_gps import rows_of_leaves
@@ -76,19 +77,19 @@ def check_similarity(matrix: Any, n_leaves: int) -> sparse.csr_matrix:
             else np.asarray(matrix, dtype=np.float64)
         )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{expected}, got {type(matrix).__name__}") from error
+        raise InputError(f"{expected}, got {type(matrix).__name__}") from error
     if S.shape != (n_leaves, n_leaves):
-        raise ValueError(f"{expected}, got shape {S.shape}")
+        raise InputError(f"{expected}, got shape {S.shape}")
     S = sparse.csr_matrix(S)
     S.sum_duplicates()
     inside = (S.data >= 0.0) & (S.data <= 1.0)  # false for NaN
     if not inside.all():
-        raise ValueError(
+        raise InputError(
             f"expected similarities in [0, 1], got {S.data[~inside][0]:g}; divide by the largest"
         )
     wrong = np.flatnonzero(S.diagonal() != 1.0)
     if wrong.size:
-        raise ValueError(
+        raise InputError(
             f"expected every leaf's similarity with itself to be 1, got {S.diagonal()[wrong[0]]:g} for "
             f"leaf {wrong[0]}; set the diagonal to one"
         )

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.interface import LeafGPs
@@ -93,7 +94,7 @@ def average_hypotheses(
         That of the heaviest hypothesis, with the others as alternatives. A fit that is asked to stop returns the first optimum alone.
     """
     if rows.Y.shape[1] > 1:
-        raise ValueError(
+        raise InputError(
             f"hypotheses='average' is for one output, got {rows.Y.shape[1]}; fit one model per output"
         )
     config = replace(config, executor=LocalExecutor(), device="cpu", hypotheses=None)
@@ -170,7 +171,7 @@ def _with_all_priors(process: object) -> NamedProcess:
     )
     without = sorted({block.name for block in blocks if block.prior is None})
     if without:
-        raise ValueError(
+        raise InputError(
             f"hypotheses='average' needs a prior on every hyperparameter, but the kernel has none on its {without[0]!r}; use another kernel"
         )
     return replace(process, blocks=blocks)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
+from dsmgp._util.errors import InputError
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.context import FitContext
@@ -35,7 +36,7 @@ def build_kernels(kernels: Sequence[Any], data: ScaledRows, config: FitConfig) -
         described = ", ".join(
             f"{f.kernel!r} has {n}" for f, n in zip(families, counts, strict=True)
         )
-        raise ValueError(
+        raise InputError(
             f"expected a list of kernels with as many hyperparameters each, such as 'rbf' and 'matern32'; {described}"
         )
     return families

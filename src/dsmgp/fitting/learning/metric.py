@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import learn_family
@@ -78,7 +79,7 @@ def learn_metric(
 
 def _with_metric(process: Process, rank: int) -> Process:
     if not isinstance(process, NamedProcess):
-        raise ValueError(f"expected a named kernel and mean, got {type(process).__name__}")
+        raise InputError(f"expected a named kernel and mean, got {type(process).__name__}")
     return metric_process(process, rank)
 
 

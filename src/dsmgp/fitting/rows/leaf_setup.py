@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_variance
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import rows_of_leaves
@@ -100,7 +101,7 @@ def check_leaf_memory(largest: int, config: FitConfig) -> None:
             LEAF_MATRICES * largest**2 * np.dtype(config.dtype).itemsize,
             config.leaf_memory,
         )
-        raise ValueError(
+        raise InputError(
             f"the largest leaf has {largest} rows with distinct inputs and needs {need / 1e6:.3g} MB, more than the "
             f"{limit / 1e6:.3g} MB allowed; lower leaf_size, raise memory_limit, or use "
             "structure='balanced' if it is not"

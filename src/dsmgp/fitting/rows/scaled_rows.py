@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_in_range
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
@@ -196,7 +197,7 @@ def _named_warps(
     if name is None or name == "auto":
         return ()
     if noise is not None:
-        raise ValueError(
+        raise InputError(
             f"noise cannot be given with output_warp={name!r}: known noise is Gaussian in the units of y, not after the "
             "warp; leave out noise, or set output_warp=None"
         )

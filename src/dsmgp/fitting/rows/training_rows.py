@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp.data.input_schema import TableRows
 from dsmgp.data.user_tables import check_noise, check_weights
 from dsmgp.experts.points import joined_weights
@@ -141,12 +142,12 @@ class TrainingRows:
         exists = where < len(self.ids)
         exists[exists] = self.ids[where[exists]] == ids[exists]
         if not exists.all():
-            raise ValueError(
+            raise InputError(
                 f"row {ids[~exists][0]} cannot be forgotten: it is not among the training rows, or was forgotten before; "
                 f"row_ids_ lists the {len(self)} training rows"
             )
         if len(ids) > len(self) - 2:
-            raise ValueError(
+            raise InputError(
                 f"cannot forget {len(ids)} of {len(self)} rows: at least two must stay"
             )
         return np.asarray(where)

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.errors import InputError
 from dsmgp._util.weighted import mid_rank_scores, weighted_values
 from dsmgp.gp.transforms.spline_moments import spline_moments
 
@@ -144,15 +145,15 @@ class SplineWarp:
         values, slopes = self.values, self.slopes
         numbers = [*values, *slopes, self.start, self.strength, self.lower or 0.0]
         if not (len(values) == len(slopes) > 1 and np.isfinite(numbers).all()):
-            raise ValueError("expected finite values and slopes at two or more knots of a warp")
+            raise InputError("expected finite values and slopes at two or more knots of a warp")
         with np.errstate(all="ignore"):
             increasing = (np.diff(values) > 0).all() and (np.diff(self.knots) > 0).all()
         if not (increasing and (slopes > 0).all() and np.isfinite(self.knots).all()):
-            raise ValueError(
+            raise InputError(
                 "expected increasing values and positive slopes at the knots of a warp"
             )
         if self.lower is not None and not self.lower < values[0]:
-            raise ValueError(
+            raise InputError(
                 f"expected a bound below the first value {values[0]:g} of a warp, got {self.lower:g}"
             )
 
@@ -294,7 +295,7 @@ def normal_scores(
     if len(distinct) < MIN_DISTINCT:
         return None
     if lower is not None and not distinct[0] > lower:
-        raise ValueError(f"expected outputs above {lower:g}, got {distinct[0]:g}")
+        raise InputError(f"expected outputs above {lower:g}, got {distinct[0]:g}")
     scores = mid_rank_scores(counts)
     n = max(float(counts.sum()), len(distinct))  # weights may be small
     outermost = min(OUTERMOST, float(ndtri(1.0 - ROWS_BEYOND / n)))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.gp.transforms.output_warp import OutputWarp
 
@@ -110,7 +111,7 @@ class OutputScaling:
 
     def __post_init__(self) -> None:
         if len(self.warps) not in (0, self.n_outputs):
-            raise ValueError(f"expected {self.n_outputs} warps or none, got {len(self.warps)}")
+            raise InputError(f"expected {self.n_outputs} warps or none, got {len(self.warps)}")
         warps = tuple(self.warps) if any(warp is not None for warp in self.warps) else ()
         object.__setattr__(self, "warps", warps)
 
@@ -265,7 +266,7 @@ class OutputScaling:
             outside = np.flatnonzero(~(Y[:, output] > warp.lower))
             if outside.size:
                 value = float(Y[outside[0], output])
-                raise ValueError(
+                raise InputError(
                     f"expected outputs above {warp.lower:g}, the bound of output_warp='log' and 'positive', got {value:g} "
                     f"in row {first_row + outside[0]}; use output_warp='rank' or None"
                 )
@@ -294,12 +295,12 @@ class OutputScaling:
     def noise_to_experts(self, noise: Array) -> Array:
         """Convert noise variances of y to those of z; raise where outputs were warped or mixed."""
         if not self.diagonal:
-            raise ValueError(
+            raise InputError(
                 "noise cannot be given here: the outputs were mixed when the model was fitted without it; "
                 "call fit on all rows with their noise"
             )
         if self.warps:
-            raise ValueError(
+            raise InputError(
                 "known noise cannot be combined with an output warp, under which it is no longer Gaussian; leave out noise, "
                 "or fit with output_warp=None"
             )

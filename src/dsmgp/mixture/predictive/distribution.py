@@ -16,6 +16,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dsmgp._util.arrays import Array
 from dsmgp._util.constants import LOG_2PI
+from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_count, random_generator
 from dsmgp.gp.transforms.output_warp import OutputWarp, same_warp
 from dsmgp.gp.transforms.scaling import OutputScaling
@@ -139,12 +140,12 @@ class Mixture(PredictiveDistribution):
         """
         shares = np.asarray(weights, dtype=np.float64)
         if len(shares) != len(mixtures):
-            raise ValueError(
+            raise InputError(
                 f"expected a weight for each of {len(mixtures)} mixtures, got {len(shares)}"
             )
         first = mixtures[0]
         if not all(first.has_units_of(each) for each in mixtures):
-            raise ValueError("expected mixtures of outputs in the same units")
+            raise InputError("expected mixtures of outputs in the same units")
         return cls(
             np.concatenate(
                 [w * each.weights for w, each in zip(shares, mixtures, strict=True)], axis=1
@@ -335,11 +336,11 @@ class Mixture(PredictiveDistribution):
         if given.ndim == 1 and len(given) == shape[0] and shape[1] == 1:
             given = given[:, None]
         if np.isnan(given).any():
-            raise ValueError("y contains NaN; drop such rows first")
+            raise InputError("y contains NaN; drop such rows first")
         try:
             return np.broadcast_to(given, shape)
         except ValueError:
-            raise ValueError(
+            raise InputError(
                 f"expected y with shape {shape if shape[1] > 1 else shape[:1]} or a number, "
                 f"got shape {given.shape}"
             ) from None

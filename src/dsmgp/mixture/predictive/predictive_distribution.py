@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.errors import InputError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -168,7 +169,7 @@ class PredictiveDistribution(ABC):
         """
         levels = np.asarray(q, dtype=np.float64)
         if not levels.size or not np.all((levels > 0) & (levels < 1)):
-            raise ValueError(f"expected quantile levels strictly between 0 and 1, got {q!r}")
+            raise InputError(f"expected quantile levels strictly between 0 and 1, got {q!r}")
         if levels.ndim:
             return np.stack([self.quantile(level) for level in levels])
         return self._out(self._quantile(float(levels)))
@@ -203,7 +204,7 @@ class PredictiveDistribution(ABC):
         levels = np.asarray(level)
         numeric = levels.size > 0 and levels.dtype.kind in "fiu"
         if not numeric or not np.all((levels > 0) & (levels < 1)):
-            raise ValueError(
+            raise InputError(
                 f"expected an interval level strictly between 0 and 1, or a list of them, got {level!r}"
             )
         tails = 0.5 * (1.0 - levels)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from dsmgp._util.errors import InputError
 from dsmgp.persistence import checks
 from dsmgp.persistence.record import Entry, Items, Named, Part, Record, Section, Union
 
@@ -103,7 +104,7 @@ NUMBERS = Record(
 def make_constraint(lower: Any, upper: Any, **fields: Any) -> SimpleNamespace:
     """Return the description of a constraint, whose bounds are checked."""
     if lower.values.shape != upper.values.shape or not (lower.values < upper.values).all():
-        raise ValueError("the lower bound is not below the upper one")
+        raise InputError("the lower bound is not below the upper one")
     return SimpleNamespace(lower=lower, upper=upper, **fields)
 
 
@@ -136,15 +137,15 @@ def make_module(**fields: Any) -> SimpleNamespace:
     of_hyperparameters = module.constraints.keys() | module.priors.keys()
     unknown = (module.options.keys() - options) | (of_hyperparameters - hyperparameters)
     if unknown:
-        raise ValueError(f"{module.name} has no {min(unknown)}")
+        raise InputError(f"{module.name} has no {min(unknown)}")
     missing = (options & REQUIRED) - module.options.keys()
     if missing:
-        raise ValueError(f"{module.name} lacks {min(missing)}")
+        raise InputError(f"{module.name} lacks {min(missing)}")
     is_composed = module.name in ("AdditiveKernel", "ProductKernel") and len(module.parts) > 0
     if not (is_composed or len(module.parts) == (module.name == "ScaleKernel")) or not all(
         part.name in KERNELS for part in module.parts
     ):
-        raise ValueError(f"{module.name} does not have the right parts")
+        raise InputError(f"{module.name} does not have the right parts")
     return module
 
 

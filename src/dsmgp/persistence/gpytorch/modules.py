@@ -16,6 +16,7 @@ import torch
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
 
 from dsmgp._util.archive import ModelFileError
+from dsmgp._util.errors import InputError
 from dsmgp.gp.gpytorch_kernels import linear_mean
 from dsmgp.gp.gpytorch_leaf_kernel import Modules
 from dsmgp.gp.gpytorch_process import GPyTorchProcess
@@ -51,7 +52,7 @@ TRANSFORMS: dict[str, Any] = {
 }
 
 
-class CannotStore(ValueError):
+class CannotStore(InputError):
     """A module, or a part of one, that has no description."""
 
 
@@ -218,7 +219,7 @@ def _build_prior(described: dict[str, Any]) -> Any:
     try:
         return getattr(gpytorch.priors, name)(*(_tensor(described[key]) for key in PRIORS[name]))
     except RuntimeError as error:  # shapes that do not go together
-        raise ValueError(str(error)) from error
+        raise InputError(str(error)) from error
 
 
 def build_module(described: Any) -> Any:
@@ -235,7 +236,7 @@ def build_module(described: Any) -> Any:
     parameters = dict(module.named_parameters(recurse=False))
     for key in described.fixed:
         if key not in parameters:
-            raise ValueError(f"{name} has no parameter {key!r}")
+            raise InputError(f"{name} has no parameter {key!r}")
         parameters[key].requires_grad_(False)
     return module
 
