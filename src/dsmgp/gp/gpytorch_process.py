@@ -109,8 +109,12 @@ class GPyTorchProcess:
         if self._priors_vectorise:
             try:
                 return self._with_gradient(theta, Modules.prior_log_density)
-            except RuntimeError:
-                # Of a prior that branches on its values, or a fault, which one leaf at a time runs into again.
+            except RuntimeError as error:
+                if "vmap" not in str(
+                    error
+                ):  # a fault of the prior; torch has no class of its own for the other
+                    raise
+                # The prior branches on its values: one leaf at a time.
                 self._priors_vectorise = False
         values, gradients = zip(*(self.log_prior(row) for row in theta), strict=True)
         return np.array(values), np.stack(gradients)
