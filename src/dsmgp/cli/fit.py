@@ -57,6 +57,7 @@ OutputWarp = Literal["auto", "none", "rank", "log", "positive"]
 Structure = Literal["balanced", "paper", "learned"]
 Priors = Literal["lognormal", "none"]
 Hypotheses = Literal["auto", "average", "none"]
+BoostedTrees = Literal["auto", "always", "none"]
 Executor = Literal["local", "ray"]
 Weights = Literal["auto", "gated", "posterior", "uniform"]
 OnInterrupt = Literal["abort", "save"]
@@ -104,6 +105,7 @@ def fit(
     input_warp: Annotated[InputWarp, typer.Option(help="Transform inputs to normal scores: rank, all of them; both, beside the original inputs; auto, if leave-one-out improves clearly.")] = "auto",
     metric: Annotated[Metric, typer.Option(help="How rows are compared: by a length scale per input (diagonal), a learned linear map (full) or a small network (deep); auto tries a map, with high effort also a network, and keeps it if leave-one-out improves clearly.")] = "auto",
     output_warp: Annotated[OutputWarp, typer.Option(help="Transform skewed or bounded outputs: rank, to normal scores; log, to logarithms; positive, as rank with predictions above 0; auto, if leave-one-out improves clearly.")] = "auto",
+    boosted_trees: Annotated[BoostedTrees, typer.Option(help="Use predictions of boosted trees as a further input: always; none, never; auto, if leave-one-out improves clearly.")] = "auto",
     hypotheses: Annotated[Hypotheses, typer.Option(help="auto: a small table is fitted under several hypotheses, weighted by cross-validation; average: by their posterior probability.")] = "auto",
     priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = "lognormal",
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
@@ -158,6 +160,7 @@ def fit(
         max_iter=max_iter,
         input_warp=_none_or(input_warp),
         metric=metric,
+        boosted_trees=_none_or(boosted_trees),
         output_warp=_none_or(output_warp),
         hypotheses=_none_or(hypotheses),
         priors=_none_or(priors),

@@ -189,6 +189,7 @@ FORMER_DEFAULTS = {
     "missing": "error",
     "mean": "zero",
     "hypotheses": None,
+    "boosted_trees": None,
 }
 
 

@@ -17,6 +17,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import weighted_median
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.fitting.effort import EFFORTS
+from dsmgp.fitting.learning.boosted_trees import held_out_predictions, learn_boosted_trees
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_TOLERANCE, learn_on_trial, loo_posterior
 from dsmgp.fitting.learning.metric import learn_metric
@@ -57,6 +58,9 @@ ROWS_PER_ENTRY = 6
 METRIC_ITERATIONS = 30
 # Share of the rows that the network of the model is not learned on, and most of them: the gate is fitted to these.
 NETWORK_HELD_OUT, MOST_HELD_OUT = 0.2, 10_000
+# Boosted trees are tried if their mean squared error is at most this many times that of large leaves, by trees that are
+# learned on at most so many rows; those of the model, on so many.
+COMPETITIVE, SCREENING_ROWS, MOST_TREE_ROWS = 1.5, 20_000, 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +196,37 @@ class CoordinateTrial:
         """Try a network of the coordinates so far, whose outputs are further coordinates."""
         self._take_best("network", [self._with_network(self.best)], forced=forced)
 
+    def try_boosted_trees(self, forced: bool) -> None:
+        """Try predictions of boosted trees as further coordinates, if trees predict about as well as large leaves do."""
+        if not (forced or self._trees_compete()):
+            return
+        data = self.rows.rescaled(self.best.coordinates[0], self.best.output_warps, self.config)
+        others = np.setdiff1d(np.arange(len(self.X)), self.used)
+        n_others = max(min(len(others), MOST_TREE_ROWS - len(self.used)), 0)
+        rows = np.union1d(self.used, self.context.rng.permutation(others)[:n_others])
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        trees = learn_boosted_trees(self.X[rows], data.outputs.to_experts(self.Y[rows]), weights)
+        coordinates = tuple(replace(each, trees=trees) for each in self.best.coordinates)
+        candidate = replace(self.best, coordinates=coordinates, families=())
+        self._take_best("boosted trees", [self._learned(candidate)], forced=forced)
+
+    def _trees_compete(self) -> bool:
+        """Whether trees predict rows of the large leaves about as well as the best candidate does, learned on other rows."""
+        judged = self.used[_rows(self.large)]
+        others = np.setdiff1d(np.arange(len(self.X)), judged)
+        if len(others) < len(judged):  # a small table: half of its rows
+            judged, others = judged[::2], np.union1d(others, judged[1::2])
+        learned_on = np.sort(self.context.rng.permutation(others)[:SCREENING_ROWS])
+        data = self.rows.rescaled(None, self.best.output_warps, self.config)
+        targets = data.outputs.to_experts(self.Y)
+        predicted = held_out_predictions(self.X, targets, learned_on, judged)
+        away = (data.outputs.from_experts(predicted) - self.Y[judged]) / self.spread
+        error = np.mean(np.square(away), axis=0)
+        large = self.scores.large
+        of_leaves = np.average(large.error[0], axis=0, weights=large.row_weights)
+        logger.info("boosted trees: mean squared error %s, of large leaves %s", error, of_leaves)
+        return bool(error.mean() <= COMPETITIVE * of_leaves.mean())
+
     def learned_coordinates(self) -> Coordinates:
         """Return the coordinates of the best candidate; a network is learned again, on more rows than when it was judged."""
         start = self.best.without_network
@@ -202,7 +237,8 @@ class CoordinateTrial:
         self.learned_on = np.sort(self.context.rng.permutation(n_rows)[n_held_out:])
         linear = start.coordinates[0]
         data = self.rows.rescaled(linear, self.best.output_warps, self.config)
-        return self._network(linear, start.families[0], data, self.learned_on)
+        with_network = self._network(linear, start.families[0], data, self.learned_on)
+        return replace(with_network, trees=self.best.coordinates[0].trees)
 
     def _take_best(
         self,

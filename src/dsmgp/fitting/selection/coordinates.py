@@ -73,11 +73,14 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     # A network takes longer to learn than the rest of a fit of medium effort.
     tries_network = config.metric == "auto" and config.effort == "high" and may_learn
     open_network = config.metric == "deep" or tries_network
-    if not (open_inputs or open_outputs or open_metric or open_network):
+    forced_trees = config.boosted_trees == "always"
+    tries_trees = config.boosted_trees == "auto" and config.effort != "low"
+    open_trees = forced_trees or (tries_trees and _may_choose(rows, config))
+    if not (open_inputs or open_outputs or open_metric or open_network or open_trees):
         return first
     trial = CoordinateTrial(rows.data, context)
     trial.start(first.coordinates, first.output_warps)
-    if trial.is_exact and config.metric not in ("full", "deep"):
+    if trial.is_exact and config.metric not in ("full", "deep") and not forced_trees:
         return first
     # A fit that is to stop keeps what it has.
     if open_inputs and not stopping():
@@ -93,6 +96,8 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
     if open_outputs and not stopping():
         trial.try_output_warps()
+    if open_trees and not stopping():
+        trial.try_boosted_trees(forced=forced_trees)
     best = trial.learned_coordinates()
     return CoordinateChoice(
         None if best.is_identity else best, trial.best.output_warps, trial.gains, trial.learned_on
