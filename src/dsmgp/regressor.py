@@ -22,7 +22,6 @@ from sklearn.exceptions import NotFittedError
 from dsmgp import plots
 from dsmgp._util.arrays import Array
 from dsmgp._util.errors import InputError
-from dsmgp._util.fitted_attribute import FittedAttribute
 from dsmgp._util.machine import require_torch
 from dsmgp._util.validation import (
     check_choice,
@@ -51,6 +50,7 @@ from dsmgp.explain.shapley import random_rows, shapley_values
 from dsmgp.fit_model import add_to_model, fit_model, remove_from_model
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
+from dsmgp.fitting.fitted_attribute import FittedAttribute
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
