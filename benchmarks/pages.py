@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 import accuracy
+import boosting
 import changepoints
 import cluster
 import compare
@@ -50,7 +51,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, invariance, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, boosting, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, invariance, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}

@@ -69,7 +69,9 @@ class CandidateScores:
         )
         return 0.5 * (a + b), 0.5 * float(np.hypot(error_a, error_b))
 
-    def is_clear(self, other: CandidateScores) -> bool:
-        """Return whether the gain over another candidate is clear."""
+    def is_clear(
+        self, other: CandidateScores, n_errors: float = CLEAR, least: float = LEAST_GAIN
+    ) -> bool:
+        """Return whether the gain over another candidate is clear: above so many standard errors, and at least so many nats."""
         gain, error = self.gain_over(other)
-        return gain > max(CLEAR * error, LEAST_GAIN)
+        return gain > max(n_errors * error, least)

@@ -208,7 +208,8 @@ class CoordinateTrial:
         trees = learn_boosted_trees(self.X[rows], data.outputs.to_experts(self.Y[rows]), weights)
         coordinates = tuple(replace(each, trees=trees) for each in self.best.coordinates)
         candidate = replace(self.best, coordinates=coordinates, families=())
-        self._take_best("boosted trees", [self._learned(candidate)], forced=forced)
+        clear = {"n_errors": TREES_CLEAR, "least": TREES_LEAST_GAIN}
+        self._take_best("boosted trees", [self._learned(candidate)], forced=forced, **clear)
 
     def _trees_compete(self) -> bool:
         """Whether trees predict rows of the large leaves about as well as the best candidate does, learned on other rows."""
@@ -245,6 +246,7 @@ class CoordinateTrial:
         what: str,
         candidates: Sequence[Candidate],
         forced: bool = False,
+        **clear: float,
     ) -> bool:
         """Replace the best so far by a candidate with a clear gain; of several the first, unless another's gain over it is clear.
 
@@ -256,7 +258,7 @@ class CoordinateTrial:
             of_candidate = self._judged(candidate)
             gain, error = of_candidate.gain_over(before)
             logger.info("%s %d: gain %.4f +- %.4f per row", what, k, gain, error)
-            if of_candidate.is_clear(scores) or (forced and taken is None):
+            if of_candidate.is_clear(scores, **clear) or (forced and taken is None):
                 taken, scores = candidate, of_candidate
         if taken is not None:
             self.best, self.scores = taken, scores
