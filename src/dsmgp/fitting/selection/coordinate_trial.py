@@ -61,6 +61,8 @@ NETWORK_HELD_OUT, MOST_HELD_OUT = 0.2, 10_000
 # Boosted trees are tried if their mean squared error is at most this many times that of large leaves, by trees that are
 # learned on at most so many rows; those of the model, on so many.
 COMPETITIVE, SCREENING_ROWS, MOST_TREE_ROWS = 1.5, 20_000, 50_000
+# Trees have passed one test by then, and only one candidate is compared: a gain of one standard error will do.
+TREES_CLEAR, TREES_LEAST_GAIN = 1.0, 0.02
 
 
 @dataclass(frozen=True, eq=False)
