@@ -76,17 +76,17 @@ def test_shards_read_the_rows_that_were_written(written):
     assert store.n_rows == 90
     np.testing.assert_array_equal(store.sizes, [30, 30, 30, 90])
     first, second = (plan.load() for plan in plans_of(store, X, Y))
-    for data, rows in (
+    for shard, rows in (
         (first, [np.arange(0, 90, 3), np.arange(1, 90, 3)]),
         (second, [np.arange(2, 90, 3), np.arange(90)]),
     ):
         for k, expected in enumerate(rows):
-            here = data.leaf_rows[k]
-            np.testing.assert_array_equal(data.ids[here], expected)
-            np.testing.assert_array_equal(data.X[here], X[expected])
-            np.testing.assert_array_equal(data.Y[here], Y[expected])
-        same = (data.X[:, None] == data.X[None]).all(axis=-1)
-        np.testing.assert_array_equal(data.labels[:, None] == data.labels[None], same)
+            here = shard.leaf_rows[k]
+            np.testing.assert_array_equal(shard.ids[here], expected)
+            np.testing.assert_array_equal(shard.data.X[here], X[expected])
+            np.testing.assert_array_equal(shard.data.Y[here], Y[expected])
+        same = (shard.data.X[:, None] == shard.data.X[None]).all(axis=-1)
+        np.testing.assert_array_equal(shard.data.labels[:, None] == shard.data.labels[None], same)
     assert len(second.ids) == 90  # rows of two leaves are kept once
 
 
@@ -114,7 +114,7 @@ def test_a_piece_that_is_written_again_replaces_the_first(written):
     for _ in range(2):
         piece = writer.write(0, [(np.zeros(90, dtype=int), np.arange(90), 0, X, Y)])
     again = writer.store([piece])
-    np.testing.assert_array_equal(plans_of(again, X, Y)[0].load().X, X)
+    np.testing.assert_array_equal(plans_of(again, X, Y)[0].load().data.X, X)
     assert [path.name for path in again.paths] == ["00000.rows"]
 
     def broken():
@@ -134,7 +134,9 @@ def test_stores_with_a_file_for_each_shard_are_read(written, tmp_path):
     for k in range(2):
         leaf = whole[k].leaf_rows.owner
         rows = whole[k].leaf_rows.flat
-        table = np.column_stack([leaf, whole[k].ids[rows], whole[k].X[rows], whole[k].Y[rows]])
+        table = np.column_stack(
+            [leaf, whole[k].ids[rows], whole[k].data.X[rows], whole[k].data.Y[rows]]
+        )
         order = np.argsort(table[:, 1], kind="stable")  # in the order of the data
         tables.append(np.ascontiguousarray(table[order]))
     for path in store.paths:
@@ -152,8 +154,9 @@ def test_stores_with_a_file_for_each_shard_are_read(written, tmp_path):
     )
     for expected, plan in zip(whole, plans_of(former, X, Y), strict=True):
         found = plan.load()
-        for name in ("ids", "X", "Y", "labels"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(found.ids, expected.ids)
+        for name in ("X", "Y", "labels"):
+            np.testing.assert_array_equal(getattr(found.data, name), getattr(expected.data, name))
         np.testing.assert_array_equal(found.leaf_rows.flat, expected.leaf_rows.flat)
 
 

@@ -10,6 +10,7 @@ import pytest
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.shard_cache import ShardCache, ShardState, ShardStates
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
 KERNEL = StationaryKernel("rbf", (0, 1), "constant")
@@ -25,7 +26,7 @@ class Loader:
         rng = np.random.default_rng(seed)
         X, Y = rng.normal(size=(20, 2)), rng.normal(size=(20, 1))
         rows = Ragged.of([np.arange(20)])
-        self.data, self.seconds = ShardData(np.arange(20), X, Y, None, rows, np.arange(20)), seconds
+        self.data, self.seconds = ShardData(np.arange(20), rows, LeafData(X, Y)), seconds
         self.n_loads, self.fails = 0, False
 
     def __call__(self):

@@ -10,6 +10,7 @@ from dsmgp._util.machine import has_numba
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.lazy_posterior import LazyLeafPosterior
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree.routing import Routes
@@ -25,7 +26,7 @@ def posteriors(rng):
     X = rng.normal(size=(1500, 2))
     y = np.sin(X.sum(1, keepdims=True)) + 0.1 * rng.normal(size=(1500, 1))
     rows = [np.arange(300 * k, 300 * (k + 1)) for k in range(5)] + [np.arange(0)]
-    gps = InMemoryLeafGPs(Ragged.of(rows), X, y, [KERNEL])
+    gps = InMemoryLeafGPs(Ragged.of(rows), LeafData(X, y), [KERNEL])
     eager = condition(gps, PARAMETERS, share=False)
     return eager, LazyLeafPosterior(gps, PARAMETERS, eager.log_evidence, 1e9)
 

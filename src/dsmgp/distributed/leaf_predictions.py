@@ -116,6 +116,8 @@ class StoredLeafPosterior:
         Number of the piece. Its rows have to be asked for in the order in which they were written.
     """
 
+    in_memory = None
+
     def __init__(
         self,
         posterior: Any,

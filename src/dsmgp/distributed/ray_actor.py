@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dsmgp._util.warnings import warn_user
 from dsmgp.distributed.ray_cluster import import_ray
 from dsmgp.distributed.shard import ShardData
 from dsmgp.distributed.shard_cache import ShardCache, ShardState
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.linalg.threads import blas_thread_settings
 
 __all__ = ["ActorProcess", "RowsInObjectStore", "ShardActor", "TaskResult", "cloudpickle"]
@@ -97,14 +98,17 @@ class ShardActor:
 
 @dataclass(frozen=True)
 class RowsInObjectStore:
-    """Loads the rows of one shard out of tables in Ray's object store; all attributes are references or None."""
+    """Loads the rows of one shard out of tables in Ray's object store.
+
+    Attributes
+    ----------
+    leaf_rows : ObjectRef
+    data : LeafData
+        Of references.
+    """
 
     leaf_rows: Any
-    X: Any
-    Y: Any
-    known_noise: Any
-    labels: Any
-    row_weights: Any
+    data: LeafData
 
     def __call__(self) -> ShardData:
         ray = import_ray()
@@ -112,21 +116,12 @@ class RowsInObjectStore:
         ids, local = np.unique(leaf_rows.flat, return_inverse=True)
 
         # Indexing copies: arrays in the store are read-only, for which numba would compile again.
-        def rows(table: Any) -> Any:
-            return None if table is None else ray.get(table)[ids]
-
-        labels = rows(self.labels)
-        return ShardData(
-            ids,
-            rows(self.X),
-            rows(self.Y),
-            rows(self.known_noise),
-            Ragged(local.reshape(-1).astype(np.int64), np.array(leaf_rows.ends)),
-            np.arange(len(ids))
-            if labels is None
-            else np.unique(labels, return_inverse=True)[1].reshape(-1),
-            rows(self.row_weights),
-        )
+        data = self.data.map(lambda table: ray.get(table)[ids])
+        if data.labels is not None:
+            labels = np.unique(data.labels, return_inverse=True)[1].reshape(-1)
+            data = replace(data, labels=labels)
+        rows = Ragged(local.reshape(-1).astype(np.int64), np.array(leaf_rows.ends))
+        return ShardData(ids, rows, data)
 
 
 def cloudpickle() -> Any:

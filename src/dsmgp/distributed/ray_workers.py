@@ -38,7 +38,8 @@ from dsmgp.distributed.ray_cluster import (
 )
 from dsmgp.distributed.shard import ShardPlan
 from dsmgp.distributed.shard_cache import ShardStates
-from dsmgp.distributed.workers import STAGES, Arguments, LoadRows, RowTables, within_window
+from dsmgp.distributed.workers import STAGES, Arguments, LoadRows, within_window
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.progress import tick
 
 __all__ = ["RayWorkers", "Traffic"]
@@ -191,12 +192,12 @@ class RayWorkers:
         self._memory = memory
 
     def send_rows(
-        self, parts: Sequence[Index], leaf_rows: Ragged, tables: RowTables
+        self, parts: Sequence[Index], leaf_rows: Ragged, data: LeafData
     ) -> list[LoadRows]:
-        self._check_memory(leaf_rows.sizes, *tables[:2])
-        references = [None if table is None else self._put(table) for table in tables]
+        self._check_memory(leaf_rows.sizes, data.X, data.Y)
+        references = data.map(self._put)
         return [
-            RowsInObjectStore(import_ray().put(leaf_rows.take(part)), *references) for part in parts
+            RowsInObjectStore(import_ray().put(leaf_rows.take(part)), references) for part in parts
         ]
 
     def _put(self, table: Array | Index) -> Any:

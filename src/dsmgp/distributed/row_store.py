@@ -29,6 +29,7 @@ from dsmgp.distributed.sharded import (
 )
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
 from dsmgp.experts.backends.interface import LeafKernel
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.points import equal_rows
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 
@@ -189,7 +190,7 @@ class RowStore:
             )
             for shard, part in enumerate(parts)
         ]
-        none = (np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)), None, None, None)
+        none = LeafData(np.empty((0, self.n_inputs)), np.empty((0, self.n_outputs)))
         return ShardedLeafGPs(
             pool, plans, parts, kernels, self.n_rows, memory, none, store=self, units=units
         )
@@ -233,14 +234,9 @@ class _RowsOnDisk:
         X = np.ascontiguousarray(raw[first, N_PREFIX : N_PREFIX + store.n_inputs])
         Y = np.ascontiguousarray(raw[first, N_PREFIX + store.n_inputs :])
         rows = place.reshape(-1).astype(np.int64)
-        return ShardData(
-            ids,
-            self.inputs.to_experts(X),
-            self.outputs.to_experts(Y),
-            None,
-            Ragged.of_sizes(rows, sizes),
-            equal_rows(X),
-        )
+        scaled = self.inputs.to_experts(X), self.outputs.to_experts(Y)
+        data = LeafData(*scaled, labels=equal_rows(X))
+        return ShardData(ids, Ragged.of_sizes(rows, sizes), data)
 
 
 def _joint_range(

@@ -105,7 +105,7 @@ class LeafBases:
 
 def _basis(posterior: InMemoryLeafPosterior, leaf: int, tolerance: float) -> LeafBasis | None:
     """Low-rank variances of one leaf for all outputs; None if any has none."""
-    X, basis = posterior.leaf_gps.X[posterior.points.first[leaf]], []
+    X, basis = posterior.leaf_gps.data.X[posterior.points.first[leaf]], []
     n_outputs = posterior.leaf_gps.n_outputs
     for output in range(n_outputs):
         kernel, noise = posterior.bound(output, leaf), float(posterior.noise[leaf, output])

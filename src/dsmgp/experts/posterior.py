@@ -144,6 +144,12 @@ class InMemoryLeafPosterior:
         means, variances = zip(*(each for each in found if each is not None), strict=True)
         return np.stack(means, axis=-1), np.stack(variances, axis=-1)
 
+    pool = None  # leaves are in this process
+
+    @property
+    def in_memory(self) -> InMemoryLeafPosterior:
+        return self
+
     #: Leaves can be updated without factorising them here.
     factors_at_hand = True
 
@@ -158,7 +164,7 @@ class InMemoryLeafPosterior:
 
     @property
     def n_rows(self) -> int:
-        return len(self.leaf_gps.Y)
+        return len(self.leaf_gps.data.Y)
 
     @property
     def leaf_sizes(self) -> Index:
@@ -195,13 +201,13 @@ class InMemoryLeafPosterior:
 
     def leaf_loo(self) -> LeafLOO:
         """Return the leave-one-out predictions of each leaf."""
-        known_noise, shared = self.leaf_gps.known_noise, self.points.any_shared
+        known_noise, shared = self.leaf_gps.data.known_noise, self.points.any_shared
         return LeafLOO(
             self._loo_moments(),
             self.leaf_rows,
-            self.leaf_gps.Y,
+            self.leaf_gps.data.Y,
             known_noise,
-            self.leaf_gps.labels if shared else None,
+            self.leaf_gps.data.labels if shared else None,
             self.points.row_weights,
         )
 
@@ -212,13 +218,13 @@ class InMemoryLeafPosterior:
         tables: list[tuple[Array, ...]] = []
         for output, diagonal in enumerate(self.inverse_diagonal):
             variance = 1.0 / diagonal
-            residual, y = self.alpha[output] * variance, self.leaf_gps.Y[rows, output]
+            residual, y = self.alpha[output] * variance, self.leaf_gps.data.Y[rows, output]
             if not points.any_shared:
                 tables.append((y - residual, variance))
                 continue
             noise = self.noise[owner, output]
-            if self.leaf_gps.known_noise is not None:
-                noise = noise + self.leaf_gps.known_noise[rows, output]
+            if self.leaf_gps.data.known_noise is not None:
+                noise = noise + self.leaf_gps.data.known_noise[rows, output]
             observations = Observations.of(y, noise, points.starts, points.weights(rows))
             tables.append(observations.leave_one_out(residual, variance))
         stacked = [np.stack(by_output, axis=1) for by_output in zip(*tables, strict=True)]
@@ -226,6 +232,10 @@ class InMemoryLeafPosterior:
             return LOOMoments(*stacked)
         mean, variance = stacked
         return LOOMoments(mean, variance, mean, variance, None)  # no duplicates: not kept twice
+
+    @property
+    def has_loo(self) -> bool:
+        return self.inverse_diagonal is not None
 
     def leave_one_out(self) -> LeaveOneOut:
         loo = self.leaf_loo()
@@ -287,7 +297,7 @@ class InMemoryLeafPosterior:
 
     def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         means, covariances = [], []
-        train = self.leaf_gps.X[self.points.first[leaf]]
+        train = self.leaf_gps.data.X[self.points.first[leaf]]
         for output in range(self.leaf_gps.n_outputs):
             kernel = self.bound(output, leaf)
             mean, covariance = kernel.mean(X), kernel.cross(X, X)

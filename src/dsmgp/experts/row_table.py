@@ -83,7 +83,7 @@ class RowTable:
             return False
         parameters = np.ascontiguousarray(posterior.bound.parameters(output, leaf))
         columns = np.array(kernel.columns, dtype=np.int64)
-        X = posterior.leaf_gps.X[posterior.points.first[leaf]]
+        X = posterior.leaf_gps.data.X[posterior.points.first[leaf]]
         posterior.ready(leaf)
         alpha, rank, factor = posterior.alpha[output][posterior.place(leaf)], 0, np.empty((0, 0))
         basis = self._basis(leaf)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -141,6 +141,9 @@ class Predictive(Protocol):
     def outputs(self) -> OutputScaling: ...
     @property
     def unsupported(self) -> Unsupported: ...
+    @property
+    def pool(self) -> Any:
+        """The workers that predict, if leaves are in shards; None if these are in this process."""
 
     def mean(self, X: Array) -> Array:
         """Predictive mean, (n, n_outputs)."""

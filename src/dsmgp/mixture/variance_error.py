@@ -93,7 +93,7 @@ def leaf_tolerances(model: Model) -> Array:
     The weights of large leaves are looked at on a sample of training rows. Larger leaves, where accuracy
     costs most, get larger errors.
     """
-    X, sizes = model.leaf_posterior.leaf_gps.X, model.leaf_posterior.leaf_sizes
+    X, sizes = model.leaf_posterior.leaf_gps.data.X, model.leaf_posterior.leaf_sizes
     relative = np.where(sizes >= LEAST_POINTS, (sizes / sizes.max()) ** SIZE_EXPONENT, 0.0)
     rows = np.random.default_rng(0).choice(len(X), min(N_SAMPLE, len(X)), replace=False)
     coordinates = model.inputs.centre + model.inputs.scale * X[np.sort(rows)]

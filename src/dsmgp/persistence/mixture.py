@@ -19,12 +19,11 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.experts.backends.interface import LeafKernel, kernel_codes
+from dsmgp.experts.backends.interface import BoundKernels, LeafKernel, kernel_codes
 from dsmgp.experts.backends.shared_backend import SharedFactorBackend
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
@@ -201,10 +200,12 @@ def read_mixture(
         store, memory = STORE.read(section).moved(folder), 0.5 * config.memory
         pool = LocalWorkers(memory, config.device)
         sharded = store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
+        _check_variances(stored, scaling[1], sharded.bind(parameters))
         posterior = sharded.condition_later(parameters, memory, LOG_EVIDENCE.read(section))
         log_jacobian = LOG_JACOBIAN.read(section) or 0.0
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
+        _check_variances(stored, scaling[1], leaf_gps.bind(parameters))
         # Hyperparameters of a leaf's own are checked by conditioning it.
         lazily = thetas is None and section.has_array("leaf.log_evidence")
         posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory, lazily)
@@ -222,11 +223,6 @@ def read_mixture(
         scaling[0].n_coordinates,
     ):
         raise ModelFileError("its edges are those of other inputs")
-    _check_variances(model, posterior)
-    if isinstance(posterior, LazyLeafPosterior) and not _evidence_agrees(posterior):
-        # With next to no noise another machine rounds otherwise: its own evidence counts.
-        eager = _conditioned(posterior.leaf_gps, posterior.kernel_parameters, posterior.memory)
-        model = replace(model, leaf_posterior=eager)
     return model
 
 
@@ -238,18 +234,13 @@ def _leaf_gps(
     config: FitConfig,
 ) -> InMemoryLeafGPs:
     """Set up the leaves as a fit does."""
-    inputs, outputs = scaling
     return InMemoryLeafGPs(
         leaves(tree),
-        inputs.to_experts(rows.X),
-        outputs.to_experts(rows.Y),
+        rows.leaf_data(*scaling),
         kernels,
         memory=0.25 * config.memory,
-        known_noise=None if rows.noise is None else outputs.noise_to_experts(rows.noise),
-        labels=equal_rows(rows.X),
         device=config.device,
         dtype=config.dtype,
-        row_weights=rows.weights,
     )
 
 
@@ -265,7 +256,10 @@ def _condition(
         evidence = LEAF_EVIDENCE.read(section)
         bound = leaf_gps.bind(parameters)
         if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
-            return LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
+            posterior = LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
+            # With next to no noise another machine rounds otherwise: its own evidence counts.
+            if _evidence_agrees(posterior):
+                return posterior
     return _conditioned(leaf_gps, parameters, memory)
 
 
@@ -292,12 +286,8 @@ def _evidence_agrees(posterior: LazyLeafPosterior) -> bool:
     ]
     some = leaf_gps.rebuild(
         leaf_gps.leaf_rows.take(np.array(chosen, dtype=np.int64)),
-        leaf_gps.X,
-        leaf_gps.Y,
+        leaf_gps.data,
         [[of_output[k] for k in chosen] for of_output in leaf_gps.kernels],
-        known_noise=leaf_gps.known_noise,
-        labels=leaf_gps.labels,
-        row_weights=leaf_gps.row_weights,
     )
     parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]
     with np.errstate(all="ignore"):
@@ -313,18 +303,27 @@ def _evidence_agrees(posterior: LazyLeafPosterior) -> bool:
     return bool(agrees.all())
 
 
-def _check_variances(model: Model, posterior: LeafPosterior) -> None:
-    """Refuse a model whose leaves have variances that are no positive numbers in the user's units."""
-    prior = posterior.bound.prior_variance
+def _check_variances(stored: SimpleNamespace, outputs: OutputScaling, bound: BoundKernels) -> None:
+    """Refuse a model whose leaves have variances that are no positive numbers in the user's units.
+
+    Parameters
+    ----------
+    stored : SimpleNamespace
+        With the ``scales`` and the ``gate`` of the model.
+    outputs : OutputScaling
+    bound : BoundKernels
+        The kernels of the leaves at their hyperparameters.
+    """
+    prior = bound.prior_variance
     prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
     with np.errstate(all="ignore"):
-        factor = model.scales * (model.gate or Gate()).mean_variance
+        factor = stored.scales * (stored.gate or Gate()).mean_variance
         smallest, largest = (
-            model.outputs.moments_from_latent(
-                np.broadcast_to(model.outputs.centre, prior.shape),
-                model.outputs.variance_to_latent(variance * factor),
+            outputs.moments_from_latent(
+                np.broadcast_to(outputs.centre, prior.shape),
+                outputs.variance_to_latent(variance * factor),
             )[1]
-            for variance in (posterior.noise, posterior.noise + prior)
+            for variance in (bound.noise, bound.noise + prior)
         )
     if not all((np.isfinite(each) & (each > 0)).all() for each in (smallest, largest)):
         raise ModelFileError("it has variances that are out of range")

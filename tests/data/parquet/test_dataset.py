@@ -15,6 +15,7 @@ from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.datasets import fit as dataset
 from dsmgp.fitting.datasets import predict as predictions
@@ -85,8 +86,7 @@ def in_memory(model, rows):
     tree = place(inner.tree, X, replace_rows=True)
     leaf_gps = InMemoryLeafGPs(
         leaves(tree),
-        inner.inputs.to_experts(X),
-        inner.outputs.to_experts(Y),
+        LeafData(inner.inputs.to_experts(X), inner.outputs.to_experts(Y)),
         inner.leaf_posterior.leaf_gps.kernels,
     )
     posterior = condition(leaf_gps, inner.leaf_posterior.kernel_parameters)

@@ -14,6 +14,7 @@ from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.parquet.conditions import RowCondition
 from dsmgp.data.table_error import TableError
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.datasets import fit as dataset
 from dsmgp.tree import leaves
@@ -47,8 +48,7 @@ def conditioned_at_once(model, rows):
     tree = place(inner.tree, inner.inputs.to_coordinates(X), replace_rows=True)
     leaf_gps = InMemoryLeafGPs(
         leaves(tree),
-        inner.inputs.to_experts(X),
-        inner.outputs.to_experts(Y),
+        LeafData(inner.inputs.to_experts(X), inner.outputs.to_experts(Y)),
         inner.leaf_posterior.leaf_gps.kernels,
     )
     posterior = condition(leaf_gps, inner.leaf_posterior.kernel_parameters)

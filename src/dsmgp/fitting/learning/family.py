@@ -73,7 +73,7 @@ def learn_family(
     gps = gps.with_kernels(family.leaf_kernels)
     # A leaf's own scale would scale its known noise too.
     local_scale = config.local_scale and tree is None and is_stationary(family)
-    local_scale = local_scale and gps.known_noise is None
+    local_scale = local_scale and gps.data.known_noise is None
     processes, searches = maximise_evidence(
         tree,
         gps,

@@ -82,15 +82,11 @@ def set_up_leaves(
     check_leaf_memory(largest, config)
     return config.executor.leaf_gps(
         leaves,
-        data.scaled_X,
-        data.scaled_Y,
+        data.leaf_data,
         kernels,
         0.25 * config.memory,
-        data.known_noise,
-        data.labels,
         config.device,
         config.dtype,
-        data.row_weights,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_in_range
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.gp.transforms.coordinates import Coordinates
@@ -158,6 +159,13 @@ class ScaledRows:
     def known_noise(self) -> Array | None:
         """Known noise variances as the leaf GPs see them, (n_rows, n_outputs)."""
         return None if self.noise is None else self.outputs.noise_to_experts(self.noise)
+
+    @property
+    def leaf_data(self) -> LeafData:
+        """The rows as the leaf GPs see them."""
+        return LeafData(
+            self.scaled_X, self.scaled_Y, self.known_noise, self.labels, self.row_weights
+        )
 
     @cached_property
     def columns(self) -> Columns:
