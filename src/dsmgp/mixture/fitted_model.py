@@ -154,7 +154,16 @@ class Predictive(Protocol):
     def mixture(
         self, X: Array, include_noise: bool = True, squeeze: bool = True
     ) -> PredictiveDistribution:
-        """Predictive distribution at each row."""
+        """Predictive distribution at each row.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, n_inputs)
+        include_noise : bool
+            Whether to predict a new observation y, or the function f.
+        squeeze : bool
+            Whether moments of a single output have no axis for it.
+        """
 
     def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
         """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""

@@ -6,30 +6,27 @@ Many rows are predicted leaf by leaf on all cores, few rows in compiled calls on
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.loo import Components
 from dsmgp.experts.posterior import InMemoryLeafPosterior
+from dsmgp.mixture.fitted_mixture import FittedMixture
 from dsmgp.mixture.variance_error import LIMIT, leaf_tolerances, relative_error
 from dsmgp.tree.routing import Routes
-
-if TYPE_CHECKING:
-    from dsmgp.mixture.model import Model
 
 __all__ = ["few_components", "low_rank_components"]
 
 
 def low_rank_components(
-    model: Model, posterior: InMemoryLeafPosterior, routes: Routes, Z: Array
+    model: FittedMixture, posterior: InMemoryLeafPosterior, routes: Routes, Z: Array
 ) -> Components:
     """Return predictions with low-rank variances; exact ones at rows where the mixture would err by more than its limit.
 
     Parameters
     ----------
-    model : Model
+    model : FittedMixture
     posterior : InMemoryLeafPosterior
     routes : Routes
         Pairs of a leaf and a row of Z.
@@ -58,7 +55,7 @@ def low_rank_components(
 
 
 def few_components(
-    model: Model,
+    model: FittedMixture,
     posterior: InMemoryLeafPosterior,
     U: Array,
     Z: Array,
@@ -69,7 +66,7 @@ def few_components(
 
     Parameters
     ----------
-    model : Model
+    model : FittedMixture
     posterior : InMemoryLeafPosterior
     U, Z : ndarray of shape (n, n_dims)
         Coordinates of the rows, and what the leaf GPs take.

@@ -27,11 +27,11 @@ from dsmgp.mixture.fitted_model import (
     Description,
     Unsupported,
 )
+from dsmgp.mixture.gated_leaves import GatedLeaves
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.kernel_posterior import kernel_sums
 from dsmgp.mixture.leaf_components import few_components, low_rank_components
 from dsmgp.mixture.predictive.distribution import Mixture
-from dsmgp.mixture.predictive.joint import GatedLeaves
 from dsmgp.mixture.splits import Splits
 from dsmgp.mixture.variance_error import wants_exact
 from dsmgp.mixture.weights.component_weights import ComponentWeights

@@ -17,16 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsmgp._util.arrays import Array
 from dsmgp.experts.loo import Components
 from dsmgp.experts.low_rank import LEAST_POINTS
-
-if TYPE_CHECKING:
-    from dsmgp.mixture.model import Model
+from dsmgp.mixture.fitted_mixture import FittedMixture
 
 __all__ = ["LIMIT", "exact_variances", "leaf_tolerances", "relative_error", "wants_exact"]
 
@@ -61,12 +58,12 @@ def wants_exact() -> bool:
     return _exact.get()
 
 
-def relative_error(model: Model, components: Components, leaf_errors: Array) -> Array:
+def relative_error(model: FittedMixture, components: Components, leaf_errors: Array) -> Array:
     """Estimates from above of the relative error of the mixture's variances of y, (n,), the largest of all outputs.
 
     Parameters
     ----------
-    model : Model
+    model : FittedMixture
     components : Components
         With low-rank variances.
     leaf_errors : ndarray of shape (n_leaves, 2)
@@ -87,7 +84,7 @@ def relative_error(model: Model, components: Components, leaf_errors: Array) -> 
     return np.asarray((effect * typical).sum(axis=1) + np.sqrt(np.square(effect * largest).sum(1)))
 
 
-def leaf_tolerances(model: Model) -> Array:
+def leaf_tolerances(model: FittedMixture) -> Array:
     """Relative errors of leaves' variances, (n_leaves,), that keep nearly all rows within :data:`LIMIT`.
 
     The weights of large leaves are looked at on a sample of training rows. Larger leaves, where accuracy
