@@ -52,7 +52,7 @@ class InMemoryLeafGPs:
         Kernel of each output: one for all leaves, or one for each.
     threads : Threads, optional
     backend : callable, optional
-        Builds what computes, from ``(X, Y, points, kernels, known_noise)``; the fastest backend that supports the kernels,
+        Builds what computes, from ``(data, points, kernels)``; the fastest backend that supports the kernels,
         device and precision by default. One that is given computes on the CPU, in double precision.
     memory : float
         Bytes that matrices may take while leaves are computed.
@@ -142,8 +142,7 @@ class InMemoryLeafGPs:
 
     def backend_for(self, points: LeafPoints) -> TrainingBackend:
         """Return a backend of the same kind for leaves with these points."""
-        data = self.data
-        rows = (data.X, data.Y, points, self.kernels, data.known_noise)
+        rows = (self.data, points, self.kernels)
         if self._given_backend is not None:
             return self._given_backend(*rows)
         kind = self._backend_kind(self.kernels)
@@ -178,6 +177,20 @@ class InMemoryLeafGPs:
     ) -> list[Result]:
         """Call ``work`` for groups of a backend: those with a large leaf one by one, each on all cores, then the
         others in parallel, unless the work is too ``brief`` to start threads for.
+
+        Parameters
+        ----------
+        backend : Backend
+            Whose groups of leaves they are.
+        work : callable
+            Takes the number of a group; -1 stands for leaves without rows.
+        groups : sequence of int
+        brief : bool
+
+        Returns
+        -------
+        list
+            Results in the order of ``groups``.
         """
         sizes = backend.points.first.sizes
         # The first leaf of a group is its largest.

@@ -324,7 +324,21 @@ class InMemoryLeafPosterior:
     def _predict_group(
         self, group: int, leaves: Index, X: Array, rows: Ragged, with_variance: bool
     ) -> tuple[Array, Array]:
-        """Predict by leaves of one group; ``rows`` are the numbers of each leaf's test rows."""
+        """Predict by leaves of one group; ``rows`` are the numbers of each leaf's test rows.
+
+        Parameters
+        ----------
+        group : int
+            -1 for leaves without rows, which predict their prior.
+        leaves : ndarray of shape (n_leaves,)
+        X : ndarray of shape (n_test, n_dims)
+        rows : Ragged
+        with_variance : bool
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n_pairs, n_outputs)
+        """
         factors = self.factors.get(group) if with_variance and group >= 0 else None
         by_output = []
         for output in range(self.leaf_gps.n_outputs):
