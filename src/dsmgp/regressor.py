@@ -22,7 +22,6 @@ from sklearn.exceptions import NotFittedError
 from dsmgp import plots
 from dsmgp._util.arrays import Array
 from dsmgp._util.errors import InputError
-from dsmgp._util.fitted_attribute import FittedAttribute
 from dsmgp._util.machine import require_torch
 from dsmgp._util.validation import (
     check_choice,
@@ -48,11 +47,12 @@ from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
 from dsmgp.explain.shapley import random_rows, shapley_values
-from dsmgp.fit_model import add_to_model, fit_model, remove_from_model
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
+from dsmgp.fitting.fitted_attribute import FittedAttribute
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_mode import progress_shown, training_mode
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.mixture.fitted_model import FIT_DATASET, check_supported
@@ -60,9 +60,9 @@ from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
+from dsmgp.model_kinds import add_to_model, fit_model, remove_from_model
 from dsmgp.persistence.estimator import read_model, write_model
 from dsmgp.summary import summarise
-from dsmgp.training_mode import progress_shown, training_mode
 from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Node, Sum
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from dsmgp import DSMGPRegressor
-from dsmgp._util.fitted_attribute import FittedAttribute
+from dsmgp.fitting.fitted_attribute import FittedAttribute
 
 
 class Estimator:

@@ -146,7 +146,20 @@ class Shard:
     def predict(
         self, key: int, leaf: Index, row: Index, ends: Index, X: Array, with_variance: bool
     ) -> tuple[Array, Array]:
-        """Predict rows of ``X``; ``leaf``, ``row`` and ``ends`` are those of :class:`.Routes`."""
+        """Predict rows of ``X``; ``leaf``, ``row`` and ``ends`` are those of :class:`.Routes`.
+
+        Parameters
+        ----------
+        key : int
+            Name of the posterior.
+        leaf, row, ends : ndarray of int
+        X : ndarray of shape (n, n_dims)
+        with_variance : bool
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n_pairs, n_outputs)
+        """
         return self.posteriors[key].predict(Routes(leaf, Ragged(row, ends)), X, with_variance)
 
     def joint(self, key: int, number: int, X: Array) -> tuple[Array, Array]:

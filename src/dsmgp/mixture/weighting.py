@@ -52,6 +52,17 @@ class LOOSample:
 
         Rows that a metric was ``learned_on`` are left out, if others remain: it has many entries, and
         predictions of these rows are too good.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of training rows.
+        n_gate_rows : int
+            Rows to fit the gate on.
+        rng : Generator
+        learned_on : ndarray of int, optional
+        missing : MissingIndicators, optional
+            Which training rows lack which values.
         """
         rows = np.arange(n_rows)
         if learned_on is not None and n_rows - len(learned_on) >= LEAST_SCORED_ROWS:

@@ -251,7 +251,20 @@ def _condition(
     memory: float,
     lazily: bool,
 ) -> LeafPosterior:
-    """Condition leaves on their rows, now or when they are first asked."""
+    """Condition leaves on their rows, now or when they are first asked.
+
+    Parameters
+    ----------
+    section : Section
+        With the log evidence of the leaves.
+    leaf_gps : InMemoryLeafGPs
+    parameters : sequence of ndarray
+        Kernel parameters by output.
+    memory : float
+        Bytes up to which Cholesky factors are kept.
+    lazily : bool
+        Whether to wait until leaves are asked, unless they share factors or the file has another evidence.
+    """
     if lazily:
         evidence = LEAF_EVIDENCE.read(section)
         bound = leaf_gps.bind(parameters)

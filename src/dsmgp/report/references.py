@@ -8,13 +8,12 @@ import numpy as np
 from sklearn.linear_model import LinearRegression
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.significance import is_clear
 
 __all__ = ["Comparison", "compare"]
 
 # Training rows to which the linear model is fitted.
 MAX_ROWS = 50_000
-# A difference of squared errors is clear if it exceeds this many of its standard errors.
-CLEAR = 2.0
 
 
 @dataclass(frozen=True)
@@ -76,4 +75,4 @@ def _is_smaller(own: Array, other: Array) -> bool:
     """Return whether squared errors are clearly smaller, by a paired comparison."""
     difference = other - own
     error = difference.std() / np.sqrt(len(difference))
-    return bool(difference.mean() > CLEAR * error and difference.mean() > 0)
+    return is_clear(difference.mean(), error)

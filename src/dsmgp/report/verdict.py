@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dsmgp._util.interval_check import chance_range, interval_grade
+from dsmgp._util.significance import chance_range, interval_grade
 from dsmgp.report.numbers import count, number
 from dsmgp.report.references import Comparison
 

@@ -31,7 +31,7 @@ from dsmgp.fitting.state import FittedState
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.gp.transforms.output_warp import normal_scores
 from dsmgp.mixture.weights.stacking import (
-    LeftOut,
+    StackedPredictions,
     Stacking,
     cross_fitted_log_density,
     cross_fitted_weights,
@@ -214,12 +214,12 @@ class _Trials:
         alone, at_new_inputs = -np.average(mixed.reshape(2, -1), axis=1, weights=self._rows.weights)
         return float(alone), float(at_new_inputs)
 
-    def _left_out(self) -> LeftOut:
+    def _left_out(self) -> StackedPredictions:
         """Return predictions of all rows by the mixture of hypotheses whose weights have not seen them."""
         fold = np.tile(self._fold, 2)
         weights = cross_fitted_weights(self._both_ways, fold, self._row_weights)[: len(self._fold)]
         mean, cdf = np.stack([(each.mean, each.cdf) for each in self.held_out], axis=-1)
-        return LeftOut((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
+        return StackedPredictions((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
 
     @contextmanager
     def _span(self, first: float, last: float, text: str) -> Iterator[None]:

@@ -151,7 +151,18 @@ def _learned_on(
 
 
 def conditioned(model: Model, data: ScaledRows, families: list[Family], config: FitConfig) -> Model:
-    """Return a model with other families and output scaling, conditioned on all rows, with leave-one-out results of all."""
+    """Return a model with other families and output scaling, conditioned on all rows, with leave-one-out results of all.
+
+    Parameters
+    ----------
+    model : Model
+        Whose tree is kept.
+    data : ScaledRows
+        All rows, in the output scaling of the result.
+    families : list of Family
+        In place of those of the model.
+    config : FitConfig
+    """
     tree = LeafFamilies(model.tree, families, model.family)
     gps = InMemoryRows(data, config).set_up(tree, data.outputs)
     parameters = parameters_by_leaf(families, model.family)

@@ -108,7 +108,25 @@ def learn_each_family(
     max_iter: int | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[list[Family], list[SearchResult]]:
-    """Learn families one after the other on the same leaves, each as :func:`learn_family` does."""
+    """Learn families one after the other on the same leaves, each as :func:`learn_family` does.
+
+    Parameters
+    ----------
+    gps : LeafGPs
+        Their kernels are replaced by each family's.
+    families : sequence of Family
+        Where searches start.
+    context : FitContext
+    max_iter : int, optional
+        Most iterations of each search, besides the user's limit.
+    tolerance : float
+
+    Returns
+    -------
+    families : list of Family
+    searches : list of SearchResult
+        One for each family and output.
+    """
     learned, searches = [], []
     for start in families:
         family, of_family = learn_family(

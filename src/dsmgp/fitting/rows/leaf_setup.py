@@ -74,7 +74,22 @@ def set_up_leaves(
     data: ScaledRows,
     config: FitConfig,
 ) -> LeafGPs:
-    """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf."""
+    """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf.
+
+    Parameters
+    ----------
+    leaves : sequence of Leaf
+    kernels : sequence
+        For each output a kernel for all leaves, or one for each leaf.
+    data : ScaledRows
+    config : FitConfig
+        Says where leaves are computed, and in how much memory.
+
+    Raises
+    ------
+    InputError
+        If the matrices of a leaf do not fit in memory.
+    """
     largest = max(leaf.n_rows for leaf in leaves)
     if largest > config.max_leaf_rows:  # rows with equal inputs are computed as one
         points = LeafPoints.of(rows_of_leaves(leaves), data.labels)

@@ -73,6 +73,20 @@ class ScaledRows:
         """Scale inputs and outputs column by column, or not at all.
 
         Outputs are warped first: by ``warps``, one per output, or if that is None as ``config.output_warp`` says.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_inputs)
+        Y : ndarray of shape (n_rows, n_outputs)
+        config : FitConfig
+        noise : ndarray of shape (n_rows, n_outputs), optional
+            Known noise variances.
+        warps : sequence of OutputWarp or None, optional
+        row_weights : ndarray of shape (n_rows,), optional
+        input_ties : ndarray of shape (n_inputs,), optional
+            Equal for inputs that are levels of one category.
+        indicator_inputs : ndarray of int, optional
+            The inputs that say where values are missing.
         """
         if warps is None:
             warps = _named_warps(Y, config, noise, row_weights)

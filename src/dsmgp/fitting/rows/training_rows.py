@@ -61,6 +61,18 @@ class TrainingRows:
         """Number rows from ``first_id`` on, and drop those with weight zero.
 
         Where some of the ``n_given`` rows were left out before, ``positions`` says where the others stood among them.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, n_features)
+        Y : ndarray of shape (n, n_outputs)
+        noise : ndarray of shape (n, n_outputs), optional
+            Known noise variances.
+        weights : ndarray of shape (n,), optional
+            Not negative.
+        first_id : int
+        positions : ndarray of shape (n,), optional
+        n_given : int, optional
         """
         places = np.arange(len(X)) if positions is None else positions
         next_id = first_id + (len(X) if n_given is None else n_given)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.significance import is_clear
 
 __all__ = ["CandidateScores", "RowScores"]
 
-# A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
-CLEAR, LEAST_GAIN = 2.0, 0.03
+# Gains of fewer nats per row do not count.
+LEAST_GAIN = 0.03
 # Errors below this share of the output's variance are rounding.
 ROUNDING = 1e-12
 
@@ -71,5 +72,4 @@ class CandidateScores:
 
     def is_clear(self, other: CandidateScores) -> bool:
         """Return whether the gain over another candidate is clear."""
-        gain, error = self.gain_over(other)
-        return gain > max(CLEAR * error, LEAST_GAIN)
+        return is_clear(*self.gain_over(other), LEAST_GAIN)
