@@ -131,7 +131,7 @@ def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, flo
         "n_shards": store.n_shards,
         "mean_leaf": round(float(store.sizes.mean()), 1),
         "loo": round(model.loo_score_, 4),
-        "store_gb": round(sum(path.stat().st_size for path in store.paths) / 1e9, 2),
+        "store_gb": round(sum(path.stat().st_size for path in store.files.paths) / 1e9, 2),
     }  # fmt: skip
 
 
