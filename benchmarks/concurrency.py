@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def fitted(kind: str, folder: Path) -> tuple[Callable[[], DSMGPRegressor], Calla
         model.fit_dataset(folder / "rows.parquet", target="y", store=folder / "model")
         return lambda: load(folder / "model"), lambda table: pd.DataFrame(table, columns=["a", "b"])
     if kind == "ray":
+        os.environ["RAY_ADDRESS"] = "local"  # a cluster of its own
         model = DSMGPRegressor(executor="ray", **options).fit(X, y)
         copies = iter([saved(model, folder / "model.dsmgp")(), model])
         return lambda: next(copies), lambda table: table
