@@ -658,7 +658,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def forget_dataset(self, where: Any) -> Self:
         """Remove the rows that fulfil a condition from a model that was fitted by :meth:`fit_dataset`.
 
-        All files of rows are written again without them. Tree, scaling and hyperparameters stay, as in
+        All files of rows are written again without them, and the sample of the rows that the model holds loses
+        them. Saved to the same folder, the model is without them on disk: the files before are removed, unless
+        another model of this process uses them, which a warning says. Models that other processes have loaded
+        must be loaded again. What was learned from the rows (tree, scaling, hyperparameters) stays, as in
         :meth:`partial_fit_dataset`.
 
         Parameters
