@@ -93,9 +93,7 @@ def test_an_upload_that_fails_leaves_the_predictions_here(
         raise OSError("the bucket is full")
 
     monkeypatch.setattr(fs, "copy_files", failing)
-    with pytest.raises(
-        TableError, match="the bucket is full; what was to be written is in"
-    ) as error:
+    with pytest.raises(TableError, match="the bucket is full; the complete output is in") as error:
         model.predict_dataset(data, f"{url}/{name}")
     complete = str(error.value).rpartition(" is in ")[2]
     assert parquet.read_table(complete).num_rows == 90

@@ -15,7 +15,7 @@ __all__ = ["UploadError", "UploadTarget"]
 
 
 class UploadError(TableError):
-    """An upload failed; what was to be written is still on this machine."""
+    """An upload failed; the complete output is still on this machine."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class UploadTarget:
             if not isinstance(error, Exception):  # such as an interrupt
                 raise
             raise UploadError(
-                f"cannot write {self.url}: {str(error) or type(error).__name__}; what was to be written is in {complete}"
+                f"cannot write {self.url}: {str(error) or type(error).__name__}; the complete output is in {complete}"
             ) from error
 
     def _held(self) -> set[str]:
