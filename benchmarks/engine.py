@@ -31,6 +31,7 @@ from dsmgp import DSMGPRegressor
 from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.torch_backend import TorchBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting import effort
 from dsmgp.gp.leaf_kernels import StationaryKernel
@@ -70,7 +71,7 @@ class Problem:
         if not on_gpu() and NumbaBackend.supports([[kernel]]):
             backends["native"] = NumbaBackend
         self.leaf_gps = {
-            name: InMemoryLeafGPs(leaves, X, Y, [kernel], backend=backend, device=device)
+            name: InMemoryLeafGPs(leaves, LeafData(X, Y), [kernel], backend=backend, device=device)
             for name, backend in backends.items()
         }
         self.kernel_parameters = [kernel_parameters]

@@ -182,10 +182,7 @@ def _conditioned(case: Setting, parts: list[Array], families: list[int]) -> InMe
     model, whole = case.model, Region.whole(case.X.shape[1])
     seen = model.leaf_posterior.leaf_gps
     family = np.array(families)
-    leaf_gps = InMemoryLeafGPs(
-        [Leaf(whole, rows) for rows in parts], seen.X, seen.Y,
-        kernels_by_leaf(model.families, family), labels=case.labels, device=seen.device, dtype=seen.dtype,
-    )  # fmt: skip
+    leaf_gps = InMemoryLeafGPs([Leaf(whole, rows) for rows in parts], dataclasses.replace(seen.data, labels=case.labels), kernels_by_leaf(model.families, family), device=seen.device, dtype=seen.dtype)  # fmt: skip
     return condition(leaf_gps, parameters_by_leaf(model.families, family), leave_out=True)
 
 

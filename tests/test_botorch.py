@@ -227,7 +227,7 @@ def test_known_noise_adds_to_that_of_the_leaf(wavy):
     model = DSMGPRegressor("rbf", leaf_size=60, max_iter=5, random_state=0).fit(X, y, noise=known)
     posterior = model.state_.model.leaf_posterior
     rows = posterior.leaf_gps.leaf_rows[0]
-    expected = posterior.leaf_gps.known_noise[rows, 0] + posterior.noise[0, 0]
+    expected = posterior.leaf_gps.data.known_noise[rows, 0] + posterior.noise[0, 0]
     np.testing.assert_allclose(model.to_gpytorch().likelihood.noise.numpy(), expected)
 
 

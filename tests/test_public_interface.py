@@ -7,9 +7,10 @@ from importlib import import_module
 import pytest
 import typer.main
 
-from dsmgp import DSMGPRegressor, Mixture
+from dsmgp import DSMGPRegressor
 from dsmgp._util.machine import has_torch
 from dsmgp.cli.app import app
+from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 
 NAMES = {
     "dsmgp": """
@@ -147,7 +148,7 @@ def test_a_fitted_estimator_has_its_attributes(wavy):
     model.fit(pd.DataFrame(X, columns=["a", "b"]), y)
     assert [name for name in ATTRIBUTES.split() if not hasattr(model, name)] == []
     distribution = model.predict_dist(pd.DataFrame(X[:2], columns=["a", "b"]))
-    assert isinstance(distribution, Mixture)
+    assert isinstance(distribution, PredictiveDistribution)
     assert [name for name in MIXTURE.split() if not hasattr(distribution, name)] == []
 
 

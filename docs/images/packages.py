@@ -23,11 +23,10 @@ LEFT_OUT = {"_util", "_moved", "__init__", "progress"}
 # Top-level modules that are drawn as part of another box.
 PART_OF = {
     "demo": "cli",
-    "fit_model": "regressor",
     "gpytorch_export": "regressor",
+    "model_kinds": "regressor",
     "ray": "distributed",
     "summary": "regressor",
-    "training_mode": "regressor",
 }
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 50, 26, 40, 16
 STYLE = """

@@ -51,7 +51,7 @@ def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
     own = kernel_parameters[leaf] if kernel_parameters.ndim == 2 else kernel_parameters
     _set_kernel_parameters(modules, process.leaf_kernel, own)
     likelihood = modules.likelihood
-    known_noise, weights = leaf_gps.known_noise, leaf_gps.row_weights
+    known_noise, weights = leaf_gps.data.known_noise, leaf_gps.data.row_weights
     if known_noise is not None or weights is not None:
         noise = likelihood.noise.detach().expand(len(rows))
         if known_noise is not None:  # adds to the noise that was learned
@@ -59,7 +59,7 @@ def exact_leaf(model: Model, leaf: int, output: int) -> ExactLeaf:
         if weights is not None:  # divide it
             noise = noise / torch.from_numpy(weights[rows])
         likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise)
-    X, y = torch.from_numpy(leaf_gps.X[rows]), torch.from_numpy(leaf_gps.Y[rows, output])
+    X, y = torch.from_numpy(leaf_gps.data.X[rows]), torch.from_numpy(leaf_gps.data.Y[rows, output])
     return ExactLeaf(X, y, modules, likelihood).eval()
 
 

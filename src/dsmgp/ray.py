@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from dsmgp._util.arrays import Array, Index
 from dsmgp.distributed.ray_cluster import import_ray, n_free_workers
 from dsmgp.distributed.ray_workers import RayWorkers, Traffic
 from dsmgp.distributed.sharded import ShardedLeafGPs
 from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.tree.nodes import Leaf
 
 __all__ = ["RayExecutor"]
@@ -134,35 +134,19 @@ class RayExecutor:
         return "cuda" if resources.get("GPU", 0) > 0 else "cpu"
 
     def worker_pool(self, memory: float, device: str) -> RayWorkers:
-        workers = self._workers_of_stage
-        workers.limit_memory(memory)
-        return workers
+        return self._workers_of_stage.limited(memory)
 
     def leaf_gps(
         self,
         leaves: Sequence[Leaf],
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         memory: float,
-        known_noise: Array | None = None,
-        labels: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
-        row_weights: Array | None = None,
     ) -> LeafGPs:
-        return ShardedLeafGPs.send(
-            leaves,
-            X,
-            Y,
-            kernels,
-            self._workers_of_stage,
-            memory,
-            known_noise,
-            labels,
-            dtype,
-            row_weights,
-        )
+        workers = self._workers_of_stage
+        return ShardedLeafGPs.send(leaves, data, kernels, workers, memory, dtype)
 
 
 @cache

@@ -47,12 +47,12 @@ from dsmgp.distributed.executor import Executor
 from dsmgp.explain.explanation import Explanation
 from dsmgp.explain.permutation import PermutationImportance, permutation_importance
 from dsmgp.explain.shapley import random_rows, shapley_values
-from dsmgp.fit_model import add_to_model, fit_model, remove_from_model
 from dsmgp.fitting.config import FitConfig, check_parameters
 from dsmgp.fitting.finetuning.finetune import finetune
 from dsmgp.fitting.fitted_attribute import FittedAttribute
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
+from dsmgp.fitting.training_mode import progress_shown, training_mode
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.mixture.fitted_model import FIT_DATASET, check_supported
@@ -60,9 +60,9 @@ from dsmgp.mixture.kernel_posterior import RegionKernels
 from dsmgp.mixture.predictive.predictive_distribution import PredictiveDistribution
 from dsmgp.mixture.splits import ChangePoint, Splits
 from dsmgp.mixture.variance_error import exact_variances
+from dsmgp.model_kinds import add_to_model, fit_model, remove_from_model
 from dsmgp.persistence.estimator import read_model, write_model
 from dsmgp.summary import summarise
-from dsmgp.training_mode import progress_shown, training_mode
 from dsmgp.tree.changepoint_leaf import ChangePoints
 from dsmgp.tree.nodes import Node, Sum
 
@@ -666,7 +666,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def forget_dataset(self, where: Any) -> Self:
         """Remove the rows that fulfil a condition from a model that was fitted by :meth:`fit_dataset`.
 
-        All files of rows are written again without them. Tree, scaling and hyperparameters stay, as in
+        All files of rows are written again without them, and the sample of the rows that the model holds loses
+        them. Saved to the same folder, the model is without them on disk: the files before are removed, unless
+        another model of this process uses them, which a warning says. Models that other processes have loaded
+        must be loaded again. What was learned from the rows (tree, scaling, hyperparameters) stays, as in
         :meth:`partial_fit_dataset`.
 
         Parameters

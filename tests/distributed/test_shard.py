@@ -5,6 +5,7 @@ import pytest
 
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import Shard, ShardData, ShardPlan
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
@@ -21,7 +22,7 @@ def leaf_rows():
 @pytest.fixture
 def data(rng, leaf_rows):
     X, Y = rng.normal(size=(60, 2)), rng.normal(size=(60, 1))
-    return ShardData(np.arange(60) * 2, X, Y, None, leaf_rows, np.arange(60))
+    return ShardData(np.arange(60) * 2, leaf_rows, LeafData(X, Y, labels=np.arange(60)))
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def read_only(array):
 
 
 def test_a_shard_computes_what_its_leaf_gps_do(shard, data, leaf_rows):
-    gps = InMemoryLeafGPs(leaf_rows, data.X, data.Y, [KERNEL])
+    gps = InMemoryLeafGPs(leaf_rows, data.data, [KERNEL])
     np.testing.assert_array_equal(shard.log_evidence(PARAMETERS), gps.log_evidence(PARAMETERS))
     np.testing.assert_array_equal(shard.squares(PARAMETERS), gps.squares(PARAMETERS))
     evidence, gradients = shard.gradient(PARAMETERS, [0], None)

@@ -15,6 +15,7 @@ import torch
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.backends import torch_backend as batched_module
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
@@ -177,7 +178,7 @@ def test_evidence_that_runs_out_of_memory_is_computed_in_smaller_groups(quantity
     leaves = [Leaf(Region.whole(1), np.arange(16 * k, 16 * k + 16)) for k in range(4)]
     # With two kernels the smaller groups also come in another order.
     kernels = [StationaryKernel(kind, (0,), "zero") for kind in ("rbf", "matern32")] * 2
-    leaf_gps = InMemoryLeafGPs(leaves, X, Y, [kernels])
+    leaf_gps = InMemoryLeafGPs(leaves, LeafData(X, Y), [kernels])
     parameters = [np.array([1.0, 1.0, 0.1])]
     expected = getattr(leaf_gps, quantity)(parameters)
     n_groups = len(leaf_gps.backend.groups)

@@ -108,8 +108,7 @@ def test_closed_form_and_autograd_agree_on_the_same_kernel(rng, kernel):
     general = AutogradKernel(gpytorch_modules(process))
     other = InMemoryLeafGPs(
         [Leaf(Region.whole(3), leaf_gps.leaf_rows[k]) for k in range(leaf_gps.n_leaves)],
-        leaf_gps.X,
-        leaf_gps.Y,
+        leaf_gps.data,
         [general],
     )
     parameters, theta = [process.kernel_parameters()], [process.theta]

@@ -6,6 +6,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 
 from dsmgp._util.warnings import FactorisationWarning
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.kernels import Kernel, KernelTerm
 from dsmgp.gp.leaf_kernels import StationaryKernel
@@ -23,7 +24,9 @@ NAMED = [*NAMED_KERNELS, *SUMS]
 
 
 def one_leaf(X, Y, kernel):
-    return InMemoryLeafGPs([Leaf(Region.whole(X.shape[1]), np.arange(len(X)))], X, Y, [kernel])
+    return InMemoryLeafGPs(
+        [Leaf(Region.whole(X.shape[1]), np.arange(len(X)))], LeafData(X, Y), [kernel]
+    )
 
 
 def named(kernel, lengthscale, outputscale=1.0, **extra):
@@ -117,7 +120,7 @@ def test_leaves_together_give_what_each_gives_alone(rng, kernel, backend, monkey
     process = build_process(kernel, "constant", 0.05, 3)
     if backend == "torch":
         monkeypatch.setattr("dsmgp.experts.backends.torch_backend.MOST_PADDING", 1.0)
-    together = InMemoryLeafGPs(some, X, Y, [process.leaf_kernel])
+    together = InMemoryLeafGPs(some, LeafData(X, Y), [process.leaf_kernel])
     assert len(together.backend.groups) == 1
     kernel_parameters = [process.kernel_parameters()]
     evidence, gradient = together.log_evidence_and_gradient(kernel_parameters)
@@ -126,7 +129,7 @@ def test_leaves_together_give_what_each_gives_alone(rng, kernel, backend, monkey
         condition(together, kernel_parameters), [(k, test) for k in range(3)]
     )
     for k, leaf in enumerate(some):
-        alone = InMemoryLeafGPs([leaf], X, Y, [process.leaf_kernel])
+        alone = InMemoryLeafGPs([leaf], LeafData(X, Y), [process.leaf_kernel])
         e, g = alone.log_evidence_and_gradient(kernel_parameters)
         np.testing.assert_allclose(evidence[k], e[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[0][k], g[0][0], rtol=1e-9, atol=1e-10)
@@ -148,7 +151,7 @@ def test_padding_changes_nothing_for_heavy_tails(rng, alpha, dtype, backend, mon
         monkeypatch.setattr("dsmgp.experts.backends.torch_backend.MOST_PADDING", 1.0)
 
     def gradient(leaves):
-        leaf_gps = InMemoryLeafGPs(leaves, X, Y, [process.leaf_kernel], dtype=dtype)
+        leaf_gps = InMemoryLeafGPs(leaves, LeafData(X, Y), [process.leaf_kernel], dtype=dtype)
         assert len(leaf_gps.backend.groups) == 1
         return leaf_gps.log_evidence_and_gradient([process.kernel_parameters()])[1][0]
 
@@ -195,7 +198,7 @@ def test_hyperparameters_by_leaf_equal_separate_leaves(rng, kernel):
     predictions = predict_leaves(conditioned, [(k, test) for k in range(leaf_gps.n_leaves)])
     for k in range(leaf_gps.n_leaves):
         leaf = Leaf(Region.whole(3), leaf_gps.leaf_rows[k])
-        alone = InMemoryLeafGPs([leaf], X, Y, [process.leaf_kernel])
+        alone = InMemoryLeafGPs([leaf], LeafData(X, Y), [process.leaf_kernel])
         e, (g,) = alone.log_evidence_and_gradient([table[k]])
         np.testing.assert_allclose(evidence[k], e[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[k], g[0], rtol=1e-9, atol=1e-10)
@@ -210,7 +213,7 @@ def test_an_empty_leaf_has_evidence_one_and_predicts_its_prior(rng):
     tree = Product([Leaf(left, np.arange(10)), Leaf(right, np.arange(0))], 0, [100.0])
     process = build_process("rbf", "constant", 0.1, 1)
     process = process.with_theta(np.r_[0.4, process.theta[1:]])  # the mean is its first entry
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y, [process.leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, Y), [process.leaf_kernel])
     evidence, (gradient,) = leaf_gps.log_evidence_and_gradient([process.kernel_parameters()])
     assert evidence[1, 0] == 0.0
     assert not gradient[1].any()

@@ -8,6 +8,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
@@ -57,12 +58,11 @@ class Case:
         X = self.X if X is None else X
         return InMemoryLeafGPs(
             self.rows,
-            X,
-            self.Y,
+            LeafData(
+                X, self.Y, known_noise=self.known, labels=equal_rows(self.X) if collapsed else None
+            ),
             [kernel or self.kernel],
             backend=backend,
-            known_noise=self.known,
-            labels=equal_rows(self.X) if collapsed else None,
         )
 
 
@@ -178,7 +178,7 @@ def test_a_row_far_away_takes_no_digits_from_the_others(rng, own_backend, kind):
 def test_single_precision_is_close_to_double(rng):
     pytest.importorskip("torch")
     case = Case(rng, "matern52")
-    single = InMemoryLeafGPs(case.rows, case.X, case.Y, [case.kernel], dtype="float32")
+    single = InMemoryLeafGPs(case.rows, LeafData(case.X, case.Y), [case.kernel], dtype="float32")
     assert not single.compiled
     evidence, (gradient,) = single.log_evidence_and_gradient([case.parameters])
     expected, (by,) = case.leaf_gps(NumpyBackend, collapsed=False).log_evidence_and_gradient(
@@ -192,4 +192,4 @@ def test_single_precision_is_close_to_double(rng):
 def test_compiled_code_runs_it():
     X, y = np.zeros((3, 2)), np.zeros((3, 1))
     kernels = [MetricKernel("rbf", 2, 1, "zero")]
-    assert InMemoryLeafGPs(Ragged.of([[0, 1, 2]]), X, y, kernels).compiled
+    assert InMemoryLeafGPs(Ragged.of([[0, 1, 2]]), LeafData(X, y), kernels).compiled

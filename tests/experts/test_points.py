@@ -11,6 +11,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends.numba_backend import KINDS, NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import LeafPoints, Observations, equal_rows
 from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence
@@ -108,12 +109,14 @@ class Case:
     def leaf_gps(self, backend, labels=True):
         return InMemoryLeafGPs(
             Ragged.of(LEAVES),
-            self.X,
-            self.Y,
+            LeafData(
+                self.X,
+                self.Y,
+                known_noise=self.known,
+                labels=equal_rows(self.X) if labels else None,
+            ),
             [self.process.leaf_kernel] * N_OUTPUTS,
             backend=backend,
-            known_noise=self.known,
-            labels=equal_rows(self.X) if labels else None,
         )
 
     def dense(self, output, rows):
@@ -205,7 +208,7 @@ def test_updates_of_shared_inputs_are_those_of_conditioning_on_all_rows(rng):
     case = Case(rng, "matern52", known=False)
     ids, every = np.arange(120), Ragged.of([np.arange(80)])
     first = condition(
-        InMemoryLeafGPs(every, case.X[:80], case.Y[:80], [case.process.leaf_kernel] * 2, labels=equal_rows(case.X[:80])),
+        InMemoryLeafGPs(every, LeafData(case.X[:80], case.Y[:80], labels=equal_rows(case.X[:80])), [case.process.leaf_kernel] * 2),
         case.parameters,
         leave_out=True,
     ).online(ids[:80])  # fmt: skip
@@ -217,8 +220,7 @@ def test_updates_of_shared_inputs_are_those_of_conditioning_on_all_rows(rng):
     for online, rows in ((added, ids), (removed, kept)):
         plain = InMemoryLeafGPs(
             Ragged.of([np.arange(len(rows))]),
-            case.X[rows],
-            case.Y[rows],
+            LeafData(case.X[rows], case.Y[rows]),
             [case.process.leaf_kernel] * 2,
         )
         expected = condition(plain, case.parameters, leave_out=True)

@@ -10,6 +10,7 @@ from dsmgp.distributed.shard import Shard, ShardData, ShardPlan
 from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.finetuning.pair_evidence import NoiseEvidence
@@ -53,17 +54,19 @@ class Case:
         #: Row numbers, each as often as its weight says.
         self.repeated = np.repeat(np.arange(N_ROWS), self.weights.astype(int))
 
-    def leaf_gps(self, backend=None, rows=None, **options):
+    def leaf_gps(self, backend=None, rows=None, **data):
         rows = np.arange(N_ROWS) if rows is None else rows
         own = [np.flatnonzero(np.isin(rows, leaf)) for leaf in LEAVES]
         return InMemoryLeafGPs(
             Ragged.of(own),
-            self.X[rows],
-            self.Y[rows],
+            LeafData(
+                self.X[rows],
+                self.Y[rows],
+                known_noise=None if self.known is None else self.known[rows],
+                **data,
+            ),
             [self.process.leaf_kernel] * 2,
             backend=backend,
-            known_noise=None if self.known is None else self.known[rows],
-            **options,
         )
 
     def weighted(self, backend=None):
@@ -182,10 +185,7 @@ def test_updates_are_those_of_conditioning_on_all_rows(rng, whole):
     ids, kernels = np.arange(N_ROWS), [case.process.leaf_kernel] * 2
 
     def conditioned(rows, weights):
-        gps = InMemoryLeafGPs(
-            Ragged.of([np.arange(len(rows))]), case.X[rows], case.Y[rows], kernels, known_noise=case.known[rows],
-            labels=equal_rows(case.X[rows]), row_weights=weights,
-        )  # fmt: skip
+        gps = InMemoryLeafGPs(Ragged.of([np.arange(len(rows))]), LeafData(case.X[rows], case.Y[rows], known_noise=case.known[rows], labels=equal_rows(case.X[rows]), row_weights=weights), kernels)  # fmt: skip
         return condition(gps, case.parameters, leave_out=True)
 
     new = Routes(np.array([0]), Ragged.of([np.arange(20)]))
@@ -234,7 +234,7 @@ def test_the_noise_alone_can_be_tuned_on_spectra(rng, known, whole):
 def test_a_shard_has_the_weights_of_its_rows(rng):
     case = Case(rng)
     gps, rows = case.weighted(), Ragged.of(LEAVES)
-    data = ShardData(np.arange(N_ROWS), case.X, case.Y, None, rows, equal_rows(case.X), case.weights)  # fmt: skip
+    data = ShardData(np.arange(N_ROWS), rows, gps.data)
     kernels = [[case.process.leaf_kernel] * 3] * 2
     shard = Shard(ShardPlan(lambda: data, np.arange(3), kernels, 1e9, "cpu", "float64"))
     np.testing.assert_array_equal(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.process import build_process
 from dsmgp.tree import Leaf, Region
@@ -19,9 +20,9 @@ def test_other_kernels_give_what_leaves_set_up_anew_give(rng, kernel):
     process = build_process(kernel, "zero", 0.1, 2)
     leaf_kernel = process.leaf_kernel
     parameters = [process.kernel_parameters()] * 2
-    gps = InMemoryLeafGPs(leaves, X, Y, first, known_noise=known)
+    gps = InMemoryLeafGPs(leaves, LeafData(X, Y, known_noise=known), first)
     evidence, gradients = gps.with_kernels([leaf_kernel] * 2).log_evidence_and_gradient(parameters)
-    anew = InMemoryLeafGPs(leaves, X, Y, [leaf_kernel] * 2, known_noise=known)
+    anew = InMemoryLeafGPs(leaves, LeafData(X, Y, known_noise=known), [leaf_kernel] * 2)
     expected, by = anew.log_evidence_and_gradient(parameters)
     np.testing.assert_allclose(evidence, expected, rtol=1e-10)
     np.testing.assert_allclose(gradients, by, rtol=1e-7, atol=1e-9)
@@ -31,7 +32,7 @@ def test_other_kernels_give_what_leaves_set_up_anew_give(rng, kernel):
 def test_rows_are_not_set_up_again(rng, monkeypatch):
     X = rng.normal(size=(40, 1))
     kernels = [[build_process(k, "zero", 0.1, 1).leaf_kernel] for k in ("rbf", "matern32")]
-    gps = InMemoryLeafGPs([Leaf(Region.whole(1), np.arange(40))], X, X, kernels[0])
+    gps = InMemoryLeafGPs([Leaf(Region.whole(1), np.arange(40))], LeafData(X, X), kernels[0])
     monkeypatch.setattr(type(gps.backend), "__init__", lambda *args: pytest.fail("set up again"))
     assert gps.with_kernels(kernels[1]).kernels == [kernels[1]]
     assert gps.kernels == [kernels[0]]
@@ -61,8 +62,8 @@ def test_backend_and_groups_are_those_of_leaves_set_up_anew(rng, before, after):
     )
     for mixed in (False, True):
         old, new = ([[kept, kept, k, k] if mixed else [k] * 4] for k in (first, other))
-        changed = InMemoryLeafGPs(leaves, X, Y, old).with_kernels(new)
-        anew = InMemoryLeafGPs(leaves, X, Y, new)
+        changed = InMemoryLeafGPs(leaves, LeafData(X, Y), old).with_kernels(new)
+        anew = InMemoryLeafGPs(leaves, LeafData(X, Y), new)
         assert type(changed.backend) is type(anew.backend)
         for group, expected in zip(changed.backend.groups, anew.backend.groups, strict=True):
             np.testing.assert_array_equal(group, expected)

@@ -10,6 +10,7 @@ from dsmgp import DSMGPRegressor
 from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.selection import families
 from dsmgp.gp.process import build_process
@@ -52,14 +53,16 @@ def test_leaves_with_kernels_of_their_own_are_each_what_they_are_alone(rows, bac
     kernel_parameters = [process.kernel_parameters() for process in processes]
     some_leaves = [Leaf(Region.whole(2), np.arange(k, k + 30)) for k in (0, 30, 60, 90)]
     family = [0, 1, 1, 0]
-    together = InMemoryLeafGPs(some_leaves, X, y, [[own[f] for f in family]], backend=backend)
+    together = InMemoryLeafGPs(
+        some_leaves, LeafData(X, y), [[own[f] for f in family]], backend=backend
+    )
     table = np.stack(kernel_parameters)[family]
     evidence, (gradient,) = together.log_evidence_and_gradient([table])
     conditioned = condition(together, [table])
     test = X[120:]
     answers = predict_leaves(conditioned, [(k, test) for k in range(4)])
     for k, f in enumerate(family):
-        alone = InMemoryLeafGPs([some_leaves[k]], X, y, [own[f]], backend=backend)
+        alone = InMemoryLeafGPs([some_leaves[k]], LeafData(X, y), [own[f]], backend=backend)
         expected, (by,) = alone.log_evidence_and_gradient([kernel_parameters[f]])
         np.testing.assert_allclose(evidence[k], expected[0], rtol=1e-12)
         np.testing.assert_allclose(gradient[k], by[0], rtol=1e-9, atol=1e-10)

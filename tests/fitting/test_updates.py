@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 from dsmgp import DSMGPRegressor
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.online.posterior import OnlineLeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
@@ -45,11 +46,13 @@ def all_at_once(model, X, y, noise=None):
         known = noise.reshape(len(y), -1) / np.diag(full.outputs.loading) ** 2
     leaf_gps = InMemoryLeafGPs(
         leaves(tree),
-        full.inputs.to_experts(X),
-        full.outputs.to_experts(Y),
+        LeafData(
+            full.inputs.to_experts(X),
+            full.outputs.to_experts(Y),
+            known_noise=known,
+            labels=equal_rows(X),
+        ),
         base.leaf_gps.kernels,
-        known_noise=known,
-        labels=equal_rows(X),
         dtype=base.leaf_gps.dtype,
     )
     posterior = condition(leaf_gps, base.kernel_parameters, leave_out=True)

@@ -94,6 +94,15 @@ def test_kernels_and_means_that_do_not_fit_are_refused(kernel, mean, message):
         build_process(kernel, mean, 0.1, 3)
 
 
+def test_a_fault_of_a_kernel_is_not_taken_for_a_wrong_number_of_columns():
+    class Faulty(RBFKernel):
+        def forward(self, *arguments, **options):
+            return self.undefined
+
+    with pytest.raises(AttributeError, match="undefined"):
+        build_process(Faulty(), "zero", 0.1, 3)
+
+
 @pytest.mark.parametrize("noise", [0.0, -1.0, np.nan, np.inf])
 def test_noise_must_be_positive(noise):
     with pytest.raises(ValueError, match="noise_variance to be a positive number"):

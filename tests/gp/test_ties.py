@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.learning.optimize import evidence_objective
 from dsmgp.fitting.rows.scaled_rows import coordinate_ties
@@ -52,7 +53,7 @@ def rows(rng):
 
 def objective_of(process, rows):
     X, Y, tree = rows
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y, [process.leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, Y), [process.leaf_kernel])
     return evidence_objective(tree, leaf_gps, [process], range(1))
 
 

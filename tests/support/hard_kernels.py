@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.low_rank import LowRankVariance
 from dsmgp.gp.leaf_kernels import StationaryKernel
@@ -31,8 +32,7 @@ class Hard:
         space = Region.whole(self.X.shape[1])
         return InMemoryLeafGPs(
             [Leaf(space, own) for own in self.rows],
-            self.X,
-            self.y[:, None],
+            LeafData(self.X, self.y[:, None]),
             [StationaryKernel(self.kind, tuple(range(self.X.shape[1])), "zero")],
             backend=backend,
             dtype=dtype,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.process import build_process
 from dsmgp.tree import leaves
@@ -26,7 +27,7 @@ def build(kernel, mean, X, Y, leaf_size=20, noise=0.05, seed=0, **options):
     step = np.random.default_rng(seed).normal(scale=0.2, size=len(process.theta))
     process = process.with_theta(process.theta + step)
     tree = grow_balanced(X, leaf_sizes=[leaf_size], rng=np.random.default_rng(seed))
-    return process, InMemoryLeafGPs(leaves(tree), X, Y, [process.leaf_kernel], **options)
+    return process, InMemoryLeafGPs(leaves(tree), LeafData(X, Y), [process.leaf_kernel], **options)
 
 
 def assert_gradient_is_right(process, leaf_gps):

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 from dsmgp._util.arrays import Array
 from dsmgp._util.validation import check_finite, check_spread
 from dsmgp.data.user_tables import check_lengths, check_numbers, read_inputs, target_numbers
+from dsmgp.fitting.training_mode import training_mode
 from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.mixture.predictive.distribution import Mixture
-from dsmgp.training_mode import training_mode
 
 __all__ = ["Baseline"]
 

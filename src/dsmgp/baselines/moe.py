@@ -215,7 +215,7 @@ class MoE(Committee):
         """Return the most likely experts at rows, and the joint log density of expert and outputs, (n, n_reached)."""
         candidates, log_gate = gate.most_likely(Z[rows], self.n_reached)
         leaf, row = candidates.reshape(-1), np.repeat(rows, candidates.shape[1])
-        mean, variance = _predict_pairs(posterior, leaf, row, posterior.leaf_gps.X)
+        mean, variance = _predict_pairs(posterior, leaf, row, posterior.leaf_gps.data.X)
         # For rows that an expert was trained on, its leave-one-out prediction counts.
         place = np.full((len(Z),), -1)
         place[posterior.leaf_rows.flat] = np.arange(len(posterior.leaf_rows.flat))

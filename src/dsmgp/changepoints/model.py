@@ -69,6 +69,7 @@ class ChangePointModel:
     weights: ClassVar[str] = "posterior"
     thetas: ClassVar[list[Array] | None] = None
     has_rows_in_files: ClassVar[bool] = False
+    pool: ClassVar[None] = None
     has_change_points: ClassVar[bool] = True
     kernel_sums: ClassVar[list[tuple[Sum, list[int]]]] = []
     unsupported: ClassVar[Unsupported] = CHANGE_POINTS

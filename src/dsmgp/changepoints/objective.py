@@ -180,7 +180,19 @@ class ChangePointObjective:
         tolerance: float,
         n_restarts: int,
     ) -> SearchResult:
-        """Maximise from the current theta and from random ones around it; set theta to the best."""
+        """Maximise from the current theta and from random ones around it; set theta to the best.
+
+        Parameters
+        ----------
+        optimizer : str
+        rng : Generator
+            Draws the random starts.
+        max_iter : int, optional
+            The optimiser's own limit by default.
+        tolerance : float
+        n_restarts : int
+            Random starts, besides the current theta.
+        """
         start = self.theta
         n_rows = max(sum(len(leaf.rows) for leaf in self.leaves), 1)
         starts = [start, *(start + rng.normal(size=start.shape) for _ in range(n_restarts))]

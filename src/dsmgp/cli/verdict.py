@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dsmgp._util.interval_check import interval_grade
+from dsmgp._util.significance import interval_grade
 
 __all__ = ["next_command", "verdict_numbers", "verdict_rows"]
 

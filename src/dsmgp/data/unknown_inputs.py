@@ -25,7 +25,18 @@ __all__ = [
 
 
 def mixture_at(model: Any, rows: Rows, include_noise: bool = True, squeeze: bool = True) -> Any:
-    """Return the predictive distribution of a fitted model at rows, and how far these lie outside the training data."""
+    """Return the predictive distribution of a fitted model at rows, and how far these lie outside the training data.
+
+    Parameters
+    ----------
+    model : Predictive
+    rows : Rows
+        Where inputs are unknown, the mixtures at several alternatives are merged.
+    include_noise : bool
+        Whether to predict a new observation y, or the function f.
+    squeeze : bool
+        Whether moments of a single output have no axis for it.
+    """
     mixture = model.mixture(rows.X, include_noise, squeeze)
     outside = model.outside(rows.X)
     uncertain = rows.uncertain

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
 from dsmgp.distributed.workers import LocalWorkers, WorkerPool
 from dsmgp.experts.backends.interface import LeafKernel
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.tree.nodes import Leaf
 
@@ -46,38 +46,28 @@ class Executor(Protocol):
     def leaf_gps(
         self,
         leaves: Sequence[Leaf],
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         memory: float,
-        known_noise: Array | None = None,
-        labels: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
-        row_weights: Array | None = None,
     ) -> LeafGPs:
         """Set up the GPs of leaves.
 
         Parameters
         ----------
         leaves : sequence of Leaf
-            With their rows.
-        X, Y : ndarray of shape (n_rows, n_dims) and (n_rows, n_outputs)
-            Training set.
+            With the numbers of their rows.
+        data : LeafData
+            The training rows, scaled: ``X``, ``Y``, ``known_noise``, ``labels`` (equal for duplicate inputs) and ``row_weights``.
         kernels : sequence
             For each output a kernel for all leaves, or one for each leaf.
         memory : float
             Bytes for matrices that are worked on.
-        known_noise : ndarray of shape (n_rows, n_outputs), optional
-            Known noise variances.
-        labels : ndarray of shape (n_rows,), optional
-            Equal for duplicate inputs.
         device : str
             Where to compute, as :meth:`leaf_device` returned it: "cpu", or a GPU by torch's name for it.
         dtype : "float64" or "float32"
             Precision of the computations.
-        row_weights : ndarray of shape (n_rows,), optional
-            Weights of the rows: one of weight w counts as w copies of itself.
         """
 
 
@@ -103,28 +93,13 @@ class LocalExecutor:
     def leaf_gps(
         self,
         leaves: Sequence[Leaf],
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         memory: float,
-        known_noise: Array | None = None,
-        labels: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
-        row_weights: Array | None = None,
     ) -> LeafGPs:
-        return InMemoryLeafGPs(
-            leaves,
-            X,
-            Y,
-            kernels,
-            memory=memory,
-            known_noise=known_noise,
-            labels=labels,
-            device=device,
-            dtype=dtype,
-            row_weights=row_weights,
-        )
+        return InMemoryLeafGPs(leaves, data, kernels, memory=memory, device=device, dtype=dtype)
 
 
 def check_executor(executor: Any) -> Executor:

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from dsmgp._util.ragged import Ragged
 from dsmgp._util.warnings import warn_user
 from dsmgp.distributed.ray_cluster import import_ray
 from dsmgp.distributed.shard import ShardData
-from dsmgp.distributed.shard_cache import ShardCache, ShardState
+from dsmgp.distributed.shard_cache import ShardCaches, ShardLimit, ShardState
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.linalg.threads import blas_thread_settings
 
 __all__ = ["ActorProcess", "RowsInObjectStore", "ShardActor", "TaskResult", "cloudpickle"]
@@ -60,7 +61,7 @@ class ActorProcess:
 
 
 class ShardActor:
-    """A :class:`~dsmgp.distributed.shard_cache.ShardCache` in a process of its own."""
+    """The :class:`~dsmgp.distributed.shard_cache.ShardCaches` in a process of its own."""
 
     def __init__(self, n_threads: int, gpu: bool) -> None:
         ray = import_ray()
@@ -69,7 +70,7 @@ class ShardActor:
             if not has_cuda():
                 raise RuntimeError("no GPU was found by torch on this machine")
         _set_n_threads(n_threads)
-        self.cache = ShardCache(fetch=ray.get)
+        self.caches = ShardCaches(fetch=ray.get)
         self.function: tuple[str, Any] = "", None
         self.process = ActorProcess(ray.get_runtime_context().get_node_id(), os.getpid())
 
@@ -77,10 +78,9 @@ class ShardActor:
         return self.process
 
     def call(
-        self, number: int, state: ShardState, memory: float, method: str, *arguments: Any
+        self, limit: ShardLimit, number: int, state: ShardState, method: str, *arguments: Any
     ) -> tuple[ActorProcess, TaskResult]:
-        self.cache.memory = memory
-        return self.process, _attempted(self.cache.call, number, state, method, *arguments)
+        return self.process, _attempted(self.caches.call, limit, number, state, method, *arguments)
 
     def apply(self, function: bytes, name: str, item: Any) -> tuple[ActorProcess, TaskResult]:
         """Compute a function of an item; the last function is kept, by its name, as many items come one after the other."""
@@ -89,22 +89,25 @@ class ShardActor:
         return self.process, _attempted(self.function[1], item)
 
     def drop(self, number: int, key: int) -> None:
-        self.cache.drop(number, key)
+        self.caches.drop(number, key)
 
     def remove(self, number: int) -> None:
-        self.cache.remove(number)
+        self.caches.remove(number)
 
 
 @dataclass(frozen=True)
 class RowsInObjectStore:
-    """Loads the rows of one shard out of tables in Ray's object store; all attributes are references or None."""
+    """Loads the rows of one shard out of tables in Ray's object store.
+
+    Attributes
+    ----------
+    leaf_rows : ObjectRef
+    data : LeafData
+        Of references.
+    """
 
     leaf_rows: Any
-    X: Any
-    Y: Any
-    known_noise: Any
-    labels: Any
-    row_weights: Any
+    data: LeafData
 
     def __call__(self) -> ShardData:
         ray = import_ray()
@@ -112,21 +115,12 @@ class RowsInObjectStore:
         ids, local = np.unique(leaf_rows.flat, return_inverse=True)
 
         # Indexing copies: arrays in the store are read-only, for which numba would compile again.
-        def rows(table: Any) -> Any:
-            return None if table is None else ray.get(table)[ids]
-
-        labels = rows(self.labels)
-        return ShardData(
-            ids,
-            rows(self.X),
-            rows(self.Y),
-            rows(self.known_noise),
-            Ragged(local.reshape(-1).astype(np.int64), np.array(leaf_rows.ends)),
-            np.arange(len(ids))
-            if labels is None
-            else np.unique(labels, return_inverse=True)[1].reshape(-1),
-            rows(self.row_weights),
-        )
+        data = self.data.map(lambda table: ray.get(table)[ids])
+        if data.labels is not None:
+            labels = np.unique(data.labels, return_inverse=True)[1].reshape(-1)
+            data = replace(data, labels=labels)
+        rows = Ragged(local.reshape(-1).astype(np.int64), np.array(leaf_rows.ends))
+        return ShardData(ids, rows, data)
 
 
 def cloudpickle() -> Any:

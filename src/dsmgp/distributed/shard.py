@@ -15,6 +15,7 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends.interface import LeafKernel
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Pairs
 from dsmgp.experts.posterior import InMemoryLeafPosterior
@@ -31,24 +32,14 @@ class ShardData:
     ----------
     ids : ndarray of shape (n_rows,)
         Their numbers in the training set, in increasing order.
-    X : ndarray of shape (n_rows, n_dims)
-    Y : ndarray of shape (n_rows, n_outputs)
-    known_noise : ndarray of shape (n_rows, n_outputs), optional
-        Known noise variances.
     leaf_rows : Ragged
         For each leaf, the positions of its rows in the arrays here.
-    labels : ndarray of shape (n_rows,)
-        Equal for duplicate inputs.
-    row_weights : ndarray of shape (n_rows,), optional
+    data : LeafData
     """
 
     ids: Index
-    X: Array
-    Y: Array
-    known_noise: Array | None
     leaf_rows: Ragged
-    labels: Index
-    row_weights: Array | None = None
+    data: LeafData
 
 
 @dataclass(frozen=True)
@@ -84,20 +75,16 @@ class Shard:
     """Leaf GPs with their rows. Leaves are numbered from 0 within the shard."""
 
     def __init__(self, plan: ShardPlan) -> None:
-        data = plan.load()
-        self.ids, self.n_bytes = data.ids, plan.n_bytes
+        rows = plan.load()
+        self.ids, self.n_bytes = rows.ids, plan.n_bytes
         self.leaf_gps = InMemoryLeafGPs(
-            data.leaf_rows,
-            data.X,
-            data.Y,
+            rows.leaf_rows,
+            rows.data,
             plan.kernels,
             memory=plan.memory,
-            known_noise=data.known_noise,
-            labels=data.labels,
             numbers=plan.numbers,
             device=plan.device,
             dtype=plan.dtype,
-            row_weights=data.row_weights,
         )
         #: By key: the leaves may be conditioned with several sets of kernel parameters.
         self.posteriors: dict[int, InMemoryLeafPosterior] = {}
@@ -159,7 +146,20 @@ class Shard:
     def predict(
         self, key: int, leaf: Index, row: Index, ends: Index, X: Array, with_variance: bool
     ) -> tuple[Array, Array]:
-        """Predict rows of ``X``; ``leaf``, ``row`` and ``ends`` are those of :class:`.Routes`."""
+        """Predict rows of ``X``; ``leaf``, ``row`` and ``ends`` are those of :class:`.Routes`.
+
+        Parameters
+        ----------
+        key : int
+            Name of the posterior.
+        leaf, row, ends : ndarray of int
+        X : ndarray of shape (n, n_dims)
+        with_variance : bool
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (n_pairs, n_outputs)
+        """
         return self.posteriors[key].predict(Routes(leaf, Ragged(row, ends)), X, with_variance)
 
     def joint(self, key: int, number: int, X: Array) -> tuple[Array, Array]:

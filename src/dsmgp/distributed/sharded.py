@@ -18,10 +18,11 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardPlan, writable
-from dsmgp.distributed.workers import RemoteWorkerPool, RowTables, WorkerPool
+from dsmgp.distributed.workers import RemoteWorkerPool, WorkerPool
 from dsmgp.experts.backends.interface import PAIR_FLOPS, BoundKernels, LeafKernel
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import (
     InMemoryLeafGPs,
     has_large_leaf,
@@ -55,8 +56,8 @@ class ShardedLeafGPs:
     n_rows : int
     memory : float
         Bytes that matrices may take while leaves are computed.
-    tables : RowTables
-        All rows, or tables without rows where these are on disk.
+    data : LeafData
+        All rows, or none where these are on disk.
     leaf_rows : Ragged, optional
         Row numbers of each leaf; None where rows are on disk.
     store : RowStore, optional
@@ -73,7 +74,7 @@ class ShardedLeafGPs:
         kernels: Sequence[Sequence[LeafKernel]],
         n_rows: int,
         memory: float,
-        tables: RowTables,
+        data: LeafData,
         leaf_rows: Ragged | None = None,
         store: Any = None,
         units: Any = None,
@@ -84,8 +85,7 @@ class ShardedLeafGPs:
             n_rows,
             memory,
         )
-        self.X, self.Y, self.known_noise, self.labels, self.row_weights = tables
-        self._leaf_rows, self.store, self.units = leaf_rows, store, units
+        self.data, self._leaf_rows, self.store, self.units = data, leaf_rows, store, units
         self.device, self.dtype = pool.device, plans[0].dtype
         self.threads = Threads()  # of this process, which may have no GPU where its workers do
         #: Numbers of the shards in the pool.
@@ -96,31 +96,25 @@ class ShardedLeafGPs:
     def send(
         cls,
         leaves: Sequence[Leaf] | Ragged,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         pool: RemoteWorkerPool,
         memory: float,
-        known_noise: Array | None = None,
-        labels: Index | None = None,
         dtype: str = "float64",
-        row_weights: Array | None = None,
     ) -> ShardedLeafGPs:
         """Send rows of this process, which stay here too, to the workers.
 
-        ``labels`` are equal for duplicate inputs; other parameters as in
-        :class:`~dsmgp.experts.leaf_gps.InMemoryLeafGPs`.
+        Parameters are those of :class:`~dsmgp.experts.leaf_gps.InMemoryLeafGPs`.
         """
         leaf_rows, by_leaf = rows_of_leaves(leaves), kernels_of_leaves(kernels, len(leaves))
         parts = balanced(leaf_rows.sizes, pool.n_shards)
-        tables = (X, Y, known_noise, labels, row_weights)
-        loads = pool.send_rows(parts, leaf_rows, tables)
+        loads = pool.send_rows(parts, leaf_rows, data)
         shard_memory = pool.memory_of_shard(memory)
         plans = [
             ShardPlan(load, part, kernels_of_part(part, by_leaf), shard_memory, pool.device, dtype)
             for load, part in zip(loads, parts, strict=True)
         ]
-        return cls(pool, plans, parts, by_leaf, len(X), memory, tables, leaf_rows=leaf_rows)
+        return cls(pool, plans, parts, by_leaf, len(data.X), memory, data, leaf_rows=leaf_rows)
 
     def with_kernels(self, kernels: Sequence[LeafKernel | Sequence[LeafKernel]]) -> ShardedLeafGPs:
         # In new shards; rows are not sent again.
@@ -128,39 +122,24 @@ class ShardedLeafGPs:
         plans = [
             replace(plan, kernels=kernels_of_part(plan.numbers, by_leaf)) for plan in self._plans
         ]
-        tables = self.X, self.Y, self.known_noise, self.labels, self.row_weights
         return ShardedLeafGPs(
-            self.pool, plans, self.parts, by_leaf, self.n_rows, self.memory, tables,
+            self.pool, plans, self.parts, by_leaf, self.n_rows, self.memory, self.data,
             self._leaf_rows, self.store, self.units,
         )  # fmt: skip
 
     def rebuild(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-        known_noise: Array | None = None,
-        labels: Index | None = None,
-        row_weights: Array | None = None,
     ) -> ShardedLeafGPs:
         pool: Any = self.pool
-        return ShardedLeafGPs.send(
-            leaves, X, Y, kernels, pool, self.memory, known_noise, labels, self.dtype, row_weights
-        )
+        return ShardedLeafGPs.send(leaves, data, kernels, pool, self.memory, self.dtype)
 
     def to_memory(self) -> InMemoryLeafGPs:
         """Return the same leaf GPs in this process, which may have no GPU."""
         return InMemoryLeafGPs(
-            self.leaf_rows,
-            self.X,
-            self.Y,
-            self.kernels,
-            memory=self.memory,
-            known_noise=self.known_noise,
-            labels=self.labels,
-            dtype=self.dtype,
-            row_weights=self.row_weights,
+            self.leaf_rows, self.data, self.kernels, memory=self.memory, dtype=self.dtype
         )
 
     @property
@@ -201,9 +180,10 @@ class ShardedLeafGPs:
 
     @property
     def n_observations(self) -> float:
-        if self.row_weights is None:
+        weights = self.data.row_weights
+        if weights is None:
             return int(self.leaf_sizes.sum())
-        return float(self.row_weights[self.leaf_rows.flat].sum())
+        return float(weights[self.leaf_rows.flat].sum())
 
     def mean_squares(self, kernel_parameters: Sequence[Array]) -> Array:
         squares = self.squares(kernel_parameters).sum(axis=0)
@@ -307,6 +287,8 @@ class ShardedLeafPosterior:
     """
 
     sharing = None  # factors are not shared between leaves
+    in_memory = None
+    has_loo = False  # those of some rows only
 
     def __init__(
         self,
@@ -327,6 +309,10 @@ class ShardedLeafPosterior:
         for k, part in enumerate(leaf_gps.parts):
             self._shard[part], self._number[part] = k, np.arange(len(part))
         weakref.finalize(self, leaf_gps.pool.drop, leaf_gps.shards, key)
+
+    @property
+    def pool(self) -> WorkerPool:
+        return self.leaf_gps.pool
 
     def settled(self) -> ShardedLeafPosterior:
         return self

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
-from dsmgp._util.arrays import Array, Index
+from dsmgp._util.arrays import Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.shard_cache import ShardCache, ShardStates
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.linalg.threads import n_threads
 from dsmgp.progress import tick
 
@@ -24,7 +25,6 @@ __all__ = [
     "LoadRows",
     "LocalWorkers",
     "RemoteWorkerPool",
-    "RowTables",
     "WorkerPool",
     "within_window",
 ]
@@ -35,8 +35,6 @@ STAGES = ("condition", "apply")
 LoadRows = Callable[[], ShardData]
 #: Returns the arguments of the k-th of some shards, when its turn comes.
 Arguments = Callable[[int], tuple[Any, ...]]
-#: X, Y, known noise variances, labels that are equal for duplicate inputs, and weights.
-RowTables = tuple[Array, Array, Array | None, Index | None, Array | None]
 
 
 class WorkerPool(Protocol):
@@ -91,7 +89,7 @@ class RemoteWorkerPool(WorkerPool, Protocol):
     """Workers in other processes, to which rows are sent."""
 
     def send_rows(
-        self, parts: Sequence[Index], leaf_rows: Ragged, tables: RowTables
+        self, parts: Sequence[Index], leaf_rows: Ragged, data: LeafData
     ) -> list[LoadRows]:
         """Make rows available to the workers.
 
@@ -101,7 +99,7 @@ class RemoteWorkerPool(WorkerPool, Protocol):
             Numbers of the leaves of each shard.
         leaf_rows : Ragged
             Row numbers of every leaf.
-        tables : RowTables
+        data : LeafData
             All rows.
 
         Returns

@@ -138,7 +138,18 @@ def _by_point(
     batches: Sequence[list[LeafPosteriorBatch]],
     quantity: Callable[[LeafPosteriorBatch], Array | None],
 ) -> list[Array]:
-    """Return a quantity of points by output, in the order of ``backend.points``."""
+    """Return a quantity of points by output, in the order of ``backend.points``.
+
+    Parameters
+    ----------
+    leaf_gps : InMemoryLeafGPs
+    backend : Backend
+        That has conditioned the leaves.
+    batches : sequence of list of LeafPosteriorBatch
+        By group and output.
+    quantity : callable
+        Returns the quantity of a batch, leaf after leaf.
+    """
     by_output = []
     for output in range(leaf_gps.n_outputs):
         values = np.empty(len(backend.points.first.flat))

@@ -24,6 +24,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends.interface import BoundKernels, LeafKernel
 from dsmgp.experts.factors.sharing import SharingPlan
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.loo import LeaveOneOut
 from dsmgp.linalg.threads import Threads
 from dsmgp.tree.nodes import Leaf
@@ -49,15 +50,8 @@ class LeafGPs(Protocol):
 
     Attributes
     ----------
-    X : ndarray of shape (n_rows, n_dims)
-        Training inputs; without rows where these are on disk.
-    Y : ndarray of shape (n_rows, n_outputs)
-    known_noise : ndarray of shape (n_rows, n_outputs), or None
-        Noise variances known row by row, in addition to the noise that is learned.
-    labels : ndarray of shape (n_rows,), or None
-        Equal for rows with equal inputs, which are computed as one.
-    row_weights : ndarray of shape (n_rows,), or None
-        Weights of the rows: one of weight w counts as w copies of itself.
+    data : LeafData
+        The training rows; without any where these are on disk.
     kernels : list of list of LeafKernel
         Kernel of each output and leaf.
     memory : float
@@ -72,11 +66,7 @@ class LeafGPs(Protocol):
         Precision of the computations.
     """
 
-    X: Array
-    Y: Array
-    known_noise: Array | None
-    labels: Index | None
-    row_weights: Array | None
+    data: LeafData
     kernels: list[list[LeafKernel]]
     memory: float
     threads: Threads
@@ -166,12 +156,8 @@ class LeafGPs(Protocol):
     def rebuild(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-        known_noise: Array | None = None,
-        labels: Index | None = None,
-        row_weights: Array | None = None,
     ) -> LeafGPs:
         """Return the GPs of other leaves and rows, computed in the same place."""
 
@@ -243,6 +229,18 @@ class LeafPosterior(Protocol):
 
     def joint(self, leaf: int, X: Array) -> tuple[Array, Array]:
         """Return mean (n_test, n_outputs) and covariance (n_outputs, n_test, n_test) of f by one leaf."""
+
+    @property
+    def pool(self) -> Any:
+        """The workers that hold the leaves in shards; None if these are in this process."""
+
+    @property
+    def in_memory(self) -> InMemoryLeafPosterior | None:
+        """This posterior if it can predict few rows in one compiled call, and with low-rank variances."""
+
+    @property
+    def has_loo(self) -> bool:
+        """Whether leave-one-out predictions of all rows are at hand."""
 
     def leave_one_out(self) -> LeaveOneOut:
         """Return leave-one-out predictions of training rows, if they were computed when the leaves were conditioned."""

@@ -27,6 +27,7 @@ from dsmgp.experts.backends.interface import (
 from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.points import LeafPoints
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.linalg.device_memory import within_memory
@@ -45,29 +46,22 @@ class InMemoryLeafGPs:
     ----------
     leaves : sequence of Leaf, or Ragged
         The leaves in the order of their numbers, or the rows of each; leaves without rows are allowed.
-    X : ndarray of shape (n_rows, n_dims)
-    Y : ndarray of shape (n_rows, n_outputs)
+    data : LeafData
+        The rows that leaves refer to.
     kernels : sequence of LeafKernel, or of sequences of LeafKernel
         Kernel of each output: one for all leaves, or one for each.
     threads : Threads, optional
     backend : callable, optional
-        Builds what computes, from ``(X, Y, points, kernels, known_noise)``; the fastest backend that supports the kernels,
+        Builds what computes, from ``(data, points, kernels)``; the fastest backend that supports the kernels,
         device and precision by default. One that is given computes on the CPU, in double precision.
     memory : float
         Bytes that matrices may take while leaves are computed.
-    known_noise : ndarray of shape (n_rows, n_outputs), optional
-        Noise variances known row by row, in addition to the noise that is learned.
-    labels : ndarray of shape (n_rows,), optional
-        From :func:`~dsmgp.experts.points.equal_rows`: rows with equal inputs are then computed as one. Without them all inputs count as distinct,
-        which gives the same results at a higher cost.
     numbers : ndarray of shape (n_leaves,), optional
         Numbers of the leaves in the tree, for messages, where these are only some of its leaves.
     device : str
         "cpu", or a GPU by torch's name for it.
     dtype : "float64" or "float32"
         Precision of the computations.
-    row_weights : ndarray of shape (n_rows,), optional
-        Weights of the rows: one of weight w counts as w copies of itself.
     """
 
     store = None  # rows are in memory
@@ -75,27 +69,21 @@ class InMemoryLeafGPs:
     def __init__(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
         threads: Threads | None = None,
         backend: Callable[..., TrainingBackend] | None = None,
         memory: float = math.inf,
-        known_noise: Array | None = None,
-        labels: Index | None = None,
         numbers: Index | None = None,
         device: str = "cpu",
         dtype: str = "float64",
-        row_weights: Array | None = None,
     ) -> None:
-        self.memory, self._numbers = memory, numbers
+        self.data, self.memory, self._numbers = data, memory, numbers
         self.device, self.dtype = device, dtype
-        self.X, self.Y, self.known_noise, self.labels = X, Y, known_noise, labels
-        self.row_weights = row_weights
         self.kernels = kernels_of_leaves(kernels, len(leaves))
         self.leaf_rows = rows_of_leaves(leaves)
         #: Distinct inputs of each leaf.
-        self.points = LeafPoints.of(self.leaf_rows, labels, row_weights)
+        self.points = LeafPoints.of(self.leaf_rows, data.labels, data.row_weights)
         self.n_leaves, self.n_outputs = len(self.leaf_rows), len(self.kernels)
         self.has_large = has_large_leaf(device, self.points.first)
         self.threads = threads or Threads(device)
@@ -107,24 +95,11 @@ class InMemoryLeafGPs:
     def rebuild(
         self,
         leaves: Sequence[Leaf] | Ragged,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         kernels: Sequence[LeafKernel | Sequence[LeafKernel]],
-        known_noise: Array | None = None,
-        labels: Index | None = None,
-        row_weights: Array | None = None,
     ) -> InMemoryLeafGPs:
         return InMemoryLeafGPs(
-            leaves,
-            X,
-            Y,
-            kernels,
-            memory=self.memory,
-            known_noise=known_noise,
-            labels=labels,
-            device=self.device,
-            dtype=self.dtype,
-            row_weights=row_weights,
+            leaves, data, kernels, memory=self.memory, device=self.device, dtype=self.dtype
         )
 
     def with_kernels(self, kernels: Sequence[LeafKernel | Sequence[LeafKernel]]) -> InMemoryLeafGPs:
@@ -132,17 +107,13 @@ class InMemoryLeafGPs:
         if self._set_up_for(by_leaf) != self._set_up_for(self.kernels):
             return InMemoryLeafGPs(
                 self.leaf_rows,
-                self.X,
-                self.Y,
+                self.data,
                 kernels,
                 self.threads,
                 memory=self.memory,
-                known_noise=self.known_noise,
-                labels=self.labels,
                 numbers=self._numbers,
                 device=self.device,
                 dtype=self.dtype,
-                row_weights=self.row_weights,
             )
         other = copy.copy(self)
         other.kernels, other.backend = by_leaf, self.backend.with_kernels(by_leaf)
@@ -171,7 +142,7 @@ class InMemoryLeafGPs:
 
     def backend_for(self, points: LeafPoints) -> TrainingBackend:
         """Return a backend of the same kind for leaves with these points."""
-        rows = (self.X, self.Y, points, self.kernels, self.known_noise)
+        rows = (self.data, points, self.kernels)
         if self._given_backend is not None:
             return self._given_backend(*rows)
         kind = self._backend_kind(self.kernels)
@@ -206,6 +177,20 @@ class InMemoryLeafGPs:
     ) -> list[Result]:
         """Call ``work`` for groups of a backend: those with a large leaf one by one, each on all cores, then the
         others in parallel, unless the work is too ``brief`` to start threads for.
+
+        Parameters
+        ----------
+        backend : Backend
+            Whose groups of leaves they are.
+        work : callable
+            Takes the number of a group; -1 stands for leaves without rows.
+        groups : sequence of int
+        brief : bool
+
+        Returns
+        -------
+        list
+            Results in the order of ``groups``.
         """
         sizes = backend.points.first.sizes
         # The first leaf of a group is its largest.

@@ -135,7 +135,16 @@ class Observations:
     def of(
         cls, y: Array, noise: Array, starts: Index, weights: Array | None = None
     ) -> Observations:
-        """Average the rows at each point."""
+        """Average the rows at each point.
+
+        Parameters
+        ----------
+        y, noise : ndarray of shape (n_rows,)
+            Observations and their noise variances; rows at a point are next to each other.
+        starts : ndarray of shape (n_points + 1,)
+            See :class:`LeafPoints`.
+        weights : ndarray of shape (n_rows,), optional
+        """
         of_average = noise if weights is None else noise / weights
         if len(starts) == len(y) + 1:
             return cls(y, of_average, y, noise, starts, weights)

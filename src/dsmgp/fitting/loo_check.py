@@ -9,7 +9,6 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LOG_2PI
 from dsmgp.data.columns.remarks import spread_rows
-from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.fitting.state import FittedState
 from dsmgp.mixture.fitted_model import supports
 
@@ -57,7 +56,7 @@ def loo_check(state: FittedState) -> LOOCheck | None:
         return None
     model = state.mixture
     posterior = model.leaf_posterior
-    if not isinstance(posterior, InMemoryLeafPosterior) or posterior.inverse_diagonal is None:
+    if not posterior.has_loo:
         return None
     rows = np.arange(len(state.rows))
     learned_on = state.metric_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from dsmgp.data.columns.remarks import (
 )
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.outside import OutsideRows
-from dsmgp.experts.points import equal_rows
 from dsmgp.explain.effects import total_effect_shares
 from dsmgp.fitting.learning.optimize import SearchRecord
 from dsmgp.fitting.rows.training_rows import TrainingRows
@@ -189,8 +188,8 @@ class FittedState:
     @property
     def mixture(self) -> Model:
         """The model of a kind that supports updates and fine-tuning (see :func:`check_supported`)."""
-        assert isinstance(self.model, Model)
-        return self.model
+        assert not self.model.has_change_points
+        return cast(Model, self.model)
 
     @cached_property
     def conditioned(self) -> FittedState:
@@ -217,17 +216,11 @@ class FittedState:
         rng : Generator
         """
         model, rows = self.mixture, self.rows
-        old, known_noise = model.leaf_posterior, rows.noise
-        if known_noise is not None:
-            known_noise = model.outputs.noise_to_experts(known_noise)
+        old = model.leaf_posterior
         leaf_gps = old.leaf_gps.rebuild(
             leaves(tree),
-            model.inputs.to_experts(rows.X),
-            model.outputs.to_experts(rows.Y),
+            rows.leaf_data(model.inputs, model.outputs),
             [[kernels[k] for k in origin] for kernels in old.leaf_gps.kernels],
-            known_noise,
-            equal_rows(rows.X),
-            rows.weights,
         )
         kernel_parameters = [p if p.ndim == 1 else p[origin] for p in old.kernel_parameters]
         sample = self.loo_sample(n_gate_rows, rng)

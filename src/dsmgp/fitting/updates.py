@@ -132,7 +132,17 @@ def _updated(
     changed: Array,
     change: Callable[[OnlineLeafPosterior, Routes], OnlineLeafPosterior],
 ) -> FittedState:
-    """Return the state with other rows; inputs of those added or removed are ``changed``."""
+    """Return the state with other rows; inputs of those added or removed are ``changed``.
+
+    Parameters
+    ----------
+    state : FittedState
+    rows : TrainingRows
+        Those after the change.
+    changed : ndarray of shape (n_changed, n_inputs)
+    change : callable
+        Changes the posterior of leaves, given which of them the changed rows reach.
+    """
     model = state.mixture
     n_changed = state.n_changed + len(changed)
     updated = replace(state, rows=rows, n_changed=n_changed, scores=None)
@@ -169,7 +179,18 @@ def _cut_outgrown(root: Node, U: Array, sizes: Index, unit: Array) -> tuple[Node
 
 
 def _cut(leaf: Leaf, U: Array, most: float, unit: Array) -> Node:
-    """Halve a leaf along the coordinate in which its rows are spread most, until no part holds too many rows."""
+    """Halve a leaf along the coordinate in which its rows are spread most, until no part holds too many rows.
+
+    Parameters
+    ----------
+    leaf : Leaf
+    U : ndarray of shape (n_rows, n_dims)
+        Coordinates of all rows.
+    most : float
+        Rows that a part may hold.
+    unit : ndarray of shape (n_dims,)
+        What spreads are measured in.
+    """
     if leaf.n_rows <= most or leaf.rows is None:
         return leaf
     inside = U[leaf.rows]

@@ -42,6 +42,9 @@ __all__ = [
     "gpytorch_modules",
 ]
 
+# What GPyTorch and torch raise for inputs with another number of columns; any other error is a fault of the kernel itself.
+UNFIT = (IndexError, RuntimeError, ValueError)
+
 
 class GPyTorchProcess:
     """The :class:`~dsmgp.gp.process.Process` of GPyTorch modules.
@@ -275,7 +278,7 @@ def _check_kernel(kernel: gpytorch.kernels.Kernel, n_dims: int) -> Tensor:
         # On a thread with one core: GPyTorch may factorise even here, for which torch starts OpenMP threads, and in
         # a child forked from a process that had some it would wait for them forever.
         (covariance,) = Threads().map(evaluated, [kernel])
-    except Exception as error:
+    except UNFIT as error:
         raise InputError(
             f"the kernel cannot be evaluated on inputs with {n_dims} columns: {error}; check its "
             "ard_num_dims and active_dims"
@@ -294,7 +297,7 @@ def _check_mean(mean: Mean, n_dims: int) -> Mean:
     try:
         with torch.no_grad():
             shape = copied(torch.zeros(2, n_dims, dtype=torch.float64)).shape
-    except Exception as error:
+    except UNFIT as error:
         raise InputError(
             f"the mean cannot be evaluated on inputs with {n_dims} columns: {error}"
         ) from error

@@ -257,7 +257,24 @@ def build_named_process(
     periods: Array | None = None,
     ties: tuple[int, ...] | None = None,
 ) -> NamedProcess:
-    """Build a process from names; see :func:`dsmgp.gp.process.build_process`."""
+    """Build a process from names; see :func:`dsmgp.gp.process.build_process`.
+
+    Parameters
+    ----------
+    kernel : str or Kernel
+    mean : str
+    noise : ParameterBlock
+    start_noise : float
+        Noise variance where learning starts.
+    spread : ndarray of shape (n_dims,)
+        Standard deviations of the inputs, by which length scales start.
+    variance : float
+        Where the output scale starts.
+    periods : ndarray, optional
+        Where periods start.
+    ties : tuple of int, optional
+        Equal for inputs that share a length scale.
+    """
     n_dims = len(spread)
     if isinstance(kernel, Kernel) or "[" in kernel:
         ties = None  # it has a value for each input, or terms of some inputs only

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsmgp._util.arrays import Index
+from dsmgp.mixture.fitted_mixture import FittedMixture
 from dsmgp.mixture.fitted_model import Description
 from dsmgp.tree.nodes import depth, log_n_induced_trees, n_induced_trees
-
-if TYPE_CHECKING:
-    from dsmgp.mixture.model import Model
 
 __all__ = ["describe_mixture"]
 
 
-def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
+def describe_mixture(model: FittedMixture, output_names: Sequence[str]) -> Description:
     """Describe a mixture whose leaves are all conditioned (see :func:`dsmgp.fitting.state.FittedState.conditioned`)."""
     sizes = model.leaf_posterior.leaf_sizes
     n_effective = model.posterior.n_effective_trees
@@ -46,14 +43,14 @@ def describe_mixture(model: Model, output_names: Sequence[str]) -> Description:
     return Description("Deep structured mixture of GPs", facts, notes)
 
 
-def _tree_count(model: Model) -> str:
+def _tree_count(model: FittedMixture) -> str:
     log_count = log_n_induced_trees(model.tree)
     if log_count < 40:
         return f"{n_induced_trees(model.tree):,}"
     return f"about 10^{log_count / math.log(10):.1f}"
 
 
-def _family_notes(model: Model, sizes: Index) -> Iterator[str]:
+def _family_notes(model: FittedMixture, sizes: Index) -> Iterator[str]:
     """List which leaves have which kernel, if they differ."""
     if len(model.families) > 1:
         parts = []
@@ -65,7 +62,7 @@ def _family_notes(model: Model, sizes: Index) -> Iterator[str]:
         yield "kernels used    " + ", ".join(parts) + "; the first:"
 
 
-def _kernel_notes(model: Model, sizes: Index) -> Iterator[str]:
+def _kernel_notes(model: FittedMixture, sizes: Index) -> Iterator[str]:
     """Average the posterior over kernels, if there are sums over them, over the training rows."""
     if sums := model.kernel_sums:
         weights = np.exp(model.posterior.log_responsibilities) * sizes
@@ -75,7 +72,7 @@ def _kernel_notes(model: Model, sizes: Index) -> Iterator[str]:
         yield f"kernel posterior {shown}, over all rows; kernel_posterior_ has all {len(sums)} regions"
 
 
-def _tuning_notes(model: Model, output_names: Sequence[str]) -> Iterator[str]:
+def _tuning_notes(model: FittedMixture, output_names: Sequence[str]) -> Iterator[str]:
     """List which hyperparameters were fine-tuned leaf by leaf, and how the noise varies."""
     for output, theta in enumerate(model.thetas or []):
         processes = [family.processes[output] for family in model.families]

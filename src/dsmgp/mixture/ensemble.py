@@ -37,6 +37,7 @@ class Ensemble:
     weights: Array
 
     unsupported: ClassVar[Unsupported] = SEVERAL_HYPOTHESES
+    pool: ClassVar[None] = None
 
     @property
     def outputs(self) -> OutputScaling:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -141,6 +141,9 @@ class Predictive(Protocol):
     def outputs(self) -> OutputScaling: ...
     @property
     def unsupported(self) -> Unsupported: ...
+    @property
+    def pool(self) -> Any:
+        """The workers that predict, if leaves are in shards; None if these are in this process."""
 
     def mean(self, X: Array) -> Array:
         """Predictive mean, (n, n_outputs)."""
@@ -151,7 +154,16 @@ class Predictive(Protocol):
     def mixture(
         self, X: Array, include_noise: bool = True, squeeze: bool = True
     ) -> PredictiveDistribution:
-        """Predictive distribution at each row."""
+        """Predictive distribution at each row.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, n_inputs)
+        include_noise : bool
+            Whether to predict a new observation y, or the function f.
+        squeeze : bool
+            Whether moments of a single output have no axis for it.
+        """
 
     def covariance(self, X: Array, include_noise: bool = True) -> tuple[Array, Array]:
         """Predictive mean (n, n_outputs) and joint covariance of each output (n_outputs, n, n)."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp.mixture.fitted_mixture import FittedMixture
 from dsmgp.tree.nodes import Leaf, Node, Sum, leaves, nodes
 from dsmgp.tree.region import Region, box
-
-if TYPE_CHECKING:
-    from dsmgp.mixture.model import Model
 
 __all__ = ["RegionKernels", "kernel_probabilities", "kernel_sums"]
 
@@ -63,7 +60,7 @@ def kernel_sums(tree: Node, family: Index) -> list[tuple[Sum, list[int]]]:
     return found
 
 
-def kernel_probabilities(model: Model, X: Array) -> Array:
+def kernel_probabilities(model: FittedMixture, X: Array) -> Array:
     """Return the posterior probability of each family at rows of X, (n, n_families)."""
     leaf, row = model.router.route(model.inputs.to_coordinates(X)).pairs
     table = np.zeros((len(X), len(model.families)))

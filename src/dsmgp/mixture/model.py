@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.validation import check_in_range
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.loo import Components, LeaveOneOut
-from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.gp.process import Family, Process
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 from dsmgp.mixture.description import describe_mixture
@@ -28,11 +27,11 @@ from dsmgp.mixture.fitted_model import (
     Description,
     Unsupported,
 )
+from dsmgp.mixture.gated_leaves import GatedLeaves
 from dsmgp.mixture.inference import Posterior, infer, prior_log_path_weights
 from dsmgp.mixture.kernel_posterior import kernel_sums
 from dsmgp.mixture.leaf_components import few_components, low_rank_components
 from dsmgp.mixture.predictive.distribution import Mixture
-from dsmgp.mixture.predictive.joint import GatedLeaves
 from dsmgp.mixture.splits import Splits
 from dsmgp.mixture.variance_error import wants_exact
 from dsmgp.mixture.weights.component_weights import ComponentWeights
@@ -160,6 +159,11 @@ class Model:
     def has_rows_in_files(self) -> bool:
         """Whether the training rows are in files, from which leaves are computed shard by shard."""
         return self.leaf_posterior.leaf_gps.store is not None
+
+    @property
+    def pool(self) -> Any:
+        """The workers that hold the leaves in shards; None if these are in this process."""
+        return self.leaf_posterior.pool
 
     def description(self, input_names: Sequence[str], output_names: Sequence[str]) -> Description:
         """Return the lines of a summary about tree, evidence and gate."""
@@ -417,15 +421,14 @@ class Model:
     ) -> Components:
         """Predictions of y by the leaves that rows reach, from their coordinates."""
         posterior, Z = self.leaf_posterior, self.scaled(U)
-        if isinstance(posterior, InMemoryLeafPosterior):
-            if len(U) <= FEW_ROWS and posterior.leaf_gps.compiled:
-                found = few_components(self, posterior, U, Z, with_variance, low_rank)
+        if (here := posterior.in_memory) is not None:
+            if len(U) <= FEW_ROWS and here.leaf_gps.compiled:
+                found = few_components(self, here, U, Z, with_variance, low_rank)
                 if found is not None:
                     return found
             if low_rank:
-                return low_rank_components(
-                    self, posterior, self.component_weights.relevant_routes(U), Z
-                )
+                routes = self.component_weights.relevant_routes(U)
+                return low_rank_components(self, here, routes, Z)
         routes = self.component_weights.relevant_routes(U)
         leaf, row = routes.pairs
         mean, variance = posterior.predict(routes, Z, with_variance)

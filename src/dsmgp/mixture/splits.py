@@ -92,6 +92,15 @@ class Splits:
         """Return the splits of a tree's products, each in its gap between ``values``, those of the training rows.
 
         ``to_input`` converts positions along the dimension to values of the input.
+
+        Parameters
+        ----------
+        tree : Node
+        log_reach : mapping of Node to float
+            Log posterior probability of each node.
+        dimension : int
+        values : ndarray of shape (n_rows,)
+        to_input : callable
         """
         pairs = [
             (position, log_reach[node])

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -76,8 +76,8 @@ def write_hypothesis(state: FittedState, path: Path, section: Section) -> Path:
     OUTPUT_SCALING.write(state.model.outputs, section)
     FAMILIES.write(state.model.families, section)
     SEARCHED.write(state, section)
-    if isinstance(state.model, ChangePointModel):
-        write_changepoints(state.model, state.rows, section)
+    if state.model.has_change_points:
+        write_changepoints(cast(ChangePointModel, state.model), state.rows, section)
         return path
     return write_mixture(state.mixture, state.rows, path, section)
 

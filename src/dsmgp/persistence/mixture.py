@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.archive import ModelFileError
-from dsmgp._util.arrays import Array, Index
-from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
+from dsmgp._util.arrays import Array
+from dsmgp._util.warnings import warn_user
+from dsmgp.distributed.row_files import FOLDER, remove_unused
+from dsmgp.distributed.row_store import RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.experts.backends.interface import LeafKernel, kernel_codes
+from dsmgp.experts.backends.interface import BoundKernels, LeafKernel, kernel_codes
 from dsmgp.experts.backends.shared_backend import SharedFactorBackend
 from dsmgp.experts.interface import LeafPosterior
 from dsmgp.experts.lazy_posterior import LazyLeafPosterior
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
-from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.gp.process import Family, kernels_by_leaf
@@ -41,7 +42,7 @@ from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Se
 from dsmgp.persistence.tree import read_tree, write_tree
 from dsmgp.tree.nodes import Node, leaves
 
-__all__ = ["read_mixture", "write_mixture"]
+__all__ = ["read_mixture", "remove_unused_rows", "write_mixture"]
 
 # Rounded, as logarithms are what a fit bounds.
 SHAPES = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
@@ -108,41 +109,20 @@ MIXTURE = Record(
 )
 
 
-def _row_store(files: Index | None, ends: Index | None, **fields: Any) -> RowStore:
-    if files is None or ends is None:
-        return RowStore.of_shard_files(**fields, folder=Path())
-    n_shards = len(fields["firsts"]) - 1
-    fields["checksums"] = fields["checksums"].reshape(len(files), n_shards)
-    return RowStore(
-        **fields, folder=Path(), files=files, ends=ends.reshape(len(files), n_shards + 1)
-    )
-
-
 ROW_STORE = Record(
     "row files",
-    _row_store,
+    RowStore.stored,
     {
         "n_rows": Entry(checks.count(1)),
         "n_inputs": Length("inputs"),
         "n_outputs": Length("outputs"),
         "firsts": ArrayField((None,), dtype=np.int64),
         "sizes": ArrayField(("leaves",), checks.NOT_NEGATIVE, np.int64),
-        "checksums": ArrayField((None,), dtype=np.int64),
-        # Files of version 0.1 do not have these: there was a file for each shard.
-        "files": ArrayField((None,), checks.NOT_NEGATIVE, np.int64, optional=True),
-        "ends": ArrayField((None,), checks.NOT_NEGATIVE, np.int64, optional=True),
+        # Files of version 0.1, one for each shard, have checksums and no groups.
+        "former": ArrayField((None,), dtype=np.int64, array_name="checksums", optional=True),
+        "files": ArrayField((None, 3), checks.NOT_NEGATIVE, np.int64, optional=True),
     },
-    check=lambda store: (
-        store.firsts[0] == 0
-        and store.firsts[-1] == len(store.sizes)
-        and bool((np.diff(store.firsts) > 0).all())
-        and bool((np.diff(store.ends, axis=1) >= 0).all())
-        and int((store.ends[:, -1] - store.ends[:, 0]).sum()) == int(store.sizes.sum())
-    ),
-    values={
-        "checksums": lambda store: store.checksums.reshape(-1),
-        "ends": lambda store: store.ends.reshape(-1),
-    },
+    values={"files": lambda store: store.files.groups, "former": lambda store: store.files.former},
 )
 STORE = Part(ROW_STORE, "store")
 # Of leaves in memory, so that those that are not asked need not be conditioned.
@@ -201,10 +181,12 @@ def read_mixture(
         store, memory = STORE.read(section).moved(folder), 0.5 * config.memory
         pool = LocalWorkers(memory, config.device)
         sharded = store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
+        _check_variances(stored, scaling[1], sharded.bind(parameters))
         posterior = sharded.condition_later(parameters, memory, LOG_EVIDENCE.read(section))
         log_jacobian = LOG_JACOBIAN.read(section) or 0.0
     else:
         leaf_gps = _leaf_gps(tree, rows, kernels, scaling, config)
+        _check_variances(stored, scaling[1], leaf_gps.bind(parameters))
         # Hyperparameters of a leaf's own are checked by conditioning it.
         lazily = thetas is None and section.has_array("leaf.log_evidence")
         posterior = _condition(section, leaf_gps, parameters, 0.5 * config.memory, lazily)
@@ -222,11 +204,6 @@ def read_mixture(
         scaling[0].n_coordinates,
     ):
         raise ModelFileError("its edges are those of other inputs")
-    _check_variances(model, posterior)
-    if isinstance(posterior, LazyLeafPosterior) and not _evidence_agrees(posterior):
-        # With next to no noise another machine rounds otherwise: its own evidence counts.
-        eager = _conditioned(posterior.leaf_gps, posterior.kernel_parameters, posterior.memory)
-        model = replace(model, leaf_posterior=eager)
     return model
 
 
@@ -238,18 +215,13 @@ def _leaf_gps(
     config: FitConfig,
 ) -> InMemoryLeafGPs:
     """Set up the leaves as a fit does."""
-    inputs, outputs = scaling
     return InMemoryLeafGPs(
         leaves(tree),
-        inputs.to_experts(rows.X),
-        outputs.to_experts(rows.Y),
+        rows.leaf_data(*scaling),
         kernels,
         memory=0.25 * config.memory,
-        known_noise=None if rows.noise is None else outputs.noise_to_experts(rows.noise),
-        labels=equal_rows(rows.X),
         device=config.device,
         dtype=config.dtype,
-        row_weights=rows.weights,
     )
 
 
@@ -260,12 +232,28 @@ def _condition(
     memory: float,
     lazily: bool,
 ) -> LeafPosterior:
-    """Condition leaves on their rows, now or when they are first asked."""
+    """Condition leaves on their rows, now or when they are first asked.
+
+    Parameters
+    ----------
+    section : Section
+        With the log evidence of the leaves.
+    leaf_gps : InMemoryLeafGPs
+    parameters : sequence of ndarray
+        Kernel parameters by output.
+    memory : float
+        Bytes up to which Cholesky factors are kept.
+    lazily : bool
+        Whether to wait until leaves are asked, unless they share factors or the file has another evidence.
+    """
     if lazily:
         evidence = LEAF_EVIDENCE.read(section)
         bound = leaf_gps.bind(parameters)
         if SharedFactorBackend.where_it_pays(leaf_gps, bound, memory) is None:
-            return LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
+            posterior = LazyLeafPosterior(leaf_gps, parameters, evidence, memory)
+            # With next to no noise another machine rounds otherwise: its own evidence counts.
+            if _evidence_agrees(posterior):
+                return posterior
     return _conditioned(leaf_gps, parameters, memory)
 
 
@@ -292,12 +280,8 @@ def _evidence_agrees(posterior: LazyLeafPosterior) -> bool:
     ]
     some = leaf_gps.rebuild(
         leaf_gps.leaf_rows.take(np.array(chosen, dtype=np.int64)),
-        leaf_gps.X,
-        leaf_gps.Y,
+        leaf_gps.data,
         [[of_output[k] for k in chosen] for of_output in leaf_gps.kernels],
-        known_noise=leaf_gps.known_noise,
-        labels=leaf_gps.labels,
-        row_weights=leaf_gps.row_weights,
     )
     parameters = [p if p.ndim == 1 else p[chosen] for p in posterior.kernel_parameters]
     with np.errstate(all="ignore"):
@@ -313,21 +297,44 @@ def _evidence_agrees(posterior: LazyLeafPosterior) -> bool:
     return bool(agrees.all())
 
 
-def _check_variances(model: Model, posterior: LeafPosterior) -> None:
-    """Refuse a model whose leaves have variances that are no positive numbers in the user's units."""
-    prior = posterior.bound.prior_variance
+def _check_variances(stored: SimpleNamespace, outputs: OutputScaling, bound: BoundKernels) -> None:
+    """Refuse a model whose leaves have variances that are no positive numbers in the user's units.
+
+    Parameters
+    ----------
+    stored : SimpleNamespace
+        With the ``scales`` and the ``gate`` of the model.
+    outputs : OutputScaling
+    bound : BoundKernels
+        The kernels of the leaves at their hyperparameters.
+    """
+    prior = bound.prior_variance
     prior = np.where(prior < np.finfo(np.float64).max, prior, 0.0)  # where there is no bound
     with np.errstate(all="ignore"):
-        factor = model.scales * (model.gate or Gate()).mean_variance
+        factor = stored.scales * (stored.gate or Gate()).mean_variance
         smallest, largest = (
-            model.outputs.moments_from_latent(
-                np.broadcast_to(model.outputs.centre, prior.shape),
-                model.outputs.variance_to_latent(variance * factor),
+            outputs.moments_from_latent(
+                np.broadcast_to(outputs.centre, prior.shape),
+                outputs.variance_to_latent(variance * factor),
             )[1]
-            for variance in (posterior.noise, posterior.noise + prior)
+            for variance in (bound.noise, bound.noise + prior)
         )
     if not all((np.isfinite(each) & (each > 0)).all() for each in (smallest, largest)):
         raise ModelFileError("it has variances that are out of range")
+
+
+def remove_unused_rows(model: Model, path: Path) -> None:
+    """Remove the files of forgotten rows, and those that no model here uses, from the folder of a model that has been saved there."""
+    store = model.leaf_posterior.settled().leaf_gps.store
+    if store is None or path.resolve() != store.folder.resolve():
+        return
+    left = remove_unused(store.folder, store.replaced)
+    if left:
+        warn_user(
+            f"rows that were forgotten are still in {len(left)} files of {path}, since another model in this process uses them: delete it, "
+            "and save this one again",
+            topic="forgotten rows",
+        )
 
 
 def _copy_rows(store: RowStore, folder: Path) -> None:
@@ -339,7 +346,7 @@ def _copy_rows(store: RowStore, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / FOLDER).mkdir(exist_ok=True)
         if not is_same:
-            for path in store.paths:
+            for path in store.files.paths:
                 shutil.copyfile(path, folder / FOLDER / path.name)
     except OSError as error:
         raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error

@@ -8,13 +8,12 @@ import numpy as np
 from sklearn.linear_model import LinearRegression
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.significance import is_clear
 
 __all__ = ["Comparison", "compare"]
 
 # Training rows to which the linear model is fitted.
 MAX_ROWS = 50_000
-# A difference of squared errors is clear if it exceeds this many of its standard errors.
-CLEAR = 2.0
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Comparison:
     ----------
     rmse, constant, linear : float
         Root mean square errors.
-    beats_constant, beats_linear : bool
-        Whether the error of the model is clearly smaller: by more than two standard errors of the difference.
+    beats_constant, beats_linear, loses_to_linear : bool
+        Whether the error of the model is clearly smaller, or larger: by more than two standard errors of the difference.
     """
 
     rmse: float
@@ -34,6 +33,7 @@ class Comparison:
     linear: float
     beats_constant: bool
     beats_linear: bool
+    loses_to_linear: bool
 
 
 def compare(mean: Array, rows: Array, observed: Array, X: Array, Y: Array) -> list[Comparison]:
@@ -68,12 +68,18 @@ def _comparison(own: Array, constant: Array, linear: Array) -> Comparison:
     rmse, of_constant, of_linear = (
         float(np.sqrt(squares.mean())) for squares in (own, constant, linear)
     )
-    beats = (_is_smaller(own, constant), _is_smaller(own, linear))
-    return Comparison(rmse, of_constant, of_linear, *beats)
+    return Comparison(
+        rmse,
+        of_constant,
+        of_linear,
+        beats_constant=_is_smaller(own, constant),
+        beats_linear=_is_smaller(own, linear),
+        loses_to_linear=_is_smaller(linear, own),
+    )
 
 
 def _is_smaller(own: Array, other: Array) -> bool:
     """Return whether squared errors are clearly smaller, by a paired comparison."""
     difference = other - own
     error = difference.std() / np.sqrt(len(difference))
-    return bool(difference.mean() > CLEAR * error and difference.mean() > 0)
+    return is_clear(difference.mean(), error)

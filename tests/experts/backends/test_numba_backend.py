@@ -9,6 +9,7 @@ from dsmgp._util.machine import has_numba
 from dsmgp.experts.backends.numba_backend import KINDS, NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree import Leaf, Region
@@ -50,7 +51,9 @@ def data(n, d, mean_kind, seed=0, spread="distinct", noise=0.05):
 def leaf_gps_of(backend, X, y, leaf_kernel, rows=None, labels=None):
     rows = [np.arange(len(X))] if rows is None else rows
     leaves = [Leaf(Region.whole(X.shape[1]), of_leaf) for of_leaf in rows]
-    return InMemoryLeafGPs(leaves, X, y[:, None], [leaf_kernel], backend=backend, labels=labels)
+    return InMemoryLeafGPs(
+        leaves, LeafData(X, y[:, None], labels=labels), [leaf_kernel], backend=backend
+    )
 
 
 def found(backend, X, y, kernel_parameters, kind, mean_kind, scale_rows=None):

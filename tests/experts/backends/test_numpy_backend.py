@@ -12,6 +12,7 @@ from dsmgp._util.machine import has_numba
 from dsmgp.experts.backends.numba_backend import KINDS, NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.process import build_process
 from dsmgp.gp.terms import NAMED_KERNELS
@@ -69,7 +70,10 @@ class Case:
         kernels = [process.leaf_kernel for process in self.processes]
         labels = self.labels if collapsed else None
         return InMemoryLeafGPs(
-            leaves, self.X, self.Y, kernels, backend=backend, known_noise=self.known, labels=labels
+            leaves,
+            LeafData(self.X, self.Y, known_noise=self.known, labels=labels),
+            kernels,
+            backend=backend,
         )
 
 

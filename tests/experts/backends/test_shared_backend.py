@@ -12,6 +12,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends import shared_backend as shared
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.factors import sharing
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.points import equal_rows
 from dsmgp.gp.leaf_kernels import StationaryKernel
@@ -50,9 +51,9 @@ def rows_of(n, n_outputs=1, repeated=False, d=1, seed=0):
     return X, waves + 0.1 * rng.normal(size=waves.shape)
 
 
-def leaf_gps_of(X, Y, tree, mean_kind="zero", **options):
+def leaf_gps_of(X, Y, tree, mean_kind="zero", dtype="float64", **data):
     leaf_kernels = [StationaryKernel("matern52", tuple(range(X.shape[1])), mean_kind)] * Y.shape[1]
-    return InMemoryLeafGPs(leaves(tree), X, Y, leaf_kernels, **options)
+    return InMemoryLeafGPs(leaves(tree), LeafData(X, Y, **data), leaf_kernels, dtype=dtype)
 
 
 def kernel_parameters_of(X, Y, mean=(), noise=0.02):
@@ -123,7 +124,7 @@ def test_leaves_with_some_of_the_rows_at_an_input_do_not_share(always):
     nodes = [Leaf(Region.whole(1), rows) for rows in (np.arange(70), np.arange(100), np.arange(90))]
     leaf_kernel = StationaryKernel("matern52", (0,), "zero")
     for labels in (None, equal_rows(X)):
-        leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel], labels=labels)
+        leaf_gps = InMemoryLeafGPs(nodes, LeafData(X, Y, labels=labels), [leaf_kernel])
         found = condition(leaf_gps, kernel_parameters_of(X, Y))
         assert (found.sharing is None) == (labels is not None)
         if labels is None:
@@ -176,7 +177,7 @@ def test_leaves_of_a_family_share(always):
     kernels = [
         [StationaryKernel(kinds[k], tuple(range(6)), "constant") for k in family] for _ in range(2)
     ]
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y, kernels)
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, Y), kernels)
     values = np.array([[0.5] * 6 + [1.0, 0.2, 0.05], [0.9] * 6 + [1.3, 0.1, 0.02]])
     parameters = [values[np.minimum(family, 1)], 1.1 * values[np.minimum(family, 1)]]
     alone, together = (condition(leaf_gps, parameters, leave_out=True, share=s) for s in (0, 1))
@@ -214,11 +215,15 @@ def test_leaves_that_share_get_low_rank_variances_too():
     assert posterior.sharing is not None
     every, n_leaves = np.arange(1000), leaf_gps.n_leaves
     routes = Routes(np.arange(n_leaves), Ragged.of([every] * n_leaves))
-    tolerances = np.full(n_leaves, 1e-3)
-    posterior.prepare(routes.leaf, routes.rows.sizes, 1024, False, lambda: tolerances)
-    assert len(posterior.bases.of_leaf) > n_leaves / 2
+
+    def tolerances():
+        yield 0.0
+        return np.full(n_leaves, 1e-3)
+
+    made = posterior.prepare(routes.leaf, np.full(n_leaves, 10_000), False, tolerances)
+    assert len(made.of_leaf) > n_leaves / 2
     (mean, exact), (same, low_rank) = (
-        posterior.predict(routes, X, low_rank=low_rank) for low_rank in (False, True)
+        posterior.predict(routes, X, bases=bases) for bases in (None, made.of_leaf)
     )
     np.testing.assert_allclose(same, mean, **EXACT)
     assert (low_rank != exact).any()
@@ -272,7 +277,7 @@ def test_a_leaf_that_needs_noise_gets_as_much_as_alone(always):
     cuts = [np.arange(90), np.arange(60), np.arange(120), np.arange(70, 120)]
     nodes = [Leaf(Region.whole(1), rows) for rows in cuts]
     leaf_kernel = StationaryKernel("rbf", (0,), "zero")
-    leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(nodes, LeafData(X, Y), [leaf_kernel])
     kernel_parameters = [np.array([0.02, 1.0, 0.0])]
     found = []
     for share in (False, True):
@@ -288,7 +293,7 @@ def test_equal_leaves_are_left_out_once(always, monkeypatch):
     X, Y = rows_of(60)
     nodes = [Leaf(Region.whole(1), rows) for rows in (np.arange(60), np.arange(60)[::-1].copy())]
     leaf_kernel = StationaryKernel("rbf", (0,), "zero")
-    leaf_gps = InMemoryLeafGPs(nodes, X, Y, [leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(nodes, LeafData(X, Y), [leaf_kernel])
     condition(leaf_gps, kernel_parameters_of(X, Y), leave_out=True)
     assert calls == [60]
 

@@ -9,6 +9,7 @@ from dsmgp.experts.backends import torch_backend as module
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.backends.torch_backend import TorchBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.gp.terms import NAMED_KERNELS
@@ -46,7 +47,7 @@ def test_batches_keep_to_the_memory_they_are_given(rng, monkeypatch):
     leaves = [Leaf(Region.whole(3), rows) for rows in np.arange(400).reshape(20, 20)]
     kernel_parameters = [np.array([1.0, 1.0, 1.0, 1.0, 0.1])]
     free, tight = (
-        InMemoryLeafGPs(leaves, X, Y, [leaf_kernel], memory=memory)
+        InMemoryLeafGPs(leaves, LeafData(X, Y), [leaf_kernel], memory=memory)
         for memory in (np.inf, 8 * module.WORKING_ARRAYS * 3 * 20**2)
     )
     assert len(free.backend.groups) == 1

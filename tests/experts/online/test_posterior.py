@@ -6,6 +6,7 @@ import pytest
 from dsmgp._util.ragged import Ragged
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.interface import NotAvailableError
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.tree.routing import Routes
@@ -17,7 +18,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-10}
 
 
 def posterior_of(X, y, leaf_rows):
-    gps = InMemoryLeafGPs(Ragged.of(leaf_rows), X, y, [KERNEL])
+    gps = InMemoryLeafGPs(Ragged.of(leaf_rows), LeafData(X, y), [KERNEL])
     return condition(gps, PARAMETERS)
 
 

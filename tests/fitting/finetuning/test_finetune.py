@@ -9,6 +9,7 @@ from scipy import optimize, sparse, stats
 
 from dsmgp import DSMGPRegressor, scores
 from dsmgp._util.ragged import Ragged
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.finetuning import finetune as module
 from dsmgp.fitting.finetuning.batched_lbfgs import maximise
@@ -132,10 +133,10 @@ class Case:
         self.table += 0.3 * rng.normal(size=self.table.shape)
         self.leaf_gps = InMemoryLeafGPs(
             self.leaves,
-            self.X,
-            self.y[:, None],
+            LeafData(
+                self.X, self.y[:, None], known_noise=self.known_noise[:, None] if known else None
+            ),
             [[self.thetas.leaf_kernels[f] for f in self.thetas.family]],
-            known_noise=self.known_noise[:, None] if known else None,
         )
         S = rng.uniform(0.1, 1, size=(4, 4))
         S[0, 1] = S[2, 3] = 0.0
@@ -350,7 +351,7 @@ def test_with_the_identity_every_leaf_learns_alone(rows, parameters):
     )
     leaf_gps, same = tuned.leaf_posterior.leaf_gps, []
     for number, leaf in enumerate(leaves(tuned.tree)):
-        alone = InMemoryLeafGPs([leaf], leaf_gps.X, leaf_gps.Y, [process.leaf_kernel])
+        alone = InMemoryLeafGPs([leaf], leaf_gps.data, [process.leaf_kernel])
         objective = on_some(evidence_objective(None, alone, [process], [0]), process.theta, free)
         result = search(objective, process.theta[free], leaf.n_rows, "lbfgs", None, 1e-12)
         own = tuned.thetas[0][number]

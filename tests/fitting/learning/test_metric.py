@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dsmgp._util.ragged import Ragged
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.context import FitContext
@@ -23,7 +24,7 @@ def problem(rng, functions, kernel="matern52", **settings):
     Y = (Y - Y.mean(axis=0)) / Y.std(axis=0)
     family = Family(kernel, tuple(build_process(kernel, "constant", None, D) for _ in functions))
     leaves = Ragged.of(list(np.arange(N).reshape(4, -1)))
-    gps = InMemoryLeafGPs(leaves, X, Y, family.leaf_kernels)
+    gps = InMemoryLeafGPs(leaves, LeafData(X, Y), family.leaf_kernels)
     context = FitContext(FitConfig(**settings), np.random.default_rng(0))
     return gps, learn_family(gps, family, context)[0], context
 
@@ -64,7 +65,9 @@ def test_outputs_share_the_average_of_their_squared_maps(rng):
     assert np.linalg.norm(A - inside) < 0.05 * np.linalg.norm(A)
     squares = []
     for k, process in enumerate(family.processes):
-        alone = InMemoryLeafGPs(gps.leaf_rows, gps.X, gps.Y[:, [k]], [process.leaf_kernel])
+        alone = InMemoryLeafGPs(
+            gps.leaf_rows, LeafData(gps.data.X, gps.data.Y[:, [k]]), [process.leaf_kernel]
+        )
         one = learn_metric(alone, Family("matern52", (process,)), context, rank=2)
         squares.append(one @ one.T)
     values = np.linalg.eigvalsh(np.mean(squares, axis=0))[::-1]

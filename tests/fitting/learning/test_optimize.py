@@ -7,6 +7,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from dsmgp import DSMGPRegressor
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.learning.optimize import (
     LEARNING_RATE,
@@ -38,7 +39,7 @@ def two_outputs(rng):
 def objective_of(kernels, tree, X, Y, mean="constant"):
     processes = [build_process(kernel, mean, 0.1, X.shape[1]) for kernel in kernels]
     leaf_kernels = [process.leaf_kernel for process in processes]
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y, leaf_kernels)
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, Y), leaf_kernels)
     return processes, evidence_objective(tree, leaf_gps, processes, range(len(kernels)))
 
 
@@ -62,7 +63,7 @@ def test_priors_are_part_of_the_objective(two_outputs):
     processes, objective = objective_of(["rbf", "periodic"], tree, X, Y)
     theta = np.concatenate([p.theta for p in processes])
     priors = sum(p.log_prior(p.theta)[0] for p in processes)
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y, [p.leaf_kernel for p in processes])
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, Y), [p.leaf_kernel for p in processes])
     evidence = leaf_gps.log_evidence([p.kernel_parameters() for p in processes])
     expected = infer(tree, evidence.sum(axis=1)).log_evidence + priors
     assert objective(theta)[0] == pytest.approx(expected, rel=1e-12)
@@ -163,7 +164,7 @@ def test_restarts_keep_the_best(rng, caplog):
     objectives = []
     for n_restarts in (0, 6):
         process = build_process(Kernel((KernelTerm("rbf", 0.15, 1.0),)), "zero", 0.5, 1)
-        leaf_gps = InMemoryLeafGPs(leaf, x, y, [process.leaf_kernel])
+        leaf_gps = InMemoryLeafGPs(leaf, LeafData(x, y), [process.leaf_kernel])
         with caplog.at_level("INFO", "dsmgp"):
             _, (best,) = maximise_evidence(
                 None, leaf_gps, [process], optimizer="lbfgs", rng=np.random.default_rng(0),
@@ -200,7 +201,7 @@ def test_leaves_with_scales_of_their_own_do_not_let_a_noisy_leaf_decide(rng):
     Y[40:] += 30 * rng.normal(size=(20, 1))
     process = build_process("matern32", "constant", 0.1, 2)
     process = process.with_theta(np.r_[0.3, process.theta[1:]])  # the mean is its first entry
-    leaf_gps = InMemoryLeafGPs(leaves, X, Y, [process.leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(leaves, LeafData(X, Y), [process.leaf_kernel])
     objective = evidence_objective(None, leaf_gps, [process], [0], scale_rows=5.0)
     theta = process.theta
     expected = central_difference(lambda at: np.array(objective(at)[0]), theta)
@@ -296,7 +297,7 @@ def test_learning_starts_from_and_returns_to_a_usable_theta(two_outputs, rng):
     """Steps into nonsense are taken back: the best theta seen is what remains."""
     tree, X, Y = two_outputs
     processes = [build_process("rbf", "zero", 0.1, 2)]
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, Y[:, :1], [processes[0].leaf_kernel])
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, Y[:, :1]), [processes[0].leaf_kernel])
     (learned,), (result,) = maximise_evidence(tree, leaf_gps, processes, optimizer="lbfgs", rng=rng)
     assert result.objective == max(result.path)
     assert result.n_evaluations == len(result.path)

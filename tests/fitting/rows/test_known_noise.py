@@ -7,6 +7,7 @@ from dsmgp import DSMGPRegressor
 from dsmgp.experts.backends.numba_backend import NumbaBackend
 from dsmgp.experts.backends.numpy_backend import NumpyBackend
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.experts.loo import Components
 from dsmgp.experts.points import equal_rows
@@ -43,12 +44,9 @@ def leaf_gps_of(backend, X, y, known_noise, rows):
     leaf_kernel = StationaryKernel("matern32", (0, 1), "zero")
     return InMemoryLeafGPs(
         leaves,
-        X,
-        y[:, None],
+        LeafData(X, y[:, None], known_noise=known_noise[:, None], labels=equal_rows(X)),
         [leaf_kernel],
         backend=backend,
-        known_noise=known_noise[:, None],
-        labels=equal_rows(X),
     )
 
 

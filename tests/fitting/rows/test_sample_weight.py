@@ -1,5 +1,7 @@
 """Weights of rows, from ``fit`` to model files: whole ones are repetition, and weight zero leaves a row out."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn import config_context
@@ -9,6 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dsmgp import DSMGPRegressor
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.loo import Components
 from dsmgp.fitting.selection.candidate_scores import RowScores
 from dsmgp.gp.periods import dominant_periods
@@ -142,10 +145,7 @@ def with_weights(model, X, y, noise, weights, monkeypatch):
     """What :func:`all_at_once` conditions, with weights."""
     import tests.fitting.test_updates as updates
 
-    leaf_gps = updates.InMemoryLeafGPs
-    monkeypatch.setattr(
-        updates, "InMemoryLeafGPs", lambda *a, **k: leaf_gps(*a, **k, row_weights=weights)
-    )
+    monkeypatch.setattr(updates, "LeafData", partial(LeafData, row_weights=weights))
     return all_at_once(model, X, y, noise)
 
 

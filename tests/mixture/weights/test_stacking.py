@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsmgp.mixture.weights.stacking import LEAST_WEIGHT, PRIOR_SCALE, stack, stacked_log_density
+from dsmgp.mixture.weights.stacking import LEAST_WEIGHT, PRIOR_SCALE, stack
 
 
 def objective(log_densities, weights, row_weights=None):
@@ -47,10 +47,3 @@ def test_rows_that_no_hypothesis_but_one_can_explain_count(rng):
     log_densities[0] = [-1e6, -1.0]
     weights = stack(log_densities)
     assert weights[1] > LEAST_WEIGHT
-    assert np.isfinite(stacked_log_density(log_densities, weights)).all()
-
-
-def test_the_density_of_the_mixture_is_the_sum(rng):
-    log_densities, weights = rng.normal(size=(20, 3)), np.array([0.2, 0.0, 0.8])
-    expected = np.log(np.exp(log_densities) @ weights)
-    np.testing.assert_allclose(stacked_log_density(log_densities, weights), expected)

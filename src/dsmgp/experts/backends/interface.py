@@ -269,7 +269,18 @@ class TrainingBackend(Backend, Protocol):
     def gradient(
         self, bound: BoundKernels, output: int, group: int, scale_rows: float | None
     ) -> tuple[Array, Array]:
-        """Return the log evidence (n_leaves,) and its gradient by the kernel parameters (n_leaves, n_parameters)."""
+        """Return the log evidence (n_leaves,) and its gradient by the kernel parameters (n_leaves, n_parameters).
+
+        Parameters
+        ----------
+        bound : BoundKernels
+            Kernels at their hyperparameters.
+        output : int
+        group : int
+            A group of leaves.
+        scale_rows : float, optional
+            See :meth:`dsmgp.experts.interface.LeafGPs.log_evidence_and_gradient`.
+        """
 
     def with_kernels(self, kernels: Sequence[Sequence[LeafKernel]]) -> TrainingBackend:
         """Return the same leaves with other kernels, by output and leaf; leaves are grouped as before."""

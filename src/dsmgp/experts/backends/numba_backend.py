@@ -27,6 +27,7 @@ from dsmgp.experts.backends.interface import (
 )
 from dsmgp.experts.backends.numba_leaves import ConditionedLeaves, Leaves
 from dsmgp.experts.factors.cache import LeadingBlocks, Packed
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.low_rank import LowRankVariance
 from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.leaf_kernels import MetricKernel, StationaryKernel
@@ -42,13 +43,11 @@ class NumbaBackend:
 
     Parameters
     ----------
-    X : ndarray of shape (n_rows, n_dims)
-    Y : ndarray of shape (n_rows, n_outputs)
+    data : LeafData
     points : LeafPoints
         Distinct inputs of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
-    known_noise : ndarray of shape (n_rows, n_outputs), optional
     """
 
     plan = None  # factors are not shared
@@ -56,24 +55,22 @@ class NumbaBackend:
 
     def __init__(
         self,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         points: LeafPoints,
         kernels: Sequence[Sequence[LeafKernel]],
-        known_noise: Array | None,
     ) -> None:
         # Compiled code is specialised for contiguous arrays that may be written.
-        self.X = np.require(X, np.float64, ["C", "W"])
+        self.X = np.require(data.X, np.float64, ["C", "W"])
         self.points, self.kernels = points, kernels
         self.groups = groups_by_work(points.first.sizes, kernel_codes(kernels))
         self._leaves: dict[tuple[int, int], Leaves] = {}
         # Contiguous columns, made once: all groups of leaves refer to them.
-        self._targets = [np.require(y, np.float64, ["C", "W"]) for y in Y.T]
+        self._targets = [np.require(y, np.float64, ["C", "W"]) for y in data.Y.T]
         self._known_noise = [
             np.empty(0)
-            if known_noise is None
-            else np.require(known_noise[:, output], np.float64, ["C", "W"])
-            for output in range(Y.shape[1])
+            if data.known_noise is None
+            else np.require(data.known_noise[:, output], np.float64, ["C", "W"])
+            for output in range(data.Y.shape[1])
         ]
         weights = np.empty(0) if points.row_weights is None else points.row_weights
         self._row_weights = np.require(weights, np.float64, ["C", "W"])

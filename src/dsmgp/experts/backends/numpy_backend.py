@@ -24,6 +24,7 @@ from dsmgp.experts.backends.interface import (
     kernel_codes,
 )
 from dsmgp.experts.factors.cache import Packed
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.points import LeafPoints, Observations
 from dsmgp.gp.leaf_kernels import CLOSED_FORM, BoundLeafKernel, LeafKernel, Pullback
 from dsmgp.linalg.cholesky import NotFactorisedError, cholesky, solve
@@ -83,13 +84,11 @@ class NumpyBackend:
 
     Parameters
     ----------
-    X : ndarray of shape (n_rows, n_dims)
-    Y : ndarray of shape (n_rows, n_outputs)
+    data : LeafData
     points : LeafPoints
         Distinct inputs of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
-    known_noise : ndarray of shape (n_rows, n_outputs), optional
     """
 
     plan = None  # factors are not shared
@@ -98,13 +97,11 @@ class NumpyBackend:
 
     def __init__(
         self,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         points: LeafPoints,
         kernels: Sequence[Sequence[LeafKernel]],
-        known_noise: Array | None,
     ) -> None:
-        self.X, self.Y, self.points, self.known_noise = X, Y, points, known_noise
+        self.data, self.points = data, points
         self.groups = groups_by_work(points.first.sizes, kernel_codes(kernels))
 
     @staticmethod
@@ -187,7 +184,7 @@ class NumpyBackend:
         variance = np.empty(0 if request.factors is None else len(tests))
         places = self.points.first.ends
         for k, leaf in enumerate(request.leaves.tolist()):
-            kernel, train = bound(output, leaf), self.X[self.points.first[leaf]]
+            kernel, train = bound(output, leaf), self.data.X[self.points.first[leaf]]
             alpha = request.alpha[places[leaf] : places[leaf + 1]]
             factor = None if request.factors is None else request.factors[int(request.slots[k])]
             step = max(1, TILE_ELEMENTS // max(len(train), 1))
@@ -201,7 +198,8 @@ class NumpyBackend:
     def _noise(self, kernel: BoundLeafKernel, output: int, rows: Index) -> Array:
         """Noise variances of rows, with those that are known."""
         noise = np.full(len(rows), kernel.noise)
-        return noise if self.known_noise is None else noise + self.known_noise[rows, output]
+        known = self.data.known_noise
+        return noise if known is None else noise + known[rows, output]
 
     def _solve_group(self, bound: BoundKernels, output: int, group: int) -> list[_Solution | None]:
         return [self._solve(bound, output, leaf) for leaf in self.groups[group].tolist()]
@@ -209,12 +207,20 @@ class NumpyBackend:
     def _solve(
         self, bound: BoundKernels, output: int, leaf: int, with_gradient: bool = False
     ) -> _Solution | None:
-        """Factorise the covariance of a leaf; None where no jitter is enough."""
-        kernel, X = bound(output, leaf), self.X[self.points.first[leaf]]
+        """Factorise the covariance of a leaf; None where no jitter is enough.
+
+        Parameters
+        ----------
+        bound : BoundKernels
+        output, leaf : int
+        with_gradient : bool
+            Whether what the gradient needs is kept, too.
+        """
+        kernel, X = bound(output, leaf), self.data.X[self.points.first[leaf]]
         rows, starts = self.points.of_leaf(leaf)
         noise = self._noise(kernel, output, rows)
         weights = self.points.weights(rows)
-        observations = Observations.of(self.Y[rows, output], noise, starts, weights)
+        observations = Observations.of(self.data.Y[rows, output], noise, starts, weights)
         pullback = None
         with _out_of_range():
             if with_gradient:

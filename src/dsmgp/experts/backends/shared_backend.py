@@ -152,11 +152,11 @@ class SharedFactorBackend:
         kernel, points, leaf_gps = bound(output, largest), self.points, self._leaf_gps
         rows, starts = points.of_leaf(largest)
         noise = np.full(len(rows), kernel.noise)
-        if leaf_gps.known_noise is not None:
-            noise += leaf_gps.known_noise[rows, output]
-        y, weights = leaf_gps.Y[rows, output], points.weights(rows)
+        if leaf_gps.data.known_noise is not None:
+            noise += leaf_gps.data.known_noise[rows, output]
+        y, weights = leaf_gps.data.Y[rows, output], points.weights(rows)
         observations = Observations.of(y, noise, starts, weights)
-        white = observations.mean - kernel.mean(leaf_gps.X[points.first[largest]])
+        white = observations.mean - kernel.mean(leaf_gps.data.X[points.first[largest]])
         lapack.solve_lower(L, white)  # L^-1 (y - mean)
         # The log evidence (R&W eq. 2.30) is a sum over points, of which a leaf takes its leading ones.
         losses = 0.5 * np.square(white) + np.log(L.diagonal()) + 0.5 * LOG_2PI
@@ -189,7 +189,7 @@ def _can_share(leaf_gps: InMemoryLeafGPs) -> bool:
 
 def _have_all_rows(leaf_gps: InMemoryLeafGPs) -> bool:
     """Whether a leaf that has a row has all rows with its inputs, as the leaves of a tree do, and the same one comes first."""
-    points, labels = leaf_gps.points, leaf_gps.labels
+    points, labels = leaf_gps.points, leaf_gps.data.labels
     assert labels is not None
     in_leaves = np.unique(points.rows.flat)
     first = np.full(labels.max() + 1, -1)
@@ -202,7 +202,7 @@ def _have_all_rows(leaf_gps: InMemoryLeafGPs) -> bool:
 def _all_points(leaf_gps: InMemoryLeafGPs) -> LeafPoints:
     """The points of all rows in any leaf, as those of one leaf."""
     rows = np.unique(leaf_gps.leaf_rows.flat)
-    return LeafPoints.of(Ragged.of([rows]), leaf_gps.labels, leaf_gps.row_weights)
+    return LeafPoints.of(Ragged.of([rows]), leaf_gps.data.labels, leaf_gps.data.row_weights)
 
 
 def _points_of(first_rows: Sequence[Index], groups: LeafPoints) -> LeafPoints:
@@ -220,7 +220,7 @@ def _points_of(first_rows: Sequence[Index], groups: LeafPoints) -> LeafPoints:
 def _may_pay(sizes: Index, families: Index, leaf_gps: InMemoryLeafGPs) -> bool:
     """Whether leaves of a family overlap, and a plan costs little compared to what it could save."""
     in_family = np.bincount(families, sizes)
-    if not (in_family > len(leaf_gps.X)).any():
+    if not (in_family > len(leaf_gps.data.X)).any():
         return False
     planning = PLAN_FLOPS + PLANNED_FLOPS * len(sizes) + PLANNED_ROW_FLOPS * sizes.sum()
     without = leaf_gps.n_outputs * _flops(sizes).sum() / n_threads()

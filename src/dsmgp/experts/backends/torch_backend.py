@@ -33,6 +33,7 @@ from dsmgp.experts.backends.interface import (
 )
 from dsmgp.experts.backends.torch_batch import Batch, Solution, covariance_gradient, solve
 from dsmgp.experts.factors.cache import LeafFactors
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.points import LeafPoints
 from dsmgp.gp.torch_kernels import BatchPullback, bind
 from dsmgp.linalg import triangular
@@ -60,13 +61,11 @@ class TorchBackend:
 
     Parameters
     ----------
-    X : ndarray of shape (n_rows, n_dims)
-    Y : ndarray of shape (n_rows, n_outputs)
+    data : LeafData
     points : LeafPoints
         Distinct inputs of each leaf.
     kernels : sequence of sequence of LeafKernel
         By output and leaf.
-    known_noise : ndarray of shape (n_rows, n_outputs), optional
     memory : float
         Bytes that a batch may take.
     device : str
@@ -78,18 +77,17 @@ class TorchBackend:
 
     def __init__(
         self,
-        X: Array,
-        Y: Array,
+        data: LeafData,
         points: LeafPoints,
         kernels: Sequence[Sequence[LeafKernel]],
-        known_noise: Array | None,
         memory: float = math.inf,
         device: str = "cpu",
         dtype: str = "float64",
     ) -> None:
         where = torch.device(device), getattr(torch, dtype)
-        self.X, self.Y = as_tensor(X, where), as_tensor(Y, where)
-        self.known_noise = None if known_noise is None else as_tensor(known_noise, where)
+        self.X, self.Y = as_tensor(data.X, where), as_tensor(data.Y, where)
+        noise = data.known_noise
+        self.known_noise = None if noise is None else as_tensor(noise, where)
         self.points = points
         weights = points.row_weights
         self.row_weights = None if weights is None else as_tensor(weights, where)

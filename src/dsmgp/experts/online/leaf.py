@@ -88,7 +88,18 @@ class OnlineLeaf:
         known_noise: Array,
         weights: Array | None = None,
     ) -> OnlineLeaf:
-        """Condition a leaf from scratch."""
+        """Condition a leaf from scratch.
+
+        Parameters
+        ----------
+        kernels : sequence of BoundLeafKernel
+            By output.
+        ids : ndarray of shape (n_rows,)
+            Identifiers, by which rows are removed.
+        X : ndarray of shape (n_rows, n_dims)
+        y, known_noise : ndarray of shape (n_rows, n_outputs)
+        weights : ndarray of shape (n_rows,), optional
+        """
         every = Ragged.of([np.arange(len(ids))])
         order, starts = LeafPoints.of(every, equal_rows(X)).of_leaf(0)
         ids, X, y, known_noise = ids[order], X[order], y[order], known_noise[order]
@@ -147,7 +158,18 @@ class OnlineLeaf:
         known_noise: Array,
         weights: Array | None = None,
     ) -> OnlineLeaf:
-        """Add rows, which come last, each as a point of its own: the factor is extended by blocks."""
+        """Add rows, which come last, each as a point of its own: the factor is extended by blocks.
+
+        Parameters
+        ----------
+        kernels : sequence of BoundLeafKernel
+            By output.
+        ids : ndarray of shape (n_rows,)
+            Identifiers, by which rows are removed.
+        X : ndarray of shape (n_rows, n_dims)
+        y, known_noise : ndarray of shape (n_rows, n_outputs)
+        weights : ndarray of shape (n_rows,), optional
+        """
         counts = np.ones(len(ids), np.int64)
         return self._with_points(kernels, ids, X, y, known_noise, weights, counts)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class OnlineLeafPosterior:
     changed: dict[int, OnlineLeaf]
     log_evidence: Array
     n_rows: int
+
+    pool: ClassVar[None] = None
+    in_memory: ClassVar[None] = None
+    has_loo: ClassVar[bool] = False
 
     @classmethod
     def start(cls, posterior: LeafPosterior, ids: Index) -> OnlineLeafPosterior:
@@ -192,10 +196,10 @@ class OnlineLeafPosterior:
         if number in self.changed:
             return self.changed[number]
         rows, leaf_gps = self.base.leaf_rows[number], self.leaf_gps
-        X, Y = leaf_gps.X[rows], leaf_gps.Y[rows]
-        noise = leaf_gps.known_noise
+        X, Y = leaf_gps.data.X[rows], leaf_gps.data.Y[rows]
+        noise = leaf_gps.data.known_noise
         known_noise = np.zeros_like(Y) if noise is None else noise[rows]
-        weights = None if leaf_gps.row_weights is None else leaf_gps.row_weights[rows]
+        weights = None if leaf_gps.data.row_weights is None else leaf_gps.data.row_weights[rows]
         factors = self.base.leaf_factor(number)
         if factors is None:
             return OnlineLeaf.from_rows(
@@ -203,8 +207,8 @@ class OnlineLeafPosterior:
             )
         starts = np.arange(len(rows) + 1)
         if len(factors[0].alpha) < len(rows):
-            assert leaf_gps.labels is not None
-            labels = leaf_gps.labels[rows]  # equal ones are next to each other
+            assert leaf_gps.data.labels is not None
+            labels = leaf_gps.data.labels[rows]  # equal ones are next to each other
             starts = np.append(np.flatnonzero(np.append(True, np.diff(labels) != 0)), len(rows))
         return OnlineLeaf(self.ids[rows], X, Y, known_noise, weights, starts, factors)
 

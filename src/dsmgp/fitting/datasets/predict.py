@@ -27,7 +27,6 @@ from dsmgp.data.parquet.sink import ParquetSink
 from dsmgp.data.unknown_inputs import tables_at
 from dsmgp.distributed.leaf_predictions import LeafPredictions, StoredLeafPosterior
 from dsmgp.distributed.row_writer import RoutedBatch, RowWriter, WrittenPiece
-from dsmgp.distributed.sharded import ShardedLeafPosterior
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.variance_error import exact_variances, wants_exact
 from dsmgp.progress import span, tick
@@ -66,9 +65,9 @@ def predict_files(
         )
     columns, keep = schema.columns, list(dict.fromkeys(keep))
     check_kept_columns(keep, columns.targets, intervals, quantiles)
-    sharded = isinstance(model, Model) and isinstance(model.leaf_posterior, ShardedLeafPosterior)
-    # Without shards a prediction is computed on all cores of this process: pieces are predicted in turn.
-    pool = model.leaf_posterior.leaf_gps.pool if sharded else None
+    # Without a pool a prediction is computed on all cores of this process: pieces are predicted in turn.
+    pool = model.pool
+    sharded = pool is not None
     stream = RowStream(data, columns, with_targets=False, tasks=pool)
     stream.check_files(keep)
     outside = OutsideRows(0, 0, 0, {})

@@ -166,7 +166,7 @@ def finetune_model(
         for output in range(leaf_gps.n_outputs)
     ]
     columns = [_columns(thetas.names, parameters) for thetas in by_output]
-    S = similarity_matrix(similarity, leaves(model.tree), len(leaf_gps.X))
+    S = similarity_matrix(similarity, leaves(model.tree), len(leaf_gps.data.X))
     tables = [t.start() for t in by_output] if model.thetas is None else list(model.thetas)
     n_evaluations, previous = 0, None
     for number in range(rounds):
@@ -278,7 +278,7 @@ def _tune(
 
 def _n_observations(leaf_gps: LeafGPs) -> Array:
     """Number of rows of each leaf, or the sum of their weights."""
-    rows, weights = leaf_gps.leaf_rows, leaf_gps.row_weights
+    rows, weights = leaf_gps.leaf_rows, leaf_gps.data.row_weights
     if weights is None:
         return rows.sizes.astype(np.float64)
     return np.asarray(np.bincount(rows.owner, weights[rows.flat], len(rows)))

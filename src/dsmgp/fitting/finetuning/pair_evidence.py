@@ -105,20 +105,14 @@ class PairEvidence:
         ties = self.ties[leaf]
         position = np.repeat(np.arange(len(leaf)), np.diff(ties.indptr))
         kernels = [self.thetas.leaf_kernels[f] for f in self.thetas.family[leaf].tolist()]
-        column = slice(self.output, self.output + 1)
-        known_noise = self.leaf_gps.known_noise
         gps = InMemoryLeafGPs(
             [self.leaves[j] for j in ties.indices.tolist()],
-            self.leaf_gps.X,
-            self.leaf_gps.Y[:, column],
+            self.leaf_gps.data.of_output(self.output),
             [[kernels[k] for k in position.tolist()]],
             self.leaf_gps.threads,
             memory=self.leaf_gps.memory,
-            known_noise=None if known_noise is None else known_noise[:, column],
-            labels=self.leaf_gps.labels,
             device=self.leaf_gps.device,
             dtype=self.leaf_gps.dtype,
-            row_weights=self.leaf_gps.row_weights,
         )
         weights = sparse.csr_matrix(
             (ties.data, np.arange(ties.nnz), ties.indptr), shape=(len(leaf), ties.nnz)
@@ -171,7 +165,7 @@ class NoiseEvidence:
             np.concatenate([np.empty(0), *(spectrum[k] for spectrum in spectra)]) for k in range(3)
         )
         #: The number of observations that an eigenvalue counts for; None if all count for one.
-        self._counts = None if leaf_gps.row_weights is None else counts
+        self._counts = None if leaf_gps.data.row_weights is None else counts
 
     def __call__(self, leaf: Index, theta: Array) -> tuple[Array, Array]:
         """Return values (n,) and gradients by theta (n, n_parameters) of leaves."""
@@ -217,10 +211,11 @@ class NoiseEvidence:
         list of tuple
             Eigenvalues, squares of the observations along the eigenvectors, and the number that each counts for.
         """
-        X, Y, known_noise = self.leaf_gps.X, self.leaf_gps.Y, self.leaf_gps.known_noise
+        data = self.leaf_gps.data
+        X, Y, known_noise = data.X, data.Y, data.known_noise
         # Rows with equal inputs and different known noise have no common eigenvalue.
-        labels = self.leaf_gps.labels if known_noise is None else None
-        points = LeafPoints.of(self.leaf_gps.leaf_rows, labels, self.leaf_gps.row_weights)
+        labels = data.labels if known_noise is None else None
+        points = LeafPoints.of(self.leaf_gps.leaf_rows, labels, data.row_weights)
 
         def decompose(job: tuple[int, int, Array]) -> tuple[Array, Array, Array]:
             leaf, family, parameters = job

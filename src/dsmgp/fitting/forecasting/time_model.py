@@ -168,7 +168,7 @@ class _Trial:
         return TimeChoice(
             self._resolved(best, kernel, noise),
             scores,
-            self._notes(best, kernel, gain, best_forecasts.coverage),
+            self._notes(best, gain, best_forecasts.coverage),
             self.rolling.n_evaluations,
         )
 
@@ -258,9 +258,7 @@ class _Trial:
             hypotheses=None,
         )
 
-    def _notes(
-        self, best: TimeCandidate, kernel: Kernel, gain: float, coverage: float
-    ) -> tuple[str, ...]:
+    def _notes(self, best: TimeCandidate, gain: float, coverage: float) -> tuple[str, ...]:
         name = self.schema.input_names[self.rolling.time]
         seasons = ", ".join(self._period_text(period) for period in self.rolling.periods)
         has_season = "season" in best.parts

@@ -31,7 +31,7 @@ from dsmgp.fitting.state import FittedState
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.gp.transforms.output_warp import normal_scores
 from dsmgp.mixture.weights.stacking import (
-    LeftOut,
+    StackedPredictions,
     Stacking,
     cross_fitted_log_density,
     cross_fitted_weights,
@@ -163,13 +163,13 @@ class _Trials:
     def add(self, hypothesis: Hypothesis) -> None:
         """Fit a hypothesis and cross-validate it; without the latter if the fit is asked to stop."""
         config, rng = hypothesis.of(self._config), copy.deepcopy(self._rng)
-        with self._span(0.0, 0.6, str(hypothesis)):
+        with self._span(0.0, 0.6, "fitting hypotheses", str(hypothesis)):
             member = fit_rows(self._rows, self._schema, FitContext(config, rng))
         self.members.append(member)
         self.n_evaluations += member.search.n_evaluations
         if stopping():
             return
-        with self._span(0.6, 1.0, f"cross-validating: {hypothesis}"):
+        with self._span(0.6, 1.0, "cross-validating hypotheses", f"cross-validating: {hypothesis}"):
             held_out = held_out_log_densities(member, self._fold, config, self._seed)
         if held_out is not None:
             self.hypotheses.append(hypothesis)
@@ -214,18 +214,19 @@ class _Trials:
         alone, at_new_inputs = -np.average(mixed.reshape(2, -1), axis=1, weights=self._rows.weights)
         return float(alone), float(at_new_inputs)
 
-    def _left_out(self) -> LeftOut:
+    def _left_out(self) -> StackedPredictions:
         """Return predictions of all rows by the mixture of hypotheses whose weights have not seen them."""
         fold = np.tile(self._fold, 2)
         weights = cross_fitted_weights(self._both_ways, fold, self._row_weights)[: len(self._fold)]
         mean, cdf = np.stack([(each.mean, each.cdf) for each in self.held_out], axis=-1)
-        return LeftOut((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
+        return StackedPredictions((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
 
     @contextmanager
-    def _span(self, first: float, last: float, text: str) -> Iterator[None]:
+    def _span(self, first: float, last: float, stage: str, text: str) -> Iterator[None]:
         """Report progress through part of the next trial."""
         done = len(self.held_out)
-        with span((done + first) / self._n_trials, (done + last) / self._n_trials, text):
+        shares = (done + first) / self._n_trials, (done + last) / self._n_trials
+        with span(*shares, stage, text):
             yield
 
 

@@ -1,4 +1,4 @@
-"""Leave-one-out densities under hyperparameters that have not seen the row: an honest score of a fitted mixture.
+"""Leave-one-out densities under hyperparameters that have not seen the row: a score of a fitted mixture that is not optimistic.
 
 Plain leave-one-out conditions on all other rows, but its hyperparameters were learned on the row, too. On small tables that is too kind. Plain
 cross-validation learns them without a fold of the rows, but also conditions on fewer rows than the model does. Here the output
@@ -151,7 +151,18 @@ def _learned_on(
 
 
 def conditioned(model: Model, data: ScaledRows, families: list[Family], config: FitConfig) -> Model:
-    """Return a model with other families and output scaling, conditioned on all rows, with leave-one-out results of all."""
+    """Return a model with other families and output scaling, conditioned on all rows, with leave-one-out results of all.
+
+    Parameters
+    ----------
+    model : Model
+        Whose tree is kept.
+    data : ScaledRows
+        All rows, in the output scaling of the result.
+    families : list of Family
+        In place of those of the model.
+    config : FitConfig
+    """
     tree = LeafFamilies(model.tree, families, model.family)
     gps = InMemoryRows(data, config).set_up(tree, data.outputs)
     parameters = parameters_by_leaf(families, model.family)

@@ -73,7 +73,7 @@ def learn_family(
     gps = gps.with_kernels(family.leaf_kernels)
     # A leaf's own scale would scale its known noise too.
     local_scale = config.local_scale and tree is None and is_stationary(family)
-    local_scale = local_scale and gps.known_noise is None
+    local_scale = local_scale and gps.data.known_noise is None
     processes, searches = maximise_evidence(
         tree,
         gps,
@@ -108,7 +108,25 @@ def learn_each_family(
     max_iter: int | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[list[Family], list[SearchResult]]:
-    """Learn families one after the other on the same leaves, each as :func:`learn_family` does."""
+    """Learn families one after the other on the same leaves, each as :func:`learn_family` does.
+
+    Parameters
+    ----------
+    gps : LeafGPs
+        Their kernels are replaced by each family's.
+    families : sequence of Family
+        Where searches start.
+    context : FitContext
+    max_iter : int, optional
+        Most iterations of each search, besides the user's limit.
+    tolerance : float
+
+    Returns
+    -------
+    families : list of Family
+    searches : list of SearchResult
+        One for each family and output.
+    """
     learned, searches = [], []
     for start in families:
         family, of_family = learn_family(

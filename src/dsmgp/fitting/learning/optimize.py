@@ -202,6 +202,18 @@ def maximise(
     """Search for the maximum of an objective from a start; the best theta seen counts, not the last.
 
     The objective is divided by ``n_rows``, so that tolerances mean the same for any number of rows.
+
+    Parameters
+    ----------
+    objective : callable
+        Returns value and gradient at a theta.
+    start : ndarray
+    n_rows : float
+    optimizer : str
+        One of ``OPTIMIZERS``.
+    max_iter : int, optional
+        The optimiser's own limit by default.
+    tolerance : float
     """
     max_iter = OPTIMIZERS[optimizer] if max_iter is None else max_iter
     best = SearchResult(start.copy(), -np.inf)

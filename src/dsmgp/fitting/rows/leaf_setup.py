@@ -74,7 +74,22 @@ def set_up_leaves(
     data: ScaledRows,
     config: FitConfig,
 ) -> LeafGPs:
-    """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf."""
+    """Set up the GPs of leaves, whose rows are those of ``data``; ``kernels`` by output, for all leaves or leaf by leaf.
+
+    Parameters
+    ----------
+    leaves : sequence of Leaf
+    kernels : sequence
+        For each output a kernel for all leaves, or one for each leaf.
+    data : ScaledRows
+    config : FitConfig
+        Says where leaves are computed, and in how much memory.
+
+    Raises
+    ------
+    InputError
+        If the matrices of a leaf do not fit in memory.
+    """
     largest = max(leaf.n_rows for leaf in leaves)
     if largest > config.max_leaf_rows:  # rows with equal inputs are computed as one
         points = LeafPoints.of(rows_of_leaves(leaves), data.labels)
@@ -82,15 +97,11 @@ def set_up_leaves(
     check_leaf_memory(largest, config)
     return config.executor.leaf_gps(
         leaves,
-        data.scaled_X,
-        data.scaled_Y,
+        data.leaf_data,
         kernels,
         0.25 * config.memory,
-        data.known_noise,
-        data.labels,
         config.device,
         config.dtype,
-        data.row_weights,
     )
 
 

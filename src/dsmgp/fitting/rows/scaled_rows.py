@@ -15,6 +15,7 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
 from dsmgp._util.validation import check_in_range
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.gp.transforms.coordinates import Coordinates
@@ -72,6 +73,20 @@ class ScaledRows:
         """Scale inputs and outputs column by column, or not at all.
 
         Outputs are warped first: by ``warps``, one per output, or if that is None as ``config.output_warp`` says.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_inputs)
+        Y : ndarray of shape (n_rows, n_outputs)
+        config : FitConfig
+        noise : ndarray of shape (n_rows, n_outputs), optional
+            Known noise variances.
+        warps : sequence of OutputWarp or None, optional
+        row_weights : ndarray of shape (n_rows,), optional
+        input_ties : ndarray of shape (n_inputs,), optional
+            Equal for inputs that are levels of one category.
+        indicator_inputs : ndarray of int, optional
+            The inputs that say where values are missing.
         """
         if warps is None:
             warps = _named_warps(Y, config, noise, row_weights)
@@ -158,6 +173,13 @@ class ScaledRows:
     def known_noise(self) -> Array | None:
         """Known noise variances as the leaf GPs see them, (n_rows, n_outputs)."""
         return None if self.noise is None else self.outputs.noise_to_experts(self.noise)
+
+    @property
+    def leaf_data(self) -> LeafData:
+        """The rows as the leaf GPs see them."""
+        return LeafData(
+            self.scaled_X, self.scaled_Y, self.known_noise, self.labels, self.row_weights
+        )
 
     @cached_property
     def columns(self) -> Columns:

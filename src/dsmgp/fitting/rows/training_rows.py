@@ -14,7 +14,9 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
 from dsmgp.data.input_schema import TableRows
 from dsmgp.data.user_tables import check_noise, check_weights
-from dsmgp.experts.points import joined_weights
+from dsmgp.experts.leaf_data import LeafData
+from dsmgp.experts.points import equal_rows, joined_weights
+from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 
 __all__ = ["TrainingRows"]
 
@@ -59,6 +61,18 @@ class TrainingRows:
         """Number rows from ``first_id`` on, and drop those with weight zero.
 
         Where some of the ``n_given`` rows were left out before, ``positions`` says where the others stood among them.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, n_features)
+        Y : ndarray of shape (n, n_outputs)
+        noise : ndarray of shape (n, n_outputs), optional
+            Known noise variances.
+        weights : ndarray of shape (n,), optional
+            Not negative.
+        first_id : int
+        positions : ndarray of shape (n,), optional
+        n_given : int, optional
         """
         places = np.arange(len(X)) if positions is None else positions
         next_id = first_id + (len(X) if n_given is None else n_given)
@@ -102,6 +116,16 @@ class TrainingRows:
     def arrays(self) -> list[Array]:
         """X, Y and, if there are any, noise and weights."""
         return [self.X, self.Y, *(a for a in (self.noise, self.weights) if a is not None)]
+
+    def leaf_data(self, inputs: InputScaling, outputs: OutputScaling) -> LeafData:
+        """Return the rows as leaf GPs see them, by the scaling of a fit."""
+        return LeafData(
+            inputs.to_experts(self.X),
+            outputs.to_experts(self.Y),
+            None if self.noise is None else outputs.noise_to_experts(self.noise),
+            equal_rows(self.X),
+            self.weights,
+        )
 
     @property
     def n_observations(self) -> float | None:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.significance import is_clear
 
 __all__ = ["CandidateScores", "RowScores"]
 
-# A gain counts as clear beyond so many standard errors, and if it is at least this many nats per row.
-CLEAR, LEAST_GAIN = 2.0, 0.03
+# Gains of fewer nats per row do not count.
+LEAST_GAIN = 0.03
 # Errors below this share of the output's variance are rounding.
 ROUNDING = 1e-12
 
@@ -69,9 +70,6 @@ class CandidateScores:
         )
         return 0.5 * (a + b), 0.5 * float(np.hypot(error_a, error_b))
 
-    def is_clear(
-        self, other: CandidateScores, n_errors: float = CLEAR, least: float = LEAST_GAIN
-    ) -> bool:
-        """Return whether the gain over another candidate is clear: above so many standard errors, and at least so many nats."""
-        gain, error = self.gain_over(other)
-        return gain > max(n_errors * error, least)
+    def is_clear(self, other: CandidateScores, least: float = LEAST_GAIN, **rule: float) -> bool:
+        """Return whether the gain over another candidate is clear, by the default rule or another (:func:`is_clear`)."""
+        return is_clear(*self.gain_over(other), least, **rule)

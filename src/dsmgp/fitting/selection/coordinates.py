@@ -1,4 +1,4 @@
-"""Choosing the coordinates of a fit: warps of inputs and outputs, and a metric.
+"""Choosing the coordinates of a fit: warps of inputs and outputs, a metric, a network, and boosted trees.
 
 The first stage of a fit. It says which of them the configuration leaves open, and in which order they are tried
 (:mod:`dsmgp.fitting.selection.coordinate_trial`).
@@ -16,7 +16,15 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.rows.row_source import RowSource
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
-from dsmgp.fitting.selection.coordinate_trial import CoordinateTrial
+from dsmgp.fitting.selection.coordinate_trial import (
+    learned_coordinates,
+    start,
+    try_boosted_trees,
+    try_input_warps,
+    try_metric,
+    try_network,
+    try_output_warps,
+)
 from dsmgp.gp.metric_process import METRIC_KINDS
 from dsmgp.gp.terms import STATIONARY
 from dsmgp.gp.transforms.coordinates import Coordinates
@@ -78,29 +86,32 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     open_trees = forced_trees or (tries_trees and _may_choose(rows, config))
     if not (open_inputs or open_outputs or open_metric or open_network or open_trees):
         return first
-    trial = CoordinateTrial(rows.data, context)
-    trial.start(first.coordinates, first.output_warps)
-    if trial.is_exact and config.metric not in ("full", "deep") and not forced_trees:
+    best = start(rows.data, context, first.coordinates, first.output_warps)
+    if best.is_exact and config.metric not in ("full", "deep") and not forced_trees:
         return first
     # A fit that is to stop keeps what it has.
     if open_inputs and not stopping():
-        trial.try_input_warps()
+        best = try_input_warps(best)
     if (
         open_metric
         and not stopping()
-        and (trial.n_features <= MOST_FEATURES or config.metric == "full")
+        and (best.n_features <= MOST_FEATURES or config.metric == "full")
     ):
-        trial.try_metric(forced=config.metric == "full", also_raw=open_inputs)
+        best = try_metric(best, forced=config.metric == "full", also_raw=open_inputs)
     if open_network and not stopping():
-        trial.try_network(forced=config.metric == "deep")
-    # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
+        best = try_network(best, forced=config.metric == "deep")
+    # In the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
     if open_outputs and not stopping():
-        trial.try_output_warps()
+        best = try_output_warps(best)
+    # Last: with skewed outputs a better mean gains nothing before they are warped.
     if open_trees and not stopping():
-        trial.try_boosted_trees(forced=forced_trees)
-    best = trial.learned_coordinates()
+        best = try_boosted_trees(best, forced=forced_trees)
+    coordinates, learned_on = learned_coordinates(best)
     return CoordinateChoice(
-        None if best.is_identity else best, trial.best.output_warps, trial.gains, trial.learned_on
+        None if coordinates.is_identity else coordinates,
+        best.candidate.output_warps,
+        best.gains,
+        learned_on,
     )
 
 

@@ -17,11 +17,11 @@ from dsmgp.gp.transforms.scaling import OutputScaling
 from dsmgp.mixture.predictive.distribution import Mixture
 from dsmgp.mixture.weights.gating import fit_gate
 
-__all__ = ["LeftOut", "kernel_score", "loo_predictions"]
+__all__ = ["TrialPredictions", "kernel_score", "loo_predictions"]
 
 
 @dataclass(frozen=True, eq=False)
-class LeftOut:
+class TrialPredictions:
     """Rows of disjoint leaves, each predicted from the leaf's other rows.
 
     Attributes
@@ -42,7 +42,7 @@ class LeftOut:
     row_weights: Array | None
 
 
-def loo_predictions(posterior: LeafPosterior, outputs: OutputScaling | None) -> LeftOut:
+def loo_predictions(posterior: LeafPosterior, outputs: OutputScaling | None) -> TrialPredictions:
     """Predict every row of disjoint leaves from the leaf's other rows, in the units of ``outputs``.
 
     Each row is in one leaf, so there is no mixture of leaves: a prediction is the leaf's, spread over the shapes of a gate.
@@ -71,7 +71,7 @@ def loo_predictions(posterior: LeafPosterior, outputs: OutputScaling | None) -> 
         return Mixture(weights, means, variance, outputs, squeeze=False)
 
     predictions = mixture(alone), mixture(grouped)
-    return LeftOut(predictions, loo.observed(rows), known_noise, row_weights)
+    return TrialPredictions(predictions, loo.observed(rows), known_noise, row_weights)
 
 
 def kernel_score(posterior: LeafPosterior) -> float:

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp._util.significance import is_clear
 from dsmgp.experts.loo import normal_log_density
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.learning.family import SCALE_ROWS
 from dsmgp.fitting.rows.leaf_setup import build_family
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
-from dsmgp.fitting.selection.candidate_scores import CLEAR, LEAST_GAIN, RowScores
+from dsmgp.fitting.selection.candidate_scores import LEAST_GAIN, RowScores
 from dsmgp.gp.leaf_kernels import BoundKernel
 from dsmgp.gp.named_process import NamedProcess
 from dsmgp.gp.process import Family
@@ -95,8 +96,7 @@ def _chosen(blocks: _Blocks, data: ScaledRows) -> MeanChoice:
         of_mean = blocks.scores(H)
         gains[mean], error = of_mean.gain_over(scores)
         logger.info("%s mean: gain %.4f +- %.4f per row", mean, gains[mean], error)
-        gain, error = of_mean.gain_over(best_scores)
-        if gain > max(CLEAR * error, LEAST_GAIN):
+        if is_clear(*of_mean.gain_over(best_scores), LEAST_GAIN):
             best, best_scores = mean, of_mean
     return MeanChoice(best, gains)
 

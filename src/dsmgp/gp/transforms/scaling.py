@@ -61,6 +61,16 @@ class InputScaling:
         """Return the scaling of coordinates to zero mean and unit variance, or none.
 
         Coordinates that share an entry of ``ties``, the levels of a category, have one scale, and unit variance together.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_inputs)
+        standardize : bool
+            Whether to scale at all.
+        coordinates : Coordinates, optional
+            By default the inputs as they are.
+        row_weights : ndarray of shape (n_rows,), optional
+        ties : array-like of shape (n_coordinates,), optional
         """
         U = X if coordinates is None else coordinates(X)
         if not standardize:
@@ -123,7 +133,17 @@ class OutputScaling:
         warps: Sequence[OutputWarp | None] = (),
         row_weights: Array | None = None,
     ) -> OutputScaling:
-        """Return the scaling of each latent output to zero mean and unit variance, or none."""
+        """Return the scaling of each latent output to zero mean and unit variance, or none.
+
+        Parameters
+        ----------
+        Y : ndarray of shape (n_rows, n_outputs)
+        standardize : bool
+            Whether to scale at all.
+        warps : sequence of OutputWarp or None
+            By output; empty if no output is warped. The latent outputs are scaled.
+        row_weights : ndarray of shape (n_rows,), optional
+        """
         n = Y.shape[1]
         plain = cls(np.zeros(n), np.eye(n), warps)
         if not standardize:

@@ -189,7 +189,3 @@ class JoinedMixture(PredictiveDistribution):
         """Return the log of the weighted sum of exponentials over parts."""
         terms = np.stack([np.log(share) + of_part(each) for share, each in self.parts])
         return np.asarray(np.logaddexp.reduce(terms, axis=0))
-
-
-# Whoever asks whether a prediction is a Mixture means its interface, whatever the warps.
-Mixture.register(JoinedMixture)

@@ -1,7 +1,7 @@
 """Stacking: weights of predictive distributions that maximise the cross-validated log density of their mixture.
 
 Leave-one-out keeps the hyperparameters that were learned on all rows, and on small tables that is too kind: the hypothesis with
-more to learn wins. Log densities of rows that a fit has not seen are honest, and a mixture of hypotheses is better than the best of
+more to learn wins. Log densities of rows that a fit has not seen are not optimistic, and a mixture of hypotheses is better than the best of
 them (Yao et al. 2018, Using stacking to average Bayesian predictive distributions).
 """
 
@@ -18,12 +18,11 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp.linalg.threads import one_thread
 
 __all__ = [
-    "LeftOut",
+    "StackedPredictions",
     "Stacking",
     "cross_fitted_log_density",
     "cross_fitted_weights",
     "stack",
-    "stacked_log_density",
 ]
 
 # Hypotheses with less weight are dropped: they cost as much to predict with as the others.
@@ -33,7 +32,7 @@ PRIOR_SCALE = 1.0
 
 
 @dataclass(frozen=True, eq=False)
-class LeftOut:
+class StackedPredictions:
     """Predictions of training rows by a mixture that has not seen them.
 
     Attributes
@@ -62,7 +61,7 @@ class Stacking:
         Cross-validated if hypotheses were stacked, leave-one-out if they are averaged.
     log_prior : ndarray of shape (n_hypotheses,), or None
         Log prior masses, where weights are posterior probabilities: prior mass times evidence. None if hypotheses were stacked.
-    left_out : LeftOut, optional
+    left_out : StackedPredictions, optional
         Cross-validated predictions of the training rows, right after hypotheses were stacked; they are not saved.
     """
 
@@ -70,7 +69,7 @@ class Stacking:
     weights: Array
     scores: tuple[float, float]
     log_prior: Array | None = None
-    left_out: LeftOut | None = None
+    left_out: StackedPredictions | None = None
 
     @property
     def score_kind(self) -> str:
@@ -132,19 +131,6 @@ def stack(log_densities: Array, row_weights: Array | None = None) -> Array:
     weights = _softmax(found.x)
     weights[weights < LEAST_WEIGHT] = 0.0
     return weights / weights.sum()
-
-
-def stacked_log_density(log_densities: Array, weights: Array) -> Array:
-    """Return the log density of the mixture at each row, (n_rows,).
-
-    Examples
-    --------
-    >>> stacked_log_density(np.log([[0.2, 0.4]]), np.array([0.5, 0.5])).round(3)
-    array([-1.204])
-    """
-    kept = log_densities[:, weights > 0]
-    top = kept.max(axis=1)
-    return np.asarray(top + np.log(np.exp(kept - top[:, None]) @ weights[weights > 0]))
 
 
 def cross_fitted_log_density(log_densities: Array, fold: Index, row_weights: Array) -> Array:

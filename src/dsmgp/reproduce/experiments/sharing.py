@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dsmgp.experts.conditioning import condition
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 from dsmgp.reproduce import paper
@@ -52,7 +53,7 @@ def run(job: Job) -> list[Row]:
     )
     kernel = StationaryKernel("rbf", (0,), "zero")
     kernel_parameters = np.array([0.2, 1.0, 0.01])
-    leaf_gps = InMemoryLeafGPs(leaves(tree), X, y[:, None], [kernel])
+    leaf_gps = InMemoryLeafGPs(leaves(tree), LeafData(X, y[:, None]), [kernel])
     spent: dict[str, list[float]] = {"naive": [], "shared": []}
     for _ in range(1 + (3 if job["quick"] else 7)):  # in turn, so that a busy moment hits both
         for name, seconds in spent.items():

@@ -1,13 +1,27 @@
-"""Whether intervals cover as many observations as they should, within what chance explains."""
+"""What chance explains: when a gain is clear, and whether intervals cover as many observations as they should."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["MIN_JUDGED", "chance_range", "interval_grade"]
+__all__ = ["MIN_JUDGED", "chance_range", "interval_grade", "is_clear"]
+
+# A gain is clear beyond so many of its standard errors.
+CLEAR = 2.0
 
 #: Rows below which coverage is not judged.
 MIN_JUDGED = 20
+
+
+def is_clear(gain: float, error: float, least: float = 0.0, n_errors: float = CLEAR) -> bool:
+    """Return whether a gain exceeds two of its standard errors, or as many as given, and the least gain that counts.
+
+    Examples
+    --------
+    >>> is_clear(0.05, 0.02), is_clear(0.03, 0.02), is_clear(0.05, 0.02, least=0.1)
+    (True, False, False)
+    """
+    return bool(gain > max(n_errors * error, least))
 
 
 def interval_grade(coverage: float, n_rows: int, level: float = 0.9) -> str:

@@ -68,6 +68,14 @@ def add_to_model(
     """Add training rows, with maintenance when it is due if ``adapt``.
 
     A fit that has chosen the logarithm of the output by itself is made again without it at the first output that has none.
+
+    Parameters
+    ----------
+    state : FittedState
+    rows : TrainingRows
+        Those to add.
+    config : FitConfig
+    adapt : bool
     """
     first = _first_without_logarithm(state, rows, config)
     if first is None:
