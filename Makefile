@@ -35,9 +35,10 @@ test-core: $(CORE_READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
-# The site, whether every tutorial still prints what its page says, and whether a browser shows the site without faults.
+# The site, whether every tutorial still prints what its page says, and whether a browser shows site and reports without faults: without
+# a browser that starts, this fails.
 docs: site
-	$(BIN)/python -m pytest -q -n 2 -m slow -k "tutorial or browser" tests/test_docs.py
+	DSMGP_BROWSER=required $(BIN)/python -m pytest -q -n 2 -m slow -k "tutorial or browser" tests/test_docs.py tests/report
 
 # The outputs and figures of the tutorials, anew; that on the GPU keeps its own.
 tutorials: $(READY)
@@ -50,6 +51,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/proselint check --config .proselintrc.json --output-format compact README.md CONTRIBUTING.md RELEASING.md docs/*.md docs/*/*.md
 
 types: $(READY)
 	$(BIN)/mypy

@@ -73,7 +73,7 @@ def page(report: dict) -> str:
             "",
             f"{report['n_rows']:,} rows, leaves of {report['leaf_size']}, medians of {report['repeats']} rounds. With {report['cores']} workers a fit "
             f"takes {report['overhead']['fit']:.2f} times, a prediction {report['overhead']['predict']:.2f} times as long as on {report['cores']} threads "
-            f"of one process (at most 1.15 was asked); one worker against one thread: {report['overhead_1']['fit']:.2f} and "
+            f"of one process; one worker against one thread: {report['overhead_1']['fit']:.2f} and "
             f"{report['overhead_1']['predict']:.2f}. {report['cores']} workers are {report['strong_scaling']:.2f} times as fast as one "
             f"(strong scaling); one worker on its share of the rows takes {report['weak_scaling']:.2f} of the time of all on all rows (weak "
             f"scaling). An evaluation of the evidence and its gradient sends {told['sent']:,} bytes and gets {told['received']:,} back. Evidence and predictions "

@@ -29,9 +29,9 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def rows_of(n_rows: int, kind: str, share: float) -> tuple[Array, Array]:
-    X, _, _, _ = generated(n_rows, 0)
-    rng = np.random.default_rng(1)
+def rows_of(n_rows: int, kind: str, share: float, seed: int = 0) -> tuple[Array, Array]:
+    X, _, _, _ = generated(n_rows, 0, seed=seed)
+    rng = np.random.default_rng(seed + 1)
     n_distinct = max(1, round((1.0 - share) * n_rows))
     if share:
         X[n_distinct:] = (

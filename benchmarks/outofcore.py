@@ -1,9 +1,10 @@
 """Rows that do not fit in memory: a generated dataset in Parquet files, fitted and predicted out of core.
 
-    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--ingest] [--quick]
+    python benchmarks/outofcore.py [--rows 1_000_000] [--memory-limit 2GB] [--executor local] [--ingest] [--driver] [--quick]
 
 Writes the files to a temporary folder, then fits and predicts all of them in a process of its own, whose largest resident memory is what the system
-says of it. Results are kept in benchmarks/results/outofcore.json.
+says of it. With --driver the rows are read and the leaves computed by one Ray worker, so that the process has the memory of the driver alone; what it
+holds for each leaf is measured by tracemalloc in the model that it saves. Results are kept in benchmarks/results/outofcore.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,16 +27,21 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from dsmgp import DSMGPRegressor
+from dsmgp import DSMGPRegressor, load
 from dsmgp.data.parquet.dataset import RowStream
+from dsmgp.data.parquet.row_reader import BATCH_ROWS
+from dsmgp.distributed.row_files import N_PART
+from dsmgp.distributed.row_store import N_PREFIX, shard_bytes
 from dsmgp.distributed.row_writer import RowWriter
 from dsmgp.distributed.workers import LocalWorkers
-from dsmgp.fitting.datasets.fit import MOST_SAMPLE, RouteAndWrite
+from dsmgp.fitting.datasets.fit import MOST_SAMPLE, PART_BYTES, SHARDS_HELD, RouteAndWrite
+from dsmgp.progress import StageTimes, listening
 from harness import HERE, Runs, results_path, setting, table
 
 N_INPUTS, NOISE, PER_FILE = 8, 0.1, 250_000
-# What a leaf and its part of the tree take at the driver: memory of a loaded model of 9,418 leaves, by tracemalloc, without its sample, for each leaf (2,634).
-TREE_BYTES = 2600
+# Of the table that is extrapolated: memory_limit for each core of a machine, of which a shard takes at most what ParquetRows.set_up leaves it.
+CORE_BYTES = 4e9
+SHARD_BYTES = 0.5 * CORE_BYTES / SHARDS_HELD
 # Conditioning and predicting variances takes so many times as long as conditioning: M squared flops a row, where a factor takes a third of that.
 SOLVES = 4
 
@@ -126,12 +133,48 @@ def work(data: str, out: str, memory_limit: str, executor: str) -> dict[str, flo
         "fit_seconds": round(fitted - start, 1),
         "predict_seconds": round(done - fitted, 1),
         "predicted_rows": n_rows,
-        "resident_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "resident_gb": peak_resident_gb(),
         "n_leaves": len(store.sizes),
         "n_shards": store.n_shards,
         "mean_leaf": round(float(store.sizes.mean()), 1),
         "loo": round(model.loo_score_, 4),
-        "store_gb": round(sum(path.stat().st_size for path in store.paths) / 1e9, 2),
+        "store_gb": round(sum(path.stat().st_size for path in store.files.paths) / 1e9, 2),
+    }  # fmt: skip
+
+
+def peak_resident_gb() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+
+
+def driver(data: str, out: str, memory_limit: str) -> dict[str, float]:
+    """Fit and predict by a Ray worker, in this process: what the driver holds, and how long it takes for what it does alone."""
+    import ray
+
+    from dsmgp.ray import RayExecutor
+
+    ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
+    store, times = Path(out).with_name("model"), StageTimes()
+    with RayExecutor(n_workers=1) as executor:
+        _ = executor.workers
+        before = peak_resident_gb()
+        model = DSMGPRegressor(memory_limit=memory_limit, executor=executor, random_state=0)
+        with listening(times):
+            model.fit_dataset(data, target="y", store=store)
+        fitted = peak_resident_gb()
+        model.predict_dataset(data, out)
+        resident = peak_resident_gb()
+    n_leaves, n_sample = len(model.state_.model.family), len(model.state_.rows)
+    del model
+    tracemalloc.start()
+    model = load(store)
+    _ = model.state_.model.posterior, model.state_.model.component_weights
+    held, _ = tracemalloc.get_traced_memory()
+    held -= sum(table.nbytes for table in (*model.state_.rows.arrays, model.state_.rows.ids))
+    return {
+        "before_gb": before, "fitted_gb": fitted, "resident_gb": resident, "n_leaves": n_leaves, "n_sample": n_sample,
+        "leaf_bytes": round(held / n_leaves), "growing_seconds": round(times.seconds["growing the tree"], 2),
     }  # fmt: skip
 
 
@@ -163,47 +206,66 @@ def condition_seconds(size: float) -> float:
 
 
 def page(rows: list[dict]) -> str:
-    """The tables of docs/scaling.md: what was measured, and what follows from it on paper."""
-    told = next((row for row in reversed(rows) if "route_and_write_cpu_seconds" in row), None)
-    rows = sorted((row for row in rows if "fit_seconds" in row), key=lambda row: row["rows"])
-    assert all(row[k] > 0 for row in rows for k in ("fit_seconds", "predict_seconds"))
-    columns = {
+    """The tables of docs/scaling.md: what was measured, and what is extrapolated from it."""
+    rows = sorted(rows, key=lambda row: row["rows"])
+    ingested = next((row for row in rows if "route_and_write_cpu_seconds" in row), None)
+    drivers = [row for row in rows if row["executor"] == "driver"]
+    fits = [row for row in rows if "fit_seconds" in row]
+    assert all(row[k] > 0 for row in fits for k in ("fit_seconds", "predict_seconds"))
+    measured = {
         "rows": "rows", "memory_limit": "memory_limit", "data_gb": "data (GB)", "fit_seconds": "fit (s)", "predict_seconds": "predict all (s)",
         "resident_gb": "resident (GB)", "store_gb": "files (GB)", "n_leaves": "leaves", "mean_leaf": "rows a leaf",
         "rmse_to_function": "RMSE to the function", "loo": "leave-one-out NLPD",
     }  # fmt: skip
-    last, cores = rows[-1], 2
+    at_driver = {
+        "rows": "rows", "memory_limit": "memory_limit", "before_gb": "resident before (GB)", "fitted_gb": "after the fit", "resident_gb": "after prediction",
+        "n_sample": "rows of the sample", "n_leaves": "leaves", "leaf_bytes": "bytes a leaf", "growing_seconds": "growing the tree (s)",
+    }  # fmt: skip
+    parts = [table(measured, fits)]
+    if drivers:
+        parts += ["The driver alone, its largest resident memory:", table(at_driver, drivers)]
+    if drivers and ingested:
+        parts += extrapolated(fits[-1], ingested, drivers[-1])
+    return "\n\n".join(parts)
+
+
+def extrapolated(last: dict, ingested: dict, driver: dict) -> list[str]:
+    """What the largest fit says of more rows and cores, and a table."""
+    cores = 2
     fit, predict = (last[k] * cores / last["rows"] for k in ("fit_seconds", "predict_seconds"))
     # What a core does with a row while it is read, routed and written; it is read twice more, for the sample and the regions that are learned on.
-    ingest = (
-        np.nan
-        if told is None
-        else (2 * told["read_cpu_seconds"] + told["route_and_write_cpu_seconds"]) / told["rows"]
-    )
+    ingest = 2 * ingested["read_cpu_seconds"] + ingested["route_and_write_cpu_seconds"]
+    ingest /= ingested["rows"]
     # Partitions, and leaves: no more than one for each row of the largest sample, beyond which they hold more rows.
     reached = round(last["n_leaves"] * last["mean_leaf"] / last["rows"])
-    on_paper = []
+    row_bytes = 8 * reached * (N_PREFIX + N_INPUTS + 1)
+    lines = []
     for n, n_cores in ((1e8, 16), (1e8, 128), (1e9, 128), (1e9, 1024)):
         n_leaves = min(n * last["n_leaves"] / last["rows"], reached * MOST_SAMPLE)
         size = reached * n / n_leaves
         larger = reached * (condition_seconds(size) - condition_seconds(last["mean_leaf"]))
-        on_paper.append({
+        n_shards = np.ceil(n_leaves * shard_bytes(size, N_INPUTS, 1) / SHARD_BYTES)
+        batch = max(BATCH_ROWS, np.ceil(n_shards * PART_BYTES / row_bytes))
+        index = 8 * N_PART * n_shards * np.ceil(n / batch)
+        alone = driver["growing_seconds"] / driver["n_sample"] * MOST_SAMPLE
+        lines.append({
             "rows": f"{n:.0e}".replace("e+0", "e"), "cores": n_cores, "fit": f"{n * (fit + larger) / n_cores / 60:.0f} min",
-            "ingest": f"{n * ingest / n_cores / 60:.1f} min", "predict": f"{n * (predict + SOLVES * larger) / n_cores / 60:.0f} min",
-            "files": f"{n * last['store_gb'] / last['rows']:,.0f} GB", "size": f"{size:.0f}",
-            "tree": f"{n_leaves * TREE_BYTES / 1e9:.0f} GB",
+            "ingest": f"{n * ingest / n_cores / 60:.1f} min", "alone": f"{alone / 60:.1f} min",
+            "predict": f"{n * (predict + SOLVES * larger) / n_cores / 60:.0f} min",
+            "files": f"{(n * row_bytes + index) / 1e9:,.0f} GB", "size": f"{size:.0f}", "n_shards": f"{n_shards:,.0f}", "batch": f"{batch:,.0f}",
+            "tree": f"{n_leaves * driver['leaf_bytes'] / 1e9:.1f} GB",
         })  # fmt: skip
     words = {
-        "rows": "rows", "cores": "cores", "fit": "fit", "ingest": "of which reading, routing, writing", "predict": "predict all",
-        "files": "files", "size": "rows a leaf", "tree": "tree at the driver",
+        "rows": "rows", "cores": "cores", "fit": "fit", "ingest": "of which reading, routing, writing", "alone": "growing the tree, at the driver",
+        "predict": "predict all", "files": "files", "size": "rows a leaf", "n_shards": "shards", "batch": "rows of a batch", "tree": "tree at the driver",
     }  # fmt: skip
-    return (
-        table(columns, rows)
-        + f"\n\nOn paper, from the last of these: {1e6 * fit:.0f} core-microseconds a row to fit, {1e6 * predict:.0f} to predict, "
-        f"{1e6 * ingest:.1f} of the fit to read, route and write, "
-        f"{last['store_gb'] * 1e9 / last['rows']:.0f} bytes of files a row.\n\n"
-        + table(words, on_paper)
+    constants = (
+        f"Extrapolated from the largest of these fits: {1e6 * fit:.0f} core-microseconds a row to fit, {1e6 * predict:.0f} to predict, "
+        f"{1e6 * ingest:.1f} of the fit to read, route and write, {row_bytes} bytes of files a row; and from the driver's rows: {driver['leaf_bytes']:,} bytes "
+        f"a leaf at the driver, {1e6 * driver['growing_seconds'] / driver['n_sample']:.0f} microseconds for each row of the sample to grow the tree. A core "
+        f"has {CORE_BYTES / 1e9:g} GB of memory_limit, a shard at most {SHARD_BYTES / 1e9:.2f} GB."
     )
+    return [constants, table(words, lines)]
 
 
 def main() -> None:
@@ -212,13 +274,19 @@ def main() -> None:
     parser.add_argument("--memory-limit", default="2GB")
     parser.add_argument("--executor", default="local")
     parser.add_argument("--ingest", action="store_true", help="only read, route and write")
+    parser.add_argument("--driver", action="store_true", help="the memory of the driver alone")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--results", type=Path)
     parser.add_argument("--work", nargs=2, metavar=("DATA", "OUT"), help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="few rows")
     asked = parser.parse_args()
     if asked.work:
-        print(json.dumps(work(*asked.work, asked.memory_limit, asked.executor)))
+        done = (
+            driver(*asked.work, asked.memory_limit)
+            if asked.driver
+            else work(*asked.work, asked.memory_limit, asked.executor)
+        )
+        print(json.dumps(done))
         return
     if asked.quick:
         asked.rows, asked.memory_limit = 20_000, "50MB"
@@ -247,8 +315,13 @@ def main() -> None:
             asked.executor,
         ]
         found = subprocess.run(
-            [*command, "--work", str(data), str(out)], stdout=subprocess.PIPE, text=True, check=True
+            [*command, *["--driver"] * asked.driver, "--work", str(data), str(out)],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
+        if asked.driver:
+            asked.executor = "driver"
         row = {
             "rows": asked.rows, "executor": asked.executor, "memory_limit": asked.memory_limit, "data_gb": round(n_bytes / 1e9, 2),
             **json.loads(found.stdout.splitlines()[-1]), "rmse_to_function": round(error(data, out), 4), "noise": NOISE,

@@ -3,8 +3,8 @@
     python benchmarks/pages.py [--check]
 
 A page says ``<!-- table: accuracy -->`` where it wants the table of benchmarks/results/accuracy.json, and ``<!-- end -->``
-where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``summary``,
-``unseen-brief``, ``unseen-1-brief`` and ``timings`` are the README's. ``--check`` only says whether pages are up to date.
+where it ends; what stands between is replaced, with the commits and machines that the figures came from on top. ``claim``, ``answer``, ``summary``,
+``unseen-brief``, ``unseen-1-brief`` and ``timings`` are those of the README and the home page. ``--check`` only says whether pages are up to date.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 
 import accuracy
+import boosting
 import changepoints
 import cluster
 import compare
@@ -50,7 +51,7 @@ import walk
 from harness import HERE, table
 
 MODULES = (
-    accuracy, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, invariance, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
+    accuracy, boosting, changepoints, cluster, compare, concurrency, deep, duplicates, edges, engine, finetune, footprint, forecast, invariance, learned, memory, outofcore, scales, scaling, serving, sharing, sizes, small, soak, sparse, speed,
     structures, tables, unseen, updates, walk,
 )  # fmt: skip
 PAGES: dict[str, Callable[..., str]] = {module.__name__: module.page for module in MODULES}
@@ -85,6 +86,12 @@ def made(name: str) -> str:
         text = f"{accuracy.coordinate_steps(found)}\n\n*{origin('accuracy', found)}*"
     elif name == "timings":
         text = timings()
+    elif name == "claim":
+        text = unseen.claim(results("unseen"), results("unseen-1"))
+    elif name == "answer":
+        text = unseen.answer(results("unseen-1"))
+    elif name == "tables-brief":
+        text = tables.verdict(results("tables"))
     elif name.startswith("unseen") and name.endswith("-brief"):
         file = name.removesuffix("-brief")
         found = results(file)

@@ -36,42 +36,43 @@ Every table and figure of Trapp et al. (AISTATS 2020) as one command:
 
     DSMGP_DATA=... dsmgp reproduce NAME [--quick]
 
-(or `python -m dsmgp.reproduce`, which can also be told data sets and to run again), with `all` for every one of them, and
-`make reproduce` for the quick form of everything. Results are kept row by row; a run that is stopped goes on where it was.
+(or `python -m dsmgp.reproduce`, which can also select data sets and force a rerun). `all` runs every one of them, and
+`make reproduce` the quick form of everything. Results are stored row by row; an interrupted run continues where it stopped.
 Figures below are in units of the training outputs' standard deviation, on random splits (70% for training) unless the data
-come with one; of two outputs MAE is the mean and NLPD the sum. The paper's figures stand beside ours, or in brackets. Year
-and Flight are not here: nobody may hand them on. With their files in `DSMGP_DATA` (see `dsmgp.datasets`) the same commands
+come with one; of two outputs MAE is the mean and NLPD the sum. The paper's figures are shown next to ours, or in brackets. Year
+and Flight, whose files we did not have, are missing. With these files in `DSMGP_DATA` (see `dsmgp.datasets`) the same commands
 run them.
 
 ## Departures from the paper's text
 
-- **Algorithm 1** with the slips of its pseudo-code put right: a part that becomes a leaf ends where the next one begins (as printed
-  the lower bound of the next part stays where it was, and parts overlap). Cuts lie between two rows, and those that would leave a part empty are
-  dropped. The upward pass multiplies the evidences of a product's children, where the printed one adds them.
-- **R and K_P.** The paper gives R = 2 and K_P = (N / M)^(1 / R) for Kin40k alone; here they hold for every tree whose table does not say otherwise, K_P rounded up. With two layers the algorithm does
-  not keep to M: its cuts are uneven, and leaves of thousands of rows are left, of which the DSMGP and the rivals on the "same
-  partition" have more than those with experts drawn at random.
+- **Algorithm 1** with the errors of its pseudo-code corrected: a region that becomes a leaf ends where the next one begins (as printed,
+  the lower bound of the next region is not updated, and regions overlap). Splits lie between two rows, and those that would leave a region
+  empty are dropped. The upward pass multiplies the evidences of a product's children, where the printed one adds them.
+- **R and K_P.** The paper gives R = 2 and K_P = (N / M)^(1 / R) for Kin40k alone; here they are used for every tree whose table does not
+  say otherwise, with K_P rounded up. With two layers the algorithm does not keep leaves to M rows: its splits are uneven, and leaves of
+  thousands of rows remain, more of them for the DSMGP and the rivals on the "same partition" than for experts with random rows.
 - **Kernel.** SE-ARD, with one length scale per input, is a product over inputs here, and its length scales are learned.
 - **NLPD** is of the mixture's own density. The paper projects the mixture onto the Gaussian with its moments, whose NLPD has a column of its own in Table 2.
-- **Learning.** "DSMGP, posterior" is the paper's model at its settings (Algorithm 1, M = 100, K_S = 4, SE-ARD, theta on one
-  partition), with wide log-normal priors on theta, by L-BFGS; above 10,000 rows for 20 iterations. "DSMGP, the paper literally" has no priors
-  and 1,000 iterations of RMSprop. The paper names neither its rate nor where it starts: ours is 0.05, from length
-  scales of half the square root of the number of inputs, and the best iterate is kept.
-- **Rivals** are those of `dsmgp.baselines`: experts share theta, learned jointly with the same priors by L-BFGS (SVGP: natural gradients and Adam), where the paper's had RMSprop. They
-  have M = 100 rows drawn at random, or the parts of one partition ("same partition"); SVGP has 100 inducing points, KISS is additive over inputs.
-  An exact GP of more than 2,000 rows learns theta on 2,000 of them and is conditioned on all.
-- **Two outputs** (Parkinsons) have one tree, whose weights follow from their joint evidence, and a theta each. They are independent in "the paper literally"; the other columns of
-  the DSMGP learn mixtures of them where leave-one-out prefers these.
+- **Learning.** "DSMGP, posterior" is the paper's model at its settings (Algorithm 1, M = 100, K_S = 4, SE-ARD, hyperparameters theta
+  learned on one partition), with wide log-normal priors on theta, by L-BFGS; above 10,000 rows for 20 iterations. "DSMGP, the paper
+  literally" has no priors and 1,000 iterations of RMSprop. The paper gives neither the learning rate nor the starting point: ours are 0.05
+  and length scales of half the square root of the number of inputs, and the best iterate is kept.
+- **Rivals** are those of `dsmgp.baselines`: experts share theta, learned jointly with the same priors by L-BFGS (SVGP: natural gradients
+  and Adam), where the paper used RMSprop. Experts have M = 100 rows drawn at random, or the regions of one partition ("same partition").
+  SVGP has 100 inducing points, and KISS is additive over inputs. An exact GP of more than 2,000 rows learns theta on 2,000 of them and is
+  conditioned on all.
+- **Two outputs** (Parkinsons) share one tree, whose weights follow from their joint evidence, and each has its own theta. They are
+  independent in "the paper literally"; the other columns of the DSMGP mix them where leave-one-out prefers that.
 - **Seeds.** A spread (±) is the standard deviation over seeds, that is over splits and trees; above 10,000 rows rivals have one seed.
 
-"DSMGP, gated" has the same tree and theta as "posterior", and the gate's weights (of two outputs, a theta of its own). "DSMGP, default" is
-`DSMGPRegressor()` as it comes, with the scores of benchmarks/results/accuracy.json (the same splits) where it was not run anew. The rows of "the paper literally", but for
-Parkinsons, and those of the approximation error were computed on a machine without the data's file reader, by a wrapper that gave these experiments the same splits; their commits
-were filled in by hand.
+"DSMGP, gated" has the same tree and theta as "posterior", and the weights of the gate (with two outputs, its own theta). "DSMGP, default"
+is `DSMGPRegressor()`, with the scores of benchmarks/results/accuracy.json (the same splits) where it was not run again. The rows of "the
+paper literally", except for Parkinsons, and those of the approximation error were computed on a machine that cannot read the data files,
+by a wrapper that passed the same splits to these experiments; their commits were filled in by hand.
 
-Claims are tested seed by seed: "yes" and "no" are of a single run.
+Claims are tested seed by seed: "yes" and "no" refer to a single run.
 
-## What they bear out
+## The paper's claims, checked
 """
 
 

@@ -2,11 +2,12 @@
 
     DSMGP_DATA=... python benchmarks/speed.py [kin40k protein ...] [--methods a,b] [--quick] [--table]
 
-On a CPU: fit and prediction of the test rows against the fit alone of GPBoost (Vecchia); on kin40k also against GPyTorch's exact
-GP, which is trained until its test NLPD is ours, for at most ten times our seconds: ``curve`` in the results is its
+On a CPU: fit and prediction of the test rows against the fits of boosted trees (HistGradientBoosting with two quantiles for the spread,
+and its mean alone; CatBoost's loss for uncertainty, and its default) and of GPBoost (Vecchia), on kin40k, protein and ``duplicates``,
+40,000 generated rows of which 60% have the inputs of others; on kin40k also against GPyTorch's exact GP, which is trained until its test NLPD is ours, for at most ten times our seconds: ``curve`` in the results is its
 way there. On a GPU: kin40k, protein and flight_mixed, with GPyTorch's exact GP and SVGP of 1024 points beside it. Each run has a
-process of its own and makes a small fit first, so that starting up does not count. Seconds to import dsmgp and what it
-stands on come last. Results are kept in benchmarks/results/speed.json (on a GPU speed-gpu.json), with commit and
+process of its own and makes a small fit first, so that starting up does not count. Seconds of the processor are kept beside those of
+the clock, for a machine that is shared. Seconds to import dsmgp and what it stands on come last, unless data sets are named. Results are kept in benchmarks/results/speed.json (on a GPU speed-gpu.json), with commit and
 machine; what is there is not run again (``--again`` does). ``--quick`` uses generated rows.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+import duplicates
 import peers
 from harness import (
     Runs,
@@ -40,9 +42,11 @@ from harness import (
 from peers import Method, gaussian, per_output
 
 # Methods by data set, ours first.
+TREES = ["hist-boosting", "hist-boosting-mean", "catboost-uncertainty", "catboost"]
 ON_CPU = {
-    "kin40k": ["dsmgp", "gpboost", "gpytorch-exact", "gpytorch-cholesky"],
-    "protein": ["dsmgp", "gpboost"],
+    "kin40k": ["dsmgp", *TREES, "gpboost", "gpytorch-exact", "gpytorch-cholesky"],
+    "protein": ["dsmgp", *TREES, "gpboost"],
+    "duplicates": ["dsmgp", *TREES, "gpboost"],
 }
 ON_GPU = {
     "kin40k": ["dsmgp", "gpytorch-exact", "gpytorch-cholesky", "svgp"],
@@ -53,6 +57,8 @@ QUICK = {"generated": ["dsmgp", "gpytorch-cholesky"]}
 # Seconds on one H200, and our fit and prediction over a peer's fit on two cores: at most.
 SECONDS_ON_GPU = {"kin40k": 6, "protein": 15, "flight_mixed": 60}
 RATIO_ON_CPU = {"gpboost": 0.5, "gpytorch-exact": 0.1, "gpytorch-cholesky": 0.1}
+# Rows with the inputs of others, as a share of the training rows.
+N_DUPLICATES, N_DUPLICATES_TEST, SHARE = 40_000, 10_000, 0.6
 # Seconds that importing us may take over importing torch and gpytorch.
 IMPORT_SECONDS = 0.2
 # A peer that is raced is trained for at most so many times our seconds; rows that its way is scored on, and how often: after
@@ -63,7 +69,8 @@ SVGP_SECONDS = 120.0
 LIMIT = 3600.0
 COLUMNS = {
     "data": "data", "method": "method", "rows": "rows", "test_rows": "test rows",
-    "fit_seconds": "fit (s)", "predict_seconds": "predict (s)", "rmse": "RMSE", "nlpd": "NLPD",
+    "fit_seconds": "fit (s)", "fit_processor": "fit (processor s)", "predict_seconds": "predict (s)",
+    "predict_processor": "predict (processor s)", "rmse": "RMSE", "nlpd": "NLPD",
     "n_evaluations": "evaluations", "ratio": "our fit + predict over its fit", "target": "at most",
     "peak_gb": "peak GB", "note": "",
 }  # fmt: skip
@@ -72,6 +79,11 @@ COLUMNS = {
 def data(name: str, seed: int) -> tuple[np.ndarray, ...]:
     if name == "generated":
         return standardise(*generated(400, 200))
+    if name == "duplicates":
+        kind = "random inputs"
+        X, y = duplicates.rows_of(N_DUPLICATES, kind, SHARE, seed)
+        X_test, y_test = duplicates.rows_of(N_DUPLICATES_TEST, kind, 0.0, seed + 1)
+        return standardise(X, y[:, None], X_test, y_test[:, None])
     return standardised(name, seed)
 
 
@@ -119,7 +131,9 @@ def measure(job: dict) -> dict:
         warnings.simplefilter("ignore")
         peers.warm_up(peers.METHODS[job["method"]], Y.shape[1])
         law, note = method_of(job, X_test, Y_test)(X, Y, X_test, job["seed"])
-    kept = ("fit_seconds", "predict_seconds", "n_evaluations", "curve", "note")
+    kept = (
+        "fit_seconds", "fit_processor", "predict_seconds", "predict_processor", "n_evaluations", "curve", "note",
+    )  # fmt: skip
     peak = peak_memory()
     return {
         "rows": len(X),
@@ -149,8 +163,10 @@ def total(row: dict) -> float:
 
 
 def compared(rows: list[dict]) -> list[dict]:
-    """The rows with ratios: ours over the peers' fit, and the targets."""
-    ours = {row["data"]: total(row) for row in rows if row["method"] == "dsmgp" and "rows" in row}
+    """The rows with ratios, where ours is of the same machine: ours over the peers' fit, and the targets."""
+    fits = [row for row in rows if row["method"] == "dsmgp" and "rows" in row]
+    ours = {row["data"]: total(row) for row in fits}
+    machines = {row["data"]: row["machine"] for row in fits}
     found = []
     for row in rows:
         row = {**row, "note": row.get("failed", row.get("note"))}
@@ -159,7 +175,11 @@ def compared(rows: list[dict]) -> list[dict]:
             row["note"] = f"fit + predict {ours.get(row['data'], math.nan):.1f} s"
             seconds = SECONDS_ON_GPU.get(row["data"])
             row["target"] = f"{seconds} s" if gpu and seconds else None
-        elif "rows" in row and row["data"] in ours and not row["method"].startswith("dsmgp"):
+        elif (
+            "rows" in row
+            and machines.get(row["data"]) == row["machine"]
+            and not row["method"].startswith("dsmgp")
+        ):
             row["ratio"] = ours[row["data"]] / row["fit_seconds"]
             row["target"] = None if gpu else RATIO_ON_CPU.get(row["method"])
         found.append(row)
@@ -223,7 +243,8 @@ def main() -> None:
             for method in methods:
                 patience = 1.0 if arguments.quick else PATIENCE
                 run(runs, name, method, arguments.seed, arguments.limit, patience)
-        run_imports(runs, arguments.seed, 0.0 if arguments.quick else 60.0)
+        if not arguments.data:
+            run_imports(runs, arguments.seed, 0.0 if arguments.quick else 60.0)
     print(page(runs.rows))
 
 

@@ -1,5 +1,6 @@
 """Threads share a fitted model: every kind gives the answers that one thread gets, within its memory."""
 
+import copy
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor, load
+from dsmgp.experts.low_rank import LEAST_POINTS
+from dsmgp.mixture.variance_error import exact_variances
 
 N_THREADS, N_REQUESTS, N_DISTINCT = 8, 160, 12
 OPTIONS = {"kernel": "rbf", "random_state": 0, "max_iter": 3}
@@ -30,32 +33,42 @@ def many_switches():
     sys.setswitchinterval(before)
 
 
+# Each returns a model that has answered nothing yet, and another one with the same answers.
+
+
 def in_memory(rows, folder):
-    return DSMGPRegressor(leaf_size=60, **OPTIONS).fit(*rows)
+    model = DSMGPRegressor(leaf_size=60, **OPTIONS).fit(*rows)
+    return model, copy.deepcopy(model)
 
 
 def with_little_memory(rows, folder):
     """Some factors are computed again for every request."""
-    return DSMGPRegressor(leaf_size=60, memory_limit="500kB", **OPTIONS).fit(*rows)
+    model = DSMGPRegressor(leaf_size=60, memory_limit="500kB", **OPTIONS).fit(*rows)
+    return model, copy.deepcopy(model)
 
 
 def from_a_file(rows, folder):
-    in_memory(rows, folder).save(folder / "model.dsmgp")
-    return load(folder / "model.dsmgp")
+    """Leaves are conditioned by the first requests."""
+    in_memory(rows, folder)[0].save(folder / "model.dsmgp")
+    return load(folder / "model.dsmgp"), load(folder / "model.dsmgp")
 
 
 def after_updates(rows, folder):
-    return in_memory(rows, folder).partial_fit(rows[0][:5] + 0.01, rows[1][:5]).forget([3, 4])
+    model = in_memory(rows, folder)[0]
+    model.partial_fit(rows[0][:5] + 0.01, rows[1][:5]).forget([3, 4])
+    return model, copy.deepcopy(model)
 
 
 def in_single_precision(rows, folder):
     pytest.importorskip("torch")
-    return DSMGPRegressor(leaf_size=60, dtype="float32", **OPTIONS).fit(*rows)
+    model = DSMGPRegressor(leaf_size=60, dtype="float32", **OPTIONS).fit(*rows)
+    return model, copy.deepcopy(model)
 
 
 def with_change_points(rows, folder):
     X, y = rows
-    return DSMGPRegressor(structure="changepoint", **OPTIONS).fit(X[:80], y[:80])
+    DSMGPRegressor(structure="changepoint", **OPTIONS).fit(X[:80], y[:80]).save(folder / "model")
+    return load(folder / "model"), load(folder / "model")
 
 
 def sharded_on_disk(rows, folder):
@@ -70,7 +83,8 @@ def sharded_on_disk(rows, folder):
         for name in ("LEAST_SAMPLE", "MOST_SAMPLE"):
             patch.setattr(dataset, name, 200)
         model = DSMGPRegressor(leaf_size=40, memory_limit="500kB", **OPTIONS)
-        return model.fit_dataset(folder / "rows.parquet", target="y")
+        model.fit_dataset(folder / "rows.parquet", target="y", store=folder / "model")
+    return load(folder / "model"), load(folder / "model")
 
 
 KINDS = (
@@ -107,9 +121,9 @@ def answer(model, k, X):
     ],
 )
 def test_eight_threads_get_the_answers_of_one(kind, rows, tmp_path):
-    model = kind(rows, tmp_path)
+    model, other = kind(rows, tmp_path)
     tables = (frames if kind is sharded_on_disk else requests)(N_DISTINCT)
-    expected = [answer(model, k, X) for k, X in enumerate(tables)]
+    expected = [answer(other, k, X) for k, X in enumerate(tables)]
 
     def ask(k):
         return answer(model, k % N_DISTINCT, tables[k % N_DISTINCT])
@@ -119,8 +133,32 @@ def test_eight_threads_get_the_answers_of_one(kind, rows, tmp_path):
             np.testing.assert_array_equal(found, expected[k % N_DISTINCT])
 
 
+def test_low_rank_variances_that_are_made_meanwhile_are_close_to_exact_ones():
+    rng = np.random.default_rng(6)
+    X = rng.uniform(-2, 2, size=(700, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.1 * rng.normal(size=700)
+    model = DSMGPRegressor(leaf_size=350, sum_children=2, **OPTIONS).fit(X, y)
+    tables = requests(N_DISTINCT)
+    posterior = model.state_.model.leaf_posterior
+    with exact_variances():
+        expected = [copy.deepcopy(model).predict(X, return_std=True) for X in tables]
+    assert (posterior.leaf_sizes >= LEAST_POINTS).any()
+    assert not posterior.bases.of_leaf
+
+    def ask(k):
+        return model.predict(tables[k % N_DISTINCT], return_std=True)
+
+    with ThreadPoolExecutor(N_THREADS) as threads:
+        found = list(threads.map(ask, range(N_REQUESTS)))
+    assert posterior.bases.of_leaf
+    for k, (mean, std) in enumerate(found):
+        exact_mean, exact_std = expected[k % N_DISTINCT]
+        assert (np.abs(mean - exact_mean) <= 1e-3 * exact_std).all()
+        np.testing.assert_allclose(std, exact_std, rtol=1e-3)
+
+
 def test_shards_on_disk_stay_within_the_memory(rows, tmp_path):
-    model, tables = sharded_on_disk(rows, tmp_path), frames(8)
+    (model, _), tables = sharded_on_disk(rows, tmp_path), frames(8)
     leaf_gps = model.state_.model.leaf_posterior.leaf_gps
     assert len(leaf_gps.shards) >= 6
     with ThreadPoolExecutor(N_THREADS) as threads:
@@ -129,7 +167,7 @@ def test_shards_on_disk_stay_within_the_memory(rows, tmp_path):
 
 
 def test_factors_of_change_points_are_counted_once(rows, tmp_path):
-    model = with_change_points(rows, tmp_path)
+    model, _ = with_change_points(rows, tmp_path)
     (gp,) = model.state_.model.segmented_gps
     room = gp.memory + sum(each.L.nbytes for kept in gp._factors.values() for each in kept)
     with ThreadPoolExecutor(N_THREADS) as threads:
@@ -140,7 +178,7 @@ def test_factors_of_change_points_are_counted_once(rows, tmp_path):
 
 def test_models_come_and_go_while_others_predict(rows, tmp_path):
     """Posteriors are dropped by the garbage collector, in whichever thread it runs."""
-    model, (X,) = sharded_on_disk(rows, tmp_path), frames(1)
+    (model, _), (X,) = sharded_on_disk(rows, tmp_path), frames(1)
     expected, state = model.predict(X), model.state_.model.leaf_posterior
     leaf_gps, end = state.leaf_gps, time.monotonic() + 1.0
 

@@ -1,9 +1,12 @@
 """Progress never falls, and a fit that is stopped keeps the best result so far."""
 
+import time
+
 import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor
+from dsmgp.fitting.structure import grow_tree, large_leaves
 from dsmgp.progress import Listener, StageTimes, active_listeners, listening, span, stopping, tick
 
 
@@ -87,7 +90,8 @@ def test_the_times_of_the_stages_are_told(caplog):
     with caplog.at_level("INFO", logger="dsmgp"):
         model = DSMGPRegressor(max_iter=3, random_state=0).fit(X, np.sin(5 * X[:, 0]))
     times = model.fit_times_
-    assert {"trying kernels", "learning", "conditioning leaves", "fitting the gate"} <= set(times)
+    assert {"trying kernels", "learning hyperparameters", "growing the tree"} <= set(times)
+    assert {"conditioning leaves", "fitting the gate"} <= set(times)
     assert all(seconds >= 0 for seconds in times.values())
     assert "conditioning leaves" in next(
         r.message for r in caplog.records if "seconds:" in r.message
@@ -101,8 +105,28 @@ def test_a_stage_does_not_count_the_stages_inside_it(monkeypatch):
     monkeypatch.setattr("dsmgp.progress.time.perf_counter", lambda: next(clock))
     with listening(StageTimes()) as times:
         # The outer stage from 1 to 10, the inner one from 3 to 6.
-        with span(0, 0.5, "learning rbf"), span(0, 1, "inside"):
+        with span(0, 0.5, "learning", "learning rbf"), span(0, 1, "inside"):
             pass
-        with span(0.5, 1, "learning matern12"):  # from 15 to 21
+        with span(0.5, 1, "learning", "learning matern12"):  # from 15 to 21
             pass
     assert times.seconds == {"learning": 2.0 + 4.0 + 6.0, "inside": 3.0}
+
+
+def test_learning_for_large_leaves_is_a_stage_of_its_own(monkeypatch):
+    """It takes far longer than growing the tree, which it is part of."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(800, 2))
+    grow, seconds = large_leaves.learn_large, []
+
+    def timed(*arguments):
+        start = time.perf_counter()
+        found = grow(*arguments)
+        seconds.append(time.perf_counter() - start)
+        return found
+
+    monkeypatch.setattr(grow_tree, "learn_large", timed)
+    model = DSMGPRegressor("rbf", max_iter=5, random_state=0).fit(X, np.sin(5 * X[:, 0]))
+    (alone,) = seconds
+    times = model.fit_times_
+    assert times["learning hyperparameters of large leaves"] >= alone
+    assert times["growing the tree"] < alone

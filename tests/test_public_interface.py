@@ -52,7 +52,7 @@ PARAMETERS = """
     kernel mean noise_variance structure leaf_size sum_children product_children depth weights
     local_scale effort optimizer objective max_iter n_restarts standardize device dtype
     memory_limit executor checkpoint random_state verbose input_warp output_warp
-    metric missing categorical_features hypotheses variances priors outputs
+    metric missing categorical_features hypotheses variances priors outputs boosted_trees
     """
 ATTRIBUTES = """
     adapted_ coordinates_ feature_importances_ feature_names_in_ kernel_ kernel_posterior_ kernel_scores_ leaf_noise_ log_marginal_likelihood_
@@ -98,7 +98,7 @@ MIXTURE = """
     """
 COMMANDS = {
     "fit": """
-        --categories --changes-along --checkpoint --dayfirst --debug --decimal --device --drop --effort --encoding --executor
+        --boosted-trees --categories --changes-along --checkpoint --dayfirst --debug --decimal --device --drop --effort --encoding --executor
         --feature --force --hypotheses --include-factors --input-warp --json --kernel --leaf-size --max-iter --mean
         --memory-limit --metric --missing --na --on-interrupt --out --outliers --output-warp --priors --quiet --seed --structure --target --text
         --weights

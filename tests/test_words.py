@@ -18,6 +18,9 @@ TERMS = {
     r"break ?points?": "change point",
     r"leave one out": "leave-one-out",
     r"model's file": "model file",
+    r"honest(?:ly)?": "unbiased, or calibrated",
+    r"dear(?:er|est)?": "expensive",
+    r"to speak of": "none, or the number",
 }
 # Also at the beginning of a sentence; neither names of classes nor values in quotes.
 FORBIDDEN = {
@@ -85,6 +88,7 @@ def test_docstrings_and_messages_use_our_terms():
         (">>> law = model.predict_dist(X)\n", 0),
         ("[changes](changepoints.md)", 0),
         ("lawful, outlaw", 0),
+        ("Dearest of all", 1),
     ],
 )
 def test_code_is_not_prose(text, n_faults):

@@ -52,8 +52,8 @@ class Listener:
     Parameters
     ----------
     hear : callable
-        Called with the share of the work done, which never falls, and the name of the present stage. May be called
-        from any thread.
+        Called with the share of the work done, which never falls, and what is being done: the present stage, or
+        which part of it. May be called from any thread.
 
     Examples
     --------
@@ -69,28 +69,28 @@ class Listener:
         self.hear = hear
         self.stopping = False
         self.share, self.text = 0.0, ""
-        self._spans = [(0.0, 1.0, "")]
+        self._spans = [(0.0, 1.0, "", "")]
         self._lock = threading.RLock()
 
     def stop(self) -> None:
         """Ask the fit to stop learning and to finish with the best result it has."""
         self.stopping = True
 
-    def _enter(self, low: float, high: float, text: str) -> None:
+    def _enter(self, low: float, high: float, stage: str, text: str) -> None:
         with self._lock:
-            outer_low, outer_high, _ = self._spans[-1]
+            outer_low, outer_high, *_ = self._spans[-1]
             width = outer_high - outer_low
-            self._spans.append((outer_low + low * width, outer_low + high * width, text))
+            self._spans.append((outer_low + low * width, outer_low + high * width, stage, text))
             self.text = text
 
     def _leave(self) -> None:
         with self._lock:
             self._spans.pop()
-            self.text = self._spans[-1][2]
+            *_, self.text = self._spans[-1]
 
     def _tick(self, fraction: float) -> None:
         with self._lock:
-            low, high, _ = self._spans[-1]
+            low, high, *_ = self._spans[-1]
             share = low + (high - low) * min(max(fraction, 0.0), 1.0)
             if share >= self.share:
                 self.share = share
@@ -103,7 +103,7 @@ class StageTimes(Listener):
     Examples
     --------
     >>> with listening(StageTimes()) as times:
-    ...     with span(0.0, 1.0, "trying kernels"), span(0.0, 0.5, "trying kernel rbf"):
+    ...     with span(0.0, 1.0, "trying kernels", "trying kernel rbf"):
     ...         pass
     >>> list(times.seconds)
     ['trying kernels']
@@ -114,10 +114,10 @@ class StageTimes(Listener):
         self.seconds: dict[str, float] = {}
         self._since = time.perf_counter()
 
-    def _enter(self, low: float, high: float, text: str) -> None:
+    def _enter(self, low: float, high: float, stage: str, text: str) -> None:
         with self._lock:
             self._record()
-            super()._enter(low, high, text)
+            super()._enter(low, high, stage, text)
 
     def _leave(self) -> None:
         with self._lock:
@@ -126,16 +126,10 @@ class StageTimes(Listener):
 
     def _record(self) -> None:
         """Add the time since the last change of stage to the present one."""
-        now, text = time.perf_counter(), self._spans[-1][2]
-        if text:
-            # Which kernel or hypothesis it is comes after the name of the stage.
-            name = next((stage for stage in STAGES if text.startswith(stage.rstrip("s"))), text)
-            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        now, (*_, stage, _) = time.perf_counter(), self._spans[-1]
+        if stage:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
         self._since = now
-
-
-#: Stages of a fit whose reports name what is being tried or learned.
-STAGES = ("trying kernels", "learning on the whole tree", "learning")
 
 
 # Listeners of this thread, outermost first: fits in other threads are neither heard nor stopped.
@@ -166,11 +160,14 @@ def listening(listener: Listener) -> Iterator[Listener]:
 
 
 @contextmanager
-def span(low: float, high: float, text: str) -> Iterator[None]:
-    """Enter a stage of the work, which takes it from share ``low`` to ``high`` of the stage around it."""
+def span(low: float, high: float, stage: str, text: str | None = None) -> Iterator[None]:
+    """Enter a stage of the work, which takes it from share ``low`` to ``high`` of the stage around it.
+
+    Listeners are told ``text``, such as which kernel is tried, or the name of the stage.
+    """
     listeners = _listeners.get()
     for listener in listeners:
-        listener._enter(low, high, text)
+        listener._enter(low, high, stage, stage if text is None else text)
     try:
         tick(0.0)
         yield

@@ -134,9 +134,7 @@ class RayExecutor:
         return "cuda" if resources.get("GPU", 0) > 0 else "cpu"
 
     def worker_pool(self, memory: float, device: str) -> RayWorkers:
-        workers = self._workers_of_stage
-        workers.limit_memory(memory)
-        return workers
+        return self._workers_of_stage.limited(memory)
 
     def leaf_gps(
         self,

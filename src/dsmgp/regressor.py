@@ -176,6 +176,12 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         network, learned by the evidence, are further coordinates, in which trees cut as well. ``"auto"`` tries
         a linear map, with ``effort="high"`` also a network, and keeps each if its leave-one-out gain is clear,
         under the conditions of ``input_warp``.
+    boosted_trees : "auto", "always", or None, default="auto"
+        Whether the predictions of boosted regression trees (scikit-learn's ``HistGradientBoostingRegressor``)
+        are a further coordinate, for functions with many steps. A training row is predicted by trees that
+        were learned without it. ``"auto"`` tries it where trees predict about as well as small leaves do,
+        unless ``effort="low"``, and keeps it if its leave-one-out gain is clear, under the conditions of
+        ``input_warp``.
     missing : "model", "drop", or "error", default="model"
         What becomes of missing inputs (NaN, None, NaT, NA). ``"model"``: a missing category is a level of its
         own, a missing number is replaced by the median and marked by a further input. ``"drop"``: such training
@@ -336,6 +342,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         variances: str = "auto",
         priors: str | None = "lognormal",
         outputs: str = "auto",
+        boosted_trees: str | None = "auto",
     ) -> None:
         self.kernel = kernel
         self.mean = mean
@@ -369,6 +376,7 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.variances = variances
         self.priors = priors
         self.outputs = outputs
+        self.boosted_trees = boosted_trees
 
     def fit(
         self,
@@ -658,7 +666,10 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def forget_dataset(self, where: Any) -> Self:
         """Remove the rows that fulfil a condition from a model that was fitted by :meth:`fit_dataset`.
 
-        All files of rows are written again without them. Tree, scaling and hyperparameters stay, as in
+        All files of rows are written again without them, and the sample of the rows that the model holds loses
+        them. Saved to the same folder, the model is without them on disk: the files before are removed, unless
+        another model of this process uses them, which a warning says. Models that other processes have loaded
+        must be loaded again. What was learned from the rows (tree, scaling, hyperparameters) stays, as in
         :meth:`partial_fit_dataset`.
 
         Parameters

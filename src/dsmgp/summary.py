@@ -164,6 +164,8 @@ def _coordinate_lines(state: FittedState) -> list[str]:
         if coordinates.network is not None:
             layers = " -> ".join(map(str, coordinates.network.widths))
             lines.append(f"network         {layers} units; its outputs are further coordinates")
+        if coordinates.trees is not None:
+            lines.append("boosted trees   their predictions are a further coordinate")
     if state.search.gains:
         gains = (f"{step} {gain:.3g}" for step, gain in state.search.gains.items())
         lines.append(f"gains           {', '.join(gains)} (nats per row, leave-one-out)")
@@ -253,7 +255,8 @@ def _length_scales(
         at_median = coordinates.slopes(np.median(X, axis=0))
         spread = coordinates.features(X).std(axis=0)
         scales = 1.0 / coordinates.input_rates(rates, at_median)
-        return range(coordinates.n_inputs), scales, coordinates.input_rates(rates, spread)
+        relevance = coordinates.input_rates(rates, spread, X.std(axis=0))
+        return range(coordinates.n_inputs), scales, relevance
 
 
 def _mean_in_words(

@@ -267,7 +267,7 @@ def test_an_interrupted_experiment_keeps_its_results(monkeypatch, tmp_path):
 
     monkeypatch.setattr("dsmgp.reproduce.reproduce", stop)
     done = run("reproduce", "figure-illustration", "--out", tmp_path, code=130)
-    assert "what was run is kept" in done.stderr
+    assert "results so far are kept" in done.stderr
     assert "nothing was written" not in done.stderr
 
 
@@ -323,7 +323,7 @@ def test_fit_names_every_kernel_that_is_used(rows, tmp_path):
         (("predict", "price.dsmgp", "train.csv", "--json"), "give --out predictions.csv"),
         (("evaluate", "price.dsmgp", "gone.csv"), "does not exist"),
         (("info", "gone.dsmgp"), "does not exist"),
-        (("reproduce", "table-9"), "no experiment 'table-9'; expected all or one of"),
+        (("reproduce", "table-9"), "unknown experiment 'table-9'; expected all or one of"),
         (("report", "price.dsmgp", "train.csv", "--out", "no/r.html"), "create it first"),
     ],
 )

@@ -165,8 +165,8 @@ def test_columns_that_hold_no_values_of_a_kind_are_refused_by_name(rng):
         (pd.Series([(1, 2)] * 6), "a tuple in column 'c' of X, row 0.*into numbers, texts or dates"),
         (pd.Series(np.arange(6) + 1j), "Complex data not supported: column 'c' of X"),
         (pd.Series([1.0, 2.0, np.inf, 3.0, 4.0, 5.0]), "infinity .* row 2, column 1"),
-        (pl.Series([[1]] * 6), "column 'c' of X holds several values in a row"),
-        (pl.Series([{"a": 1}] * 6), "column 'c' of X holds several values in a row"),
+        (pl.Series([[1]] * 6), "column 'c' of X holds several values in one row"),
+        (pl.Series([{"a": 1}] * 6), "column 'c' of X holds several values in one row"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             model_of(framed(np.arange(6.0), column), y)

@@ -1,12 +1,15 @@
 """Rows on disk: files by piece of the data, from which shards are read in whatever order pieces were written."""
 
+import pickle
 import zlib
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from dsmgp import ModelFileError
+from dsmgp.distributed.row_files import files_in, new_files, remove_unused, row_file
 from dsmgp.distributed.row_store import (
     RowStore,
     check_empty,
@@ -25,11 +28,6 @@ def test_shards_are_ranges_of_leaves_that_fit_in_memory():
     assert firsts[-1] == 300
     assert max(each) < 1e5 + shard_bytes(np.array([200]), 3, 1)
     assert len(first_leaves_of_shards(sizes, 3, 1, 1e12)) == 2
-
-
-def test_more_shards_than_files_can_be_open_are_refused():
-    with pytest.raises(MemoryError, match="raise memory_limit"):
-        first_leaves_of_shards(np.full(5000, 100), 3, 1, 1e5)
 
 
 class Pool:
@@ -90,10 +88,62 @@ def test_shards_read_the_rows_that_were_written(written):
     assert len(second.ids) == 90  # rows of two leaves are kept once
 
 
+@pytest.mark.parametrize("n_pieces", [1, 40])
+@pytest.mark.parametrize("n_shards", [2, 60])
+def test_the_plan_of_a_shard_is_small_whatever_the_store_holds(rng, tmp_path, n_pieces, n_shards):
+    X, Y = rng.normal(size=(90, 2)), rng.normal(size=(90, 1))
+    writer = RowWriter.into(tmp_path, np.append(2 * np.arange(n_shards), 300), 2, 1)
+    batch = (np.arange(90) % 300, np.arange(90), 0, X, Y)
+    store = writer.store([writer.write(k, [batch] * 3) for k in range(n_pieces)])
+    assert max(len(pickle.dumps(plan.load)) for plan in plans_of(store, X, Y)[:-1]) < 1800
+    assert sum(len(plan.load().ids) for plan in plans_of(store, X, Y)[:1]) > 0
+
+
+def test_files_are_removed_once_nothing_uses_them(tmp_path):
+    writer = RowWriter.into(tmp_path, np.array([0, 1]), 1, 0)
+    rows = np.zeros(5, dtype=int), np.arange(5), 0, np.zeros((5, 1)), np.empty((5, 0))
+    store = writer.store([writer.write(k, [rows]) for k in range(2)])
+    other = replace(store)
+    with new_files(tmp_path, 2) as first:
+        assert first == 2
+        writer.write(first, [rows])
+        with new_files(tmp_path, 1) as further:  # by another thread
+            assert further == 4
+        (tmp_path / "shards" / "00009.rows.123").write_bytes(b"half")
+        del store
+        assert remove_unused(tmp_path, [0, 1]) == [0, 1]
+        names = sorted(path.name for path in files_in(tmp_path))
+        assert names == ["00000.rows", "00001.rows", "00002.rows"]
+    del other
+    assert remove_unused(tmp_path, [0, 1]) == []
+    assert not files_in(tmp_path)
+
+
+def test_files_of_a_change_that_failed_are_removed(tmp_path):
+    (tmp_path / "shards").mkdir()
+
+    def change():
+        with new_files(tmp_path, 1) as number:
+            row_file(tmp_path, number).write_bytes(b"rows")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        change()
+    assert not files_in(tmp_path)
+
+
+def test_files_of_another_fit_are_told_from_those_of_the_model(written):
+    X, Y, store = written
+    writer = RowWriter(store.folder, store.firsts, 2, 1)
+    writer.write(0, [(np.zeros(90, dtype=int), np.arange(90), 0, X, Y)])
+    with pytest.raises(ModelFileError, match="belongs to another model"):
+        plans_of(store, X, Y)[0].load()
+
+
 @pytest.mark.parametrize("damage", ["short", "changed", "gone"])
 def test_damaged_files_are_refused(written, damage):
     X, Y, store = written
-    path = store.paths[1]
+    path = store.files.paths[1]
     whole = path.read_bytes()
     if damage == "gone":
         path.unlink()
@@ -107,7 +157,7 @@ def test_damaged_files_are_refused(written, damage):
 def test_a_piece_that_is_written_again_replaces_the_first(written):
     """As after the death of its worker; what that had begun is no piece."""
     X, Y, store = written
-    begun = store.paths[0].with_name("00007.rows.123")
+    begun = store.files.paths[0].with_name("00007.rows.123")
     begun.write_bytes(b"half")
     writer = RowWriter.into(store.folder, store.firsts, 2, 1)
     assert not begun.exists()
@@ -115,7 +165,7 @@ def test_a_piece_that_is_written_again_replaces_the_first(written):
         piece = writer.write(0, [(np.zeros(90, dtype=int), np.arange(90), 0, X, Y)])
     again = writer.store([piece])
     np.testing.assert_array_equal(plans_of(again, X, Y)[0].load().data.X, X)
-    assert [path.name for path in again.paths] == ["00000.rows"]
+    assert [path.name for path in again.files.paths] == ["00000.rows"]
 
     def broken():
         raise OSError("disk full")
@@ -139,19 +189,22 @@ def test_stores_with_a_file_for_each_shard_are_read(written, tmp_path):
         )
         order = np.argsort(table[:, 1], kind="stable")  # in the order of the data
         tables.append(np.ascontiguousarray(table[order]))
-    for path in store.paths:
+    for path in store.files.paths:
         path.unlink()
     for k, table in enumerate(tables):
         (tmp_path / "shards" / f"{k:05d}.rows").write_bytes(table.tobytes())
-    former = RowStore.of_shard_files(
-        checksums=np.array([zlib.crc32(table.data) for table in tables]),
-        folder=tmp_path,
+    former = RowStore.stored(
+        None,
+        np.array([zlib.crc32(table.data) for table in tables]),
         n_rows=90,
         n_inputs=2,
         n_outputs=1,
         firsts=store.firsts,
         sizes=store.sizes,
-    )
+    ).moved(tmp_path)
+    assert former.files.units == [(0, 1)]  # a row is in both
+    runs = [run for number in (0, 1) for run in former.read_file(number)]
+    assert sum(len(leaf) for leaf, *_ in runs) == store.sizes.sum()
     for expected, plan in zip(whole, plans_of(former, X, Y), strict=True):
         found = plan.load()
         np.testing.assert_array_equal(found.ids, expected.ids)

@@ -9,7 +9,13 @@ import pytest
 
 from dsmgp._util.ragged import Ragged
 from dsmgp.distributed.shard import ShardData, ShardPlan
-from dsmgp.distributed.shard_cache import ShardCache, ShardState, ShardStates
+from dsmgp.distributed.shard_cache import (
+    ShardCache,
+    ShardCaches,
+    ShardLimit,
+    ShardState,
+    ShardStates,
+)
 from dsmgp.experts.leaf_data import LeafData
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
@@ -147,3 +153,24 @@ def test_states_are_replaced_never_changed(shards):
     with pytest.raises(KeyError):
         states[numbers[0]]
     assert isinstance(before, ShardState)
+
+
+def test_each_model_has_a_memory_of_its_own(shards, rng):
+    states, loaders, numbers = shards
+    caches, X = ShardCaches(fetch=lambda value: value), rng.normal(size=(3, 2))
+    small, large = ShardLimit(1, 1.0), ShardLimit(2, 4.0)
+
+    def ask(limit, number):
+        leaf, row, ends = np.array([0]), np.arange(3), np.array([0, 3])
+        caches.call(limit, number, states[number], "predict", 7, leaf, row, ends, X, True)
+
+    for _ in range(2):
+        for number in numbers[:2]:
+            ask(small, number)
+        for number in numbers[2:]:
+            ask(large, number)
+    assert [loader.n_loads for loader in loaders] == [2, 2, 1, 1, 1, 1]
+    assert caches.of_group[1].most_bytes == 1
+    for number in numbers[2:]:
+        caches.remove(number)
+    assert list(caches.of_group) == [1]

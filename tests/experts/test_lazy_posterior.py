@@ -35,6 +35,11 @@ def routes(*leaves):
     return Routes(np.array(leaves), Ragged.of([np.arange(4)] * len(leaves)))
 
 
+def tolerances():
+    yield 0.0
+    return np.full(N_LEAVES, 2e-3)
+
+
 def test_only_leaves_that_are_asked_are_conditioned(posteriors, rng):
     eager, lazy = posteriors
     new = rng.normal(size=(4, 2))
@@ -71,12 +76,13 @@ def test_factors_joints_and_copies_agree(posteriors, rng, memory):
 def test_few_rows_condition_the_leaves_that_they_reach(posteriors, rng, low_rank):
     eager, lazy = posteriors
     new, leaves = rng.normal(size=(2, 2)), np.array([[1, -1], [1, 3]])
-    expected = eager.predict_few(leaves, new, True, low_rank)
-    for one, other in zip(lazy.predict_few(leaves, new, True, low_rank), expected, strict=True):
+    bases = {} if low_rank else None
+    expected = eager.predict_few(leaves, new, True, bases)
+    for one, other in zip(lazy.predict_few(leaves, new, True, bases), expected, strict=True):
         np.testing.assert_array_equal(one, other)
     assert lazy._conditioned[lazy.group[:5]].tolist() == [False, True, False, True, False]
     again = pickle.loads(pickle.dumps(lazy))  # addresses are not copied
-    for one, other in zip(again.predict_few(leaves, new, True, low_rank), expected, strict=True):
+    for one, other in zip(again.predict_few(leaves, new, True, bases), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -86,12 +92,12 @@ def test_low_rank_variances_are_those_of_leaves_conditioned_before(posteriors, r
     new, asked = rng.normal(size=(4, 2)), routes(0, 2, 5)
     leaves = np.tile([0, 2, 5], (4, 1))
     for posterior in (eager, lazy):
-        posterior.prepare(asked.leaf, np.full(3, 4), 1024, False, lambda: np.full(N_LEAVES, 2e-3))
-    assert set(lazy.bases.of_leaf) == set(eager.bases.of_leaf) == set(range(5))
-    np.testing.assert_array_equal(lazy.bases.errors, eager.bases.errors)
+        posterior.prepare(asked.leaf, np.full(3, 10_000), False, tolerances)
+    assert set(lazy.bases.of_leaf) == set(eager.bases.of_leaf) == {0, 2}  # leaf 5 has no rows
+    np.testing.assert_array_equal(lazy.bases.made.errors, eager.bases.made.errors)
     for ask in (
-        lambda posterior: posterior.predict(asked, new, True, True),
-        lambda posterior: posterior.predict_few(leaves, new, True, True),
+        lambda posterior: posterior.predict(asked, new, True, posterior.bases.of_leaf),
+        lambda posterior: posterior.predict_few(leaves, new, True, posterior.bases.of_leaf),
     ):
         for one, other in zip(ask(lazy), ask(eager), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -105,7 +111,7 @@ def test_what_is_pickled_does_not_change_while_another_thread_predicts(posterior
     states = [holder.__getstate__() for holder in holders]
     before = [pickle.dumps(state) for state in states]
     leaves = np.arange(5)
-    eager.prepare(leaves, np.full(5, 4), 1024, False, lambda: np.full(N_LEAVES, 2e-3))
+    eager.prepare(leaves, np.full(5, 10_000), False, tolerances)
     eager.factors.keep_less()
     assert eager.leaf_rows.sizes.any()
     assert eager.bases.of_leaf
@@ -116,7 +122,7 @@ def test_what_is_pickled_does_not_change_while_another_thread_predicts(posterior
 def test_few_rows_are_left_to_others_where_factors_are_not_kept(posteriors, rng):
     eager, lazy = posteriors
     lazy = LazyLeafPosterior(lazy.leaf_gps, PARAMETERS, eager.log_evidence, 0.0)
-    assert lazy.predict_few(np.array([[1]]), rng.normal(size=(1, 2)), True, False) is None
+    assert lazy.predict_few(np.array([[1]]), rng.normal(size=(1, 2)), True, None) is None
 
 
 def test_threads_that_ask_at_once_get_the_same(posteriors, rng):

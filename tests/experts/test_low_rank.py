@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dsmgp.experts import low_rank
 from dsmgp.experts.low_rank import LowRankVariance, low_rank_variance
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
@@ -89,3 +90,27 @@ def test_pivots_come_first_and_every_point_once():
 def test_small_leaves_have_none():
     kernel, X, K, _ = leaf(n=100)
     assert found(kernel, X, K, 1e-2) is None
+
+
+def test_a_rough_leaf_is_given_up_after_few_pivots(monkeypatch):
+    ranks = []
+    extend = low_rank._Search.extend
+
+    def counted(search, size):
+        ranks.append(search.rank)
+        return extend(search, size)
+
+    monkeypatch.setattr(low_rank._Search, "extend", counted)
+    monkeypatch.setattr(low_rank._Search, "project", None)  # and before any solve of pivots
+    kernel, X, K, _ = leaf("matern12", n=600)
+    assert found(kernel, X, K, 1e-2).rank == 600
+    assert max(ranks) < 0.2 * 600
+
+
+def test_steps_are_small_and_their_work_is_counted():
+    kernel, X, K, _ = leaf(n=600)
+    steps = low_rank.low_rank_steps(kernel, X, np.linalg.cholesky(K), np.zeros(600), 1e-2, 2e-3)
+    work = list(steps)
+    assert len(work) > 10
+    assert max(work) < 0.5 * 64 * 600**2 + 64 * 600 * 360
+    assert 600**3 / 3 < sum(work) < 2 * 600**3

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from dsmgp import DSMGPRegressor
-from dsmgp.mixture.variance_error import exact_variances, relative_error
+from dsmgp.experts.leaf_bases import LeafBases
+from dsmgp.mixture.variance_error import (
+    exact_variances,
+    leaves_beyond_limit,
+    relative_error,
+)
 
 WITHIN = 1e-3
 
@@ -39,9 +44,24 @@ def model():
     return warm(estimator().fit(*table()))
 
 
+@pytest.fixture(scope="module")
+def fresh(model):
+    """Copies of a model that has predicted nothing."""
+    posterior = copy.copy(model.state_.model.leaf_posterior)
+    posterior.bases = LeafBases(posterior)
+    copied = pickle.dumps((model, posterior.bases))
+
+    def load():
+        fitted, unused = pickle.loads(copied)
+        fitted.state_.model.leaf_posterior.bases = unused
+        return fitted
+
+    return load
+
+
 def warm(model):
     """Predict so many rows that low-rank variances pay."""
-    model.predict(rows_to_predict(), return_std=True)
+    model.predict(rows_to_predict(8000), return_std=True)
     return model
 
 
@@ -156,19 +176,36 @@ def test_spreads_of_the_function_covariances_and_draws_are_exact(model):
     assert model.sample_y(X, 3).shape == (40, 3)
 
 
-def test_few_rows_do_not_pay_for_bases():
-    fitted = estimator().fit(*table())
-    fitted.predict(rows_to_predict()[:500])
+@pytest.mark.parametrize(("n_rows", "n_calls", "n_before"), [(1, 400, 230), (100, 40, 10)])
+def test_bases_are_made_little_by_little_when_as_much_was_spent(fresh, n_rows, n_calls, n_before):
+    fitted, X, n_bases = fresh(), rows_to_predict(200), []
     assert not bases(fitted)
-    for x in rows_to_predict()[:40]:
-        fitted.predict(x[None])
-    assert bases(fitted)
+    for _ in range(n_calls):
+        fitted.predict(X[:n_rows])
+        n_bases.append(len(bases(fitted)))
+    assert not n_bases[n_before]
+    assert n_bases[-1]
+    assert np.diff(n_bases).max() == 1  # a call makes one at most
 
 
-def test_bases_need_memory():
-    fitted = estimator().fit(*table())
+def test_bases_need_memory(fresh):
+    fitted = fresh()
     fitted.state_.model.leaf_posterior.memory = 0.0
     assert not bases(warm(fitted))
+
+
+def test_bases_that_rows_cannot_use_are_given_up(fresh, monkeypatch):
+    fitted = warm(fresh())
+    used = set(bases(fitted))
+    monkeypatch.setattr("dsmgp.mixture.variance_error.LIMIT", 1e-12)
+    X = rows_to_predict(600)
+    with exact_variances():
+        expected = fitted.predict(X, return_std=True)[1]
+    np.testing.assert_allclose(fitted.predict(X, return_std=True)[1], expected, rtol=1e-9)
+    assert used - set(bases(fitted))
+    np.testing.assert_allclose(fitted.predict(X, return_std=True)[1], expected, rtol=1e-9)
+    warm(fitted)  # a leaf is not tried again
+    assert set(bases(fitted)) < used
 
 
 def test_updates_leave_no_trace_of_old_bases(model):
@@ -194,3 +231,22 @@ def test_the_error_of_one_leaf_counts_by_its_weight_and_by_the_gate(model):
     actual = np.abs(after / before - 1.0)
     assert (actual <= 1.01 * bound + 1e-12).all()
     assert (actual[bound > 1e-8] > 0.0).all()
+
+
+def test_only_leaves_with_the_largest_effects_are_computed_exactly(model):
+    fitted = model.state_.model
+    with exact_variances():
+        components = fitted.leaf_predictions(fitted.inputs.to_coordinates(rows_to_predict()))
+    rng = np.random.default_rng(0)
+    errors = rng.uniform(0.0, 4e-3, size=(*components.leaf.shape, 1)) * [0.2, 1.0]
+    beyond = leaves_beyond_limit(fitted, components, errors)
+
+    assert beyond.any()
+    assert not beyond.all()
+    kept = np.where(beyond[:, :, None], 0.0, errors)
+    assert not leaves_beyond_limit(
+        fitted, components, kept
+    ).any()  # the others are within the limit
+    one = np.argmax(beyond, axis=1), np.flatnonzero(beyond.any(axis=1))
+    kept[one[1], one[0][one[1]]] = errors[one[1], one[0][one[1]]]
+    assert leaves_beyond_limit(fitted, components, kept).any(axis=1)[one[1]].mean() > 0.5

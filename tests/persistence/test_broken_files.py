@@ -41,6 +41,7 @@ KINDS = {
     "changes": {"kernel": "rbf", "structure": "changepoint", "leaf_size": "auto"},
     "outliers": {"kernel": "rbf", "structure": ChangePoints(1, outliers=True), "leaf_size": "auto"},
     "warped": {"kernel": "rbf", "output_warp": "positive"},
+    "boosted trees": {"kernel": "rbf", "boosted_trees": "always"},
 }
 
 
@@ -145,6 +146,11 @@ def one(value, place=0):
         (7, {"output_warps__0__slopes": one(1e-300)}, "output warps"),
         (7, {"output_warps__0__values": one(-1.0)}, "bound below the first value"),
         (7, {"output_warps__0__values": one(1e9)}, "increasing"),
+        (8, {"coordinates__trees__below": one(1)}, "boosted trees"),
+        (8, {"coordinates__trees__above": one(-1, -1)}, "boosted trees"),
+        (8, {"coordinates__trees__dimension": one(2)}, "coordinates"),
+        (8, {"coordinates__trees__roots": one(10**9)}, "boosted trees"),
+        (8, {"coordinates__trees__value": lambda a: a[:-1]}, "boosted trees"),
     ],
 )
 def test_numbers_that_no_fit_could_have_found_are_refused(files, tmp_path, kind, arrays, message):

@@ -291,9 +291,9 @@ def test_the_least_certain_rows_have_their_numbers_in_the_table(judged):
     assert [cells[4] for cells in rows] == [number(y[int(cells[0]) - 1]) for cells in rows]
 
 
-def test_a_real_chromium_shows_it_at_two_widths(page, tmp_path):
+def test_a_browser_shows_it_at_two_widths(page, tmp_path):
     picture = tmp_path / "page"
-    for width, seen in zip((1280, 400), opened(page, picture, "1280", "400"), strict=True):
+    for width, seen in zip((1280, 400), opened(page, picture=picture), strict=True):
         assert seen["viewport"] == width
         assert seen["title"] == "Prices <of> houses"
         assert seen["headings"] == HEADINGS
@@ -325,8 +325,8 @@ def other_page(request, judged, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_real_chromium_shows_other_reports_at_two_widths(other_page, tmp_path):
-    for seen in opened(other_page, tmp_path / "page", "1280", "400"):
+def test_a_browser_shows_other_reports_at_two_widths(other_page):
+    for seen in opened(other_page):
         assert seen["headings"][0] == "Verdict"
         assert seen["images"] == seen["shown"] >= 3
         assert seen["unlabelled"] == 0
@@ -336,7 +336,7 @@ def test_a_real_chromium_shows_other_reports_at_two_widths(other_page, tmp_path)
 
 def test_the_page_is_dark_where_the_reader_prefers_that(page, tmp_path):
     picture = tmp_path / "page"
-    (seen,) = opened(page, picture, "dark", "900")
+    (seen,) = opened(page, "--dark", "--widths", "900", picture=picture)
     assert seen["dark"]
     assert imread(f"{picture}-900.png")[:, :, :3].mean() < 0.4
 

@@ -6,7 +6,7 @@ import pytest
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.values import Values
 from dsmgp.report.references import compare
-from dsmgp.report.verdict import calibration, reach, suspicions, training_rows
+from dsmgp.report.verdict import accuracy, calibration, reach, suspicions, training_rows
 
 
 def test_references_are_the_mean_and_least_squares(rng):
@@ -40,6 +40,16 @@ def test_a_small_advantage_is_not_called_clear(rng):
     (found,) = compare(close, X, y, X, y)
     assert not found.beats_constant
     assert not found.beats_linear
+
+
+def test_a_model_that_is_clearly_worse_than_a_line_is_told_so(rng):
+    X = rng.normal(size=(60, 1))
+    y = 3 * X + 0.1 * rng.normal(size=(60, 1))
+    (found,) = compare(0.5 * y, X, y, X, y)
+    assert found.beats_constant
+    assert found.loses_to_linear
+    assert accuracy(found).grade == "poor"
+    assert accuracy(found).text.startswith("Clearly worse than a linear model: the RMSE is")
 
 
 @pytest.mark.parametrize(("share", "grade"), [(0.9, "good"), (0.8, "poor"), (1.0, "fair")])

@@ -225,7 +225,7 @@ def test_an_interrupted_command_says_how_to_continue(run_command, tmp_path, monk
 
     monkeypatch.setattr("dsmgp.reproduce.__main__.reproduce", stop)
     assert run_command("mixture-sizes", "--out", tmp_path) == 130
-    assert "what was run is kept" in capsys.readouterr().err
+    assert "results so far are kept" in capsys.readouterr().err
 
 
 def test_arguments_that_all_does_not_take_are_refused(run_command, tmp_path, monkeypatch, capsys):

@@ -1,9 +1,10 @@
-"""A page opened in Qt's Chromium, without a window: ``python chromium.py PAGE PICTURE WIDTH...`` prints what was found as JSON.
+"""Pages opened in Qt's Chromium, without a window; what was found on each at each width is printed as a line of JSON.
 
-PAGE is a file, or the address of a local server. At each width, a line and a picture, named by the width. ``dark`` asks for dark colours, ``whole`` for pictures of the whole page.
+PAGE is a file, or the address of a local server. ``--picture`` leaves a picture of the (last) page at each width, ``--whole`` of all of it.
 A process of its own, as a browser has to have the main thread.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -13,13 +14,21 @@ os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--disable-gpu --no-sandbox")
 # 0 stands for dark; Qt reads the variable when the application starts.
 os.environ["QTWEBENGINE_CHROMIUM_FLAGS"] += " --blink-settings=preferredColorScheme=0" * (
-    "dark" in sys.argv
+    "--dark" in sys.argv
 )
 
 from PyQt6.QtCore import QTimer, QUrl
 from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineUrlRequestInterceptor
 from PyQt6.QtWebEngineWidgets import QWebEngineView
 from PyQt6.QtWidgets import QApplication
+
+PARSER = argparse.ArgumentParser(description=__doc__)
+PARSER.add_argument("pages", nargs="+", metavar="PAGE")
+PARSER.add_argument("--widths", type=int, nargs="+", default=[1280, 400])
+PARSER.add_argument("--picture")
+PARSER.add_argument("--dark", action="store_true", help="ask for dark colours")
+PARSER.add_argument("--whole", action="store_true")
+PAGE_SECONDS = 30
 
 LOOK = """
 (() => {
@@ -75,47 +84,65 @@ class Requests(QWebEngineUrlRequestInterceptor):
         self.urls.append(info.requestUrl().toString()[:200])
 
 
-def main(address, picture, *widths):
+def main(pages, widths, picture, dark, whole):
     application = QApplication(sys.argv[:1])
     view, page, requests = QWebEngineView(), Page(), Requests()
     page.profile().setUrlRequestInterceptor(requests)
     view.setPage(page)
-    remaining = [int(width) for width in widths]
-    view.resize(remaining[0], 900)
     view.show()
+    remaining = [(address, list(widths)) for address in pages]
+    watch = QTimer(singleShot=True, interval=1000 * PAGE_SECONDS)
+
+    def stop(code, message=""):
+        print(message, file=sys.stderr)
+        os._exit(code)  # Qt's own end is slow, and noisy without a display
+
+    def load():
+        if not remaining:
+            stop(0)
+        address, _ = remaining[0]
+        page.messages, requests.urls = [], []
+        view.resize(widths[0], 900)
+        watch.start()
+        page.load(QUrl(address) if address.startswith("http:") else QUrl.fromLocalFile(address))
+
+    def loaded(ok):
+        start() if ok else stop(1, f"{remaining[0][0]} did not load")
 
     def start():
-        view.resize(remaining[0], 900)
+        view.resize(remaining[0][1][0], 900)
         QTimer.singleShot(400, lambda: page.runJavaScript(LOOK, look))
 
     def look(found):
         seen = json.loads(found)
-        seen["console"] = page.messages
+        seen["page"], seen["console"] = remaining[0][0], page.messages
         local = ("file:", "data:", "blob:", "http://127.0.0.1:")
         seen["outside"] = [url for url in requests.urls if not url.startswith(local)]
         print(json.dumps(seen), flush=True)
-        if "whole" in sys.argv:
-            view.resize(remaining[0], min(seen["height"], 16_000))
-        QTimer.singleShot(4000 if "whole" in sys.argv else 200, grab)
+        if whole:
+            view.resize(remaining[0][1][0], min(seen["height"], 16_000))
+        if picture:
+            QTimer.singleShot(4000 if whole else 200, grab)
+        else:
+            go_on()
 
     def grab():
-        view.grab().save(f"{picture}-{remaining.pop(0)}.png")
-        if remaining:
+        view.grab().save(f"{picture}-{remaining[0][1][0]}.png")
+        go_on()
+
+    def go_on():
+        remaining[0][1].pop(0)
+        if remaining[0][1]:
             start()
         else:
-            os._exit(0)  # Qt's own end is slow, and noisy without a display
+            remaining.pop(0)
+            load()
 
-    def loaded(ok):
-        if not ok:
-            print("the page did not load", file=sys.stderr)
-            os._exit(1)
-        start()
-
+    watch.timeout.connect(lambda: stop(3, f"{remaining[0][0]} took too long"))
     page.loadFinished.connect(loaded)
-    page.load(QUrl(address) if address.startswith("http:") else QUrl.fromLocalFile(address))
-    QTimer.singleShot(60_000, lambda: os._exit(3))
+    load()
     application.exec()
 
 
 if __name__ == "__main__":
-    main(*(argument for argument in sys.argv[1:] if argument not in ("dark", "whole")))
+    main(**vars(PARSER.parse_args()))

@@ -13,15 +13,15 @@ CLEAR = 2.0
 MIN_JUDGED = 20
 
 
-def is_clear(gain: float, error: float, least: float = 0.0) -> bool:
-    """Return whether a gain exceeds two of its standard errors, and the least gain that counts.
+def is_clear(gain: float, error: float, least: float = 0.0, n_errors: float = CLEAR) -> bool:
+    """Return whether a gain exceeds two of its standard errors, or as many as given, and the least gain that counts.
 
     Examples
     --------
     >>> is_clear(0.05, 0.02), is_clear(0.03, 0.02), is_clear(0.05, 0.02, least=0.1)
     (True, False, False)
     """
-    return bool(gain > max(CLEAR * error, least))
+    return bool(gain > max(n_errors * error, least))
 
 
 def interval_grade(coverage: float, n_rows: int, level: float = 0.9) -> str:

@@ -93,14 +93,14 @@ def reproduce(
     from dsmgp.reproduce import reproduce as run
 
     if name not in (*NAMES, "all"):
-        fail(f"there is no experiment {name!r}; expected all or one of {', '.join(NAMES)}")
+        fail(f"unknown experiment {name!r}; expected all or one of {', '.join(NAMES)}")
     try:
         if name == "all":
             paths = reproduce_all(out, quick, seeds, progress=print_note)
         else:
             paths = run(name, out, quick=quick, seeds=seeds, progress=print_note)
     except KeyboardInterrupt:
-        print_note("interrupted; what was run is kept, and the same command resumes")
+        print_note("interrupted; results so far are kept, and the same command resumes")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print_json({"paths": [str(path) for path in paths]})

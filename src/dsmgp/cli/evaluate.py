@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from dsmgp.cli.inputs import (
-    Data,
     DayFirst,
     Decimal,
     Encoding,
     Model,
     NotAvailable,
+    SampledData,
     load_model,
     read_for_model,
     table_rows,
@@ -50,7 +50,7 @@ LABELS = {
 @command
 def evaluate(
     model: Model,
-    data: Data,
+    data: SampledData,
     encoding: Encoding = None,
     decimal: Decimal = None,
     dayfirst: DayFirst = None,
@@ -101,7 +101,7 @@ def evaluate(
 @command
 def report(
     model: Model,
-    data: Data,
+    data: SampledData,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The HTML file to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(metavar="TEXT", help="Heading of the page.")] = "",
     encoding: Encoding = None,

@@ -57,6 +57,7 @@ OutputWarp = Literal["auto", "none", "rank", "log", "positive"]
 Structure = Literal["balanced", "paper", "learned"]
 Priors = Literal["lognormal", "none"]
 Hypotheses = Literal["auto", "average", "none"]
+BoostedTrees = Literal["auto", "always", "none"]
 Executor = Literal["local", "ray"]
 Weights = Literal["auto", "gated", "posterior", "uniform"]
 OnInterrupt = Literal["abort", "save"]
@@ -96,14 +97,15 @@ def fit(
     mean: Annotated[str, typer.Option(metavar="NAME", help="auto, zero, constant or linear.")] = "auto",
     effort: Annotated[Effort, typer.Option(help="How much computation the fit may take.")] = "medium",
     weights: Annotated[Weights, typer.Option(help="How the predictions of leaves are weighted; auto: posterior for learned structures and several kernels, else gated.")] = "auto",
-    structure: Annotated[Structure, typer.Option(help="How the input space is cut: balanced, the paper's algorithm, or learned, for functions that break along unknown boundaries.")] = "balanced",
-    leaf_size: Annotated[list[int], typer.Option(metavar="NUMBER", help="Most rows in a leaf; may be repeated.")] = [],  # noqa: B006
+    structure: Annotated[Structure, typer.Option(help="How the input space is partitioned: balanced, the paper's algorithm, or learned, for functions that break along unknown boundaries.")] = "balanced",
+    leaf_size: Annotated[list[int], typer.Option(metavar="NUMBER", help="Largest number of rows in a leaf; may be repeated.")] = [],  # noqa: B006
     changes_along: Annotated[str | None, typer.Option(metavar="COLUMN", help="Input, such as a date, along which the function may change abruptly.")] = None,
     outliers: Annotated[bool, typer.Option("--outliers", help="With --changes-along: treat outliers as outliers, not as changes.")] = False,
-    max_iter: Annotated[int | None, typer.Option(metavar="NUMBER", help="Most iterations of the optimiser.")] = None,
+    max_iter: Annotated[int | None, typer.Option(metavar="NUMBER", help="Maximum number of iterations of the optimiser.")] = None,
     input_warp: Annotated[InputWarp, typer.Option(help="Transform inputs to normal scores: rank, all of them; both, beside the original inputs; auto, if leave-one-out improves clearly.")] = "auto",
     metric: Annotated[Metric, typer.Option(help="How rows are compared: by a length scale per input (diagonal), a learned linear map (full) or a small network (deep); auto tries a map, with high effort also a network, and keeps it if leave-one-out improves clearly.")] = "auto",
     output_warp: Annotated[OutputWarp, typer.Option(help="Transform skewed or bounded outputs: rank, to normal scores; log, to logarithms; positive, as rank with predictions above 0; auto, if leave-one-out improves clearly.")] = "auto",
+    boosted_trees: Annotated[BoostedTrees, typer.Option(help="Use predictions of boosted trees as a further input: always; none, never; auto, if leave-one-out improves clearly.")] = "auto",
     hypotheses: Annotated[Hypotheses, typer.Option(help="auto: a small table is fitted under several hypotheses, weighted by cross-validation; average: by their posterior probability.")] = "auto",
     priors: Annotated[Priors, typer.Option(help="Priors on the hyperparameters of named kernels; none is maximum likelihood.")] = "lognormal",
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, ...")] = "auto",
@@ -158,6 +160,7 @@ def fit(
         max_iter=max_iter,
         input_warp=_none_or(input_warp),
         metric=metric,
+        boosted_trees=_none_or(boosted_trees),
         output_warp=_none_or(output_warp),
         hypotheses=_none_or(hypotheses),
         priors=_none_or(priors),

@@ -26,6 +26,7 @@ __all__ = [
     "Encoding",
     "Model",
     "NotAvailable",
+    "SampledData",
     "TableRows",
     "columns_of_files",
     "load_model",
@@ -45,11 +46,14 @@ Model = Annotated[
         metavar="MODEL", help="A model file, written by dsmgp fit or DSMGPRegressor.save."
     ),
 ]
-Data = Annotated[
+FORMATS = (
+    "CSV, TSV, JSON, Parquet or Feather file; - for standard input; or a folder of Parquet files"
+)
+Data = Annotated[str, typer.Argument(metavar="DATA", help=f"{FORMATS}.")]
+SampledData = Annotated[
     str,
     typer.Argument(
-        metavar="DATA",
-        help="CSV, TSV, JSON, Parquet or Feather file; - for standard input; or a folder of Parquet files, of which evaluate and report take a sample.",
+        metavar="DATA", help=f"{FORMATS}, of which at most {MOST_SAMPLED:,} rows are drawn."
     ),
 ]
 

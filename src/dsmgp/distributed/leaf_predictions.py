@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
+from dsmgp.distributed.row_files import RowFiles
 from dsmgp.distributed.row_store import N_PREFIX, RowStore
 from dsmgp.distributed.sharded import ShardedLeafPosterior
 from dsmgp.experts.posterior import InMemoryLeafPosterior
@@ -43,65 +44,82 @@ class LeafPredictions:
 
     def compute(self, posterior: ShardedLeafPosterior) -> None:
         """Let each shard predict its rows, and write a file."""
-        shards = np.flatnonzero(self._n_pairs.sum(axis=0)).tolist()
-        posterior.apply({shard: _PredictShard(self, shard) for shard in shards})
+        shards = np.flatnonzero(np.add.reduceat(self.rows.sizes, self.rows.firsts[:-1])).tolist()
+        posterior.apply(
+            {shard: _PredictShard(self.rows.files, shard, self.n_outputs) for shard in shards}
+        )
 
-    def write_shard(self, shard: int, posterior: InMemoryLeafPosterior) -> None:
-        """Write the file of a shard, completely or not at all: mean and variance of each of its pairs of a leaf and a row."""
-        path = self._file(shard)
+    def of_piece(self, number: int) -> Iterator[tuple[Index, Index, Array, Array]]:
+        """Yield, for each run of a piece, leaf and row of all pairs, in the order of :attr:`.Routes.pairs`, and mean and variance of each."""
+        files, width = self.rows.files, 2 * self.n_outputs
+        n_pairs = files.run_sizes(number)
+        shards = np.flatnonzero(n_pairs.any(axis=0))
+        firsts = np.array([_first_pair(files, shard, number) for shard in shards.tolist()])
+        for run in range(len(n_pairs)):
+            counts = n_pairs[run, shards]
+            moments = [
+                np.fromfile(_file(files, shard), count=width * n, offset=8 * width * first)
+                for shard, n, first in zip(
+                    shards.tolist(), counts.tolist(), firsts.tolist(), strict=True
+                )
+            ]
+            leaf, row, _, _ = self.rows.read_run(number, run)
+            mean, variance = np.split(np.concatenate(moments).reshape(-1, width), 2, axis=1)
+            yield leaf, row, mean, variance
+            firsts = firsts + counts
+
+
+@dataclass(frozen=True)
+class _PredictShard:
+    """Writes the predictions of a shard, called where it is: mean and variance of each of its pairs of a leaf and a row, then the first pair of each file."""
+
+    files: RowFiles
+    shard: int
+    n_outputs: int
+
+    def __call__(self, posterior: InMemoryLeafPosterior) -> None:
+        path = _file(self.files, self.shard)
         partial = path.with_name(f"{path.name}.{os.getpid()}")  # its worker may die
+        firsts: list[int] = []
         try:
             with partial.open("wb") as file:
-                for raw in self._rows_of(shard):
+                for raw in self._rows(firsts):
                     leaf = raw[:, 0].astype(np.int64)
                     routes = Routes.of(leaf, np.arange(len(leaf)))
                     X = np.ascontiguousarray(raw[:, N_PREFIX:])
                     moments = np.empty((len(raw), 2 * self.n_outputs))
                     moments[routes.rows.flat] = np.hstack(posterior.predict(routes, X))
                     file.write(moments.data)
+                file.write(np.array(firsts, dtype=np.int64).data)
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
 
-    def of_run(self, run: int) -> tuple[Index, Index, Array, Array]:
-        """Return leaf and row of all pairs of a run, in the order of :attr:`.Routes.pairs`, and mean and variance of each."""
-        n_pairs, width = self._n_pairs, 2 * self.n_outputs
-        firsts = n_pairs[:run].sum(axis=0)
-        moments = [
-            np.fromfile(self._file(shard), count=width * n, offset=8 * width * first)
-            for shard, (n, first) in enumerate(zip(n_pairs[run], firsts.tolist(), strict=True))
-            if n
-        ]
-        leaf, row, _, _ = self.rows.read_run(run)
-        mean, variance = np.split(np.concatenate(moments).reshape(-1, width), 2, axis=1)
-        return leaf, row, mean, variance
-
-    @property
-    def _n_pairs(self) -> Index:
-        """Number of pairs of each run in each shard."""
-        return np.diff(self.rows.ends, axis=1)
-
-    def _rows_of(self, shard: int) -> Iterator[Array]:
-        """Yield the rows of a shard, those of several runs together."""
-        n_pairs = self._n_pairs[:, shard]
-        group = np.cumsum(n_pairs) // PAIRS_AT_ONCE
-        for number in np.unique(group[n_pairs > 0]):
-            runs = np.flatnonzero((group == number) & (n_pairs > 0)).tolist()
-            yield np.concatenate([self.rows.read_part(run, shard) for run in runs])
-
-    def _file(self, shard: int) -> Path:
-        return self.rows.folder / f"{shard:05d}.predictions"
+    def _rows(self, firsts: list[int]) -> Iterator[Array]:
+        """Yield the rows of the shard, those of several runs together; add the first pair of each file to a list."""
+        held: list[Array] = []
+        n_held = n_pairs = 0
+        for part in self.files.of_shard(self.shard):
+            firsts.append(n_pairs)
+            n_pairs, n_held = n_pairs + len(part), n_held + len(part)
+            held.append(part)
+            if n_held >= PAIRS_AT_ONCE:
+                yield np.concatenate(held)
+                held, n_held = [], 0
+        if n_held:
+            yield np.concatenate(held)
 
 
-@dataclass(frozen=True)
-class _PredictShard:
-    """Writes the predictions of a shard; called where it is."""
+def _file(files: RowFiles, shard: int) -> Path:
+    return files.folder / f"{shard:05d}.predictions"
 
-    predictions: LeafPredictions
-    shard: int
 
-    def __call__(self, posterior: InMemoryLeafPosterior) -> None:
-        self.predictions.write_shard(self.shard, posterior)
+def _first_pair(files: RowFiles, shard: int, number: int) -> int:
+    """Return the number of a shard's first pair of a file among its predictions."""
+    numbers = files.numbers
+    with _file(files, shard).open("rb") as file:
+        file.seek(8 * (numbers.index(number) - len(numbers)), os.SEEK_END)
+        return int(np.fromfile(file, dtype=np.int64, count=1)[0])
 
 
 class StoredLeafPosterior:
@@ -126,10 +144,9 @@ class StoredLeafPosterior:
     ) -> None:
         self.noise, self.bound = posterior.noise, posterior.bound
         self.log_evidence, self.dtype = posterior.log_evidence, posterior.leaf_gps.dtype
-        self.predictions = predictions
-        self._runs: list[int] = []
+        self._runs: Iterator[tuple[Index, Index, Array, Array]] = iter(())
         if predictions is not None:
-            self._runs = np.flatnonzero(predictions.rows.files == piece).tolist()
+            self._runs = predictions.of_piece(piece)
         self._n_left = 0  # rows of the present run that have not been asked for
 
     @property
@@ -139,8 +156,7 @@ class StoredLeafPosterior:
 
     def predict(self, routes: Routes, X: Array, with_variance: bool = True) -> tuple[Array, Array]:
         if not self._n_left:
-            assert self.predictions is not None
-            self._run = self.predictions.of_run(self._runs.pop(0))
+            self._run = next(self._runs)
             self._n_left = 1 + int(self._run[1].max())  # every row reaches a leaf
         leaf, row, mean, variance = self._run
         first = 1 + int(row.max()) - self._n_left

@@ -16,7 +16,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp._util.warnings import warn_user
 from dsmgp.distributed.ray_cluster import import_ray
 from dsmgp.distributed.shard import ShardData
-from dsmgp.distributed.shard_cache import ShardCache, ShardState
+from dsmgp.distributed.shard_cache import ShardCaches, ShardLimit, ShardState
 from dsmgp.experts.leaf_data import LeafData
 from dsmgp.linalg.threads import blas_thread_settings
 
@@ -61,7 +61,7 @@ class ActorProcess:
 
 
 class ShardActor:
-    """A :class:`~dsmgp.distributed.shard_cache.ShardCache` in a process of its own."""
+    """The :class:`~dsmgp.distributed.shard_cache.ShardCaches` in a process of its own."""
 
     def __init__(self, n_threads: int, gpu: bool) -> None:
         ray = import_ray()
@@ -70,7 +70,7 @@ class ShardActor:
             if not has_cuda():
                 raise RuntimeError("no GPU was found by torch on this machine")
         _set_n_threads(n_threads)
-        self.cache = ShardCache(fetch=ray.get)
+        self.caches = ShardCaches(fetch=ray.get)
         self.function: tuple[str, Any] = "", None
         self.process = ActorProcess(ray.get_runtime_context().get_node_id(), os.getpid())
 
@@ -78,10 +78,9 @@ class ShardActor:
         return self.process
 
     def call(
-        self, number: int, state: ShardState, memory: float, method: str, *arguments: Any
+        self, limit: ShardLimit, number: int, state: ShardState, method: str, *arguments: Any
     ) -> tuple[ActorProcess, TaskResult]:
-        self.cache.memory = memory
-        return self.process, _attempted(self.cache.call, number, state, method, *arguments)
+        return self.process, _attempted(self.caches.call, limit, number, state, method, *arguments)
 
     def apply(self, function: bytes, name: str, item: Any) -> tuple[ActorProcess, TaskResult]:
         """Compute a function of an item; the last function is kept, by its name, as many items come one after the other."""
@@ -90,10 +89,10 @@ class ShardActor:
         return self.process, _attempted(self.function[1], item)
 
     def drop(self, number: int, key: int) -> None:
-        self.cache.drop(number, key)
+        self.caches.drop(number, key)
 
     def remove(self, number: int) -> None:
-        self.cache.remove(number)
+        self.caches.remove(number)
 
 
 @dataclass(frozen=True)

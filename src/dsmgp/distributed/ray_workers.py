@@ -9,6 +9,7 @@ actor's constructor instead: a fit makes many sets of leaves, and starting an ac
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import threading
@@ -16,7 +17,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from dsmgp.distributed.ray_cluster import (
     wait_for_room,
 )
 from dsmgp.distributed.shard import ShardPlan
-from dsmgp.distributed.shard_cache import ShardStates
+from dsmgp.distributed.shard_cache import ShardLimit, ShardStates
 from dsmgp.distributed.workers import STAGES, Arguments, LoadRows, within_window
 from dsmgp.experts.leaf_data import LeafData
 from dsmgp.progress import tick
@@ -49,6 +50,8 @@ logger = logging.getLogger("dsmgp")
 MAX_ATTEMPTS = 3
 # Calls for each worker whose arguments are sent before results are waited for.
 CALLS_AHEAD = 2
+# Of shards that share a limit of memory; 0 has none.
+_groups = itertools.count(1)
 
 
 @dataclass
@@ -86,7 +89,8 @@ class RayWorkers:
         self._worker_of: dict[int, int] = {}  # by shard
         self._states = ShardStates(put=import_ray().put)
         self._tables: dict[int, tuple[Any, Any]] = {}  # in the object store, by id
-        self._memory = float("inf")
+        self._limit = ShardLimit()
+        self._growing = threading.Lock()
         self._actors: list[Any] = []
         self._processes: list[ActorProcess] = []
         try:
@@ -161,15 +165,21 @@ class RayWorkers:
 
     def grow(self) -> None:
         """Start workers on machines that have joined the cluster, as many as there is room for."""
-        with self._lock:
+        if not self._growing.acquire(blocking=False):
+            return  # another thread starts them
+        try:
             # By what machines have: the resources of a worker that is about to be restarted are free, too.
             n_new = capacity(self.resources) - len(self._actors)
             n_new = min(n_new, n_free_workers(self.resources)) if n_new > 0 else 0
             if n_new <= 0:
                 return
             new = [self._new_actor() for _ in range(n_new)]
-            self._processes += self._all_ready(new)
-            self._actors += new
+            processes = self._all_ready(new)  # meanwhile those that are there go on
+            with self._lock:
+                self._processes += processes
+                self._actors += new
+        finally:
+            self._growing.release()
         logger.info("%d Ray workers started on machines that joined the cluster", n_new)
 
     def stop(self) -> None:
@@ -178,7 +188,7 @@ class RayWorkers:
         if ray.is_initialized():
             for actor in self._actors:
                 ray.kill(actor)
-        self._actors = []
+        self._actors.clear()
 
     # Shards
 
@@ -187,9 +197,11 @@ class RayWorkers:
         share = memory / max(machines.count(machine) for machine in machines)
         return min(share, 0.5 * self.resources["memory"]) if "memory" in self.resources else share
 
-    def limit_memory(self, memory: float) -> None:
-        """Set the bytes that shards on a machine may use; those that do not fit are rebuilt when called."""
-        self._memory = memory
+    def limited(self, memory: float) -> RayWorkers:
+        """Return the same workers for shards that may use so many bytes on a machine; those that do not fit are rebuilt when called."""
+        other = copy.copy(self)
+        other._limit = ShardLimit(next(_groups), memory)
+        return other
 
     def send_rows(
         self, parts: Sequence[Index], leaf_rows: Ragged, data: LeafData
@@ -303,8 +315,9 @@ class RayWorkers:
     def _send(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """Send a call to the worker of a shard, and return a reference to its result."""
         actors = self._alive_actors()
-        actor, memory = actors[self._worker_of[number]], self.memory_of_shard(self._memory)
-        return actor.call.remote(number, self._states[number], memory, method, *arguments)
+        actor = actors[self._worker_of[number]]
+        limit = replace(self._limit, memory=self.memory_of_shard(self._limit.memory))
+        return actor.call.remote(limit, number, self._states[number], method, *arguments)
 
     def _alive_actors(self) -> list[Any]:
         if not self._actors:

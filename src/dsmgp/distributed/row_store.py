@@ -1,14 +1,12 @@
 """Rows on disk, sorted by shards of leaves, for datasets that do not fit in memory.
 
 :class:`~dsmgp.distributed.row_writer.RowWriter` writes a file for each piece of the data, :class:`RowStore` builds shards from them. A row is
-written once for every leaf that it reaches, in the user's units. A file consists of runs, each sorted by shard, so that a shard can be built
-from its part of every run.
+written once for every leaf that it reaches, in the user's units.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
 from dsmgp._util.ragged import Ragged
+from dsmgp.distributed.row_files import FOLDER, FORMER_TOKEN, RowFiles, files_in
 from dsmgp.distributed.shard import ShardData, ShardPlan
 from dsmgp.distributed.sharded import (
     ShardedLeafGPs,
@@ -34,32 +33,24 @@ from dsmgp.experts.points import equal_rows
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
 
 __all__ = [
-    "FOLDER",
     "N_PREFIX",
     "RowStore",
     "check_empty",
-    "files_in",
     "first_leaves_of_shards",
-    "row_file",
     "shard_bytes",
 ]
 
-#: Subfolder with the files.
-FOLDER = "shards"
-# More would be read in parts too small for a disk.
-MAX_SHARDS = 400
 #: Numbers before the inputs and outputs of a row in a file: its leaf, counted within the shard, and the row number.
 N_PREFIX = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RowStore:
     """Rows of the leaves of a tree, in files.
 
     Attributes
     ----------
-    folder : Path
-        Its subfolder ``shards`` has the files.
+    files : RowFiles
     n_rows : int
         Rows of the dataset; each is in a leaf of every partition.
     n_inputs, n_outputs : int
@@ -68,105 +59,81 @@ class RowStore:
         The first leaf of each shard: shards are ranges of leaves.
     sizes : ndarray of shape (n_leaves,)
         Rows of each leaf.
-    files : ndarray of shape (n_runs,)
-        Number of the file of each run.
-    ends : ndarray of shape (n_runs, n_shards + 1)
-        Where in its file, counted in rows, the part of each shard begins, and where the last ends.
-    checksums : ndarray of shape (n_runs, n_shards)
-        CRC-32 of each part.
     temporary : object, optional
         Keeps a temporary folder until the store is deleted.
     input_range : tuple of ndarray of shape (n_inputs,), optional
         Least and largest value of each input, when the rows were written.
+    replaced : tuple of int
+        Numbers of files that held these rows and others, which have been forgotten.
     """
 
-    folder: Path
+    files: RowFiles
     n_rows: int
     n_inputs: int
     n_outputs: int
     firsts: Index
     sizes: Index
-    files: Index
-    ends: Index
-    checksums: Index
     temporary: Any = None
     input_range: tuple[Array, Array] | None = None
+    replaced: tuple[int, ...] = ()
 
     @classmethod
-    def of_shard_files(cls, checksums: Index, **fields: Any) -> RowStore:
-        """Return a store of version 0.1, which had a file for each shard: runs of which all but one part are empty."""
-        firsts, sizes = fields["firsts"], fields["sizes"]
-        n_shards = len(firsts) - 1
-        if len(checksums) != n_shards or firsts[-1] != len(sizes) or (np.diff(firsts) <= 0).any():
-            raise InputError(
-                "expected a checksum for each shard, and shards that are ranges of leaves"
-            )
-        n_rows = np.add.reduceat(sizes, firsts[:-1])
-        ends = np.where(np.arange(n_shards + 1) > np.arange(n_shards)[:, None], n_rows[:, None], 0)
-        return cls(files=np.arange(n_shards), ends=ends, checksums=np.diag(checksums), **fields)
+    def stored(
+        cls,
+        files: Index | None,
+        former: Index | None,
+        n_inputs: int,
+        n_outputs: int,
+        firsts: Index,
+        **fields: Any,
+    ) -> RowStore:
+        """Return a store from what a model file has: groups of files, or checksums of files of version 0.1, or both."""
+        n_shards, n_leaves = len(firsts) - 1, len(fields["sizes"])
+        if firsts[0] != 0 or firsts[-1] != n_leaves or (np.diff(firsts) <= 0).any():
+            raise InputError("expected shards that are ranges of leaves")
+        if former is not None and len(former) != n_shards:
+            raise InputError("expected a checksum for each shard")
+        groups = np.array([[0, n_shards, FORMER_TOKEN]]) if files is None else files
+        if (files is None and former is None) or (groups[:, 0] >= groups[:, 1]).any():
+            raise InputError("expected groups of files")
+        row_files = RowFiles(Path(), groups, n_shards, N_PREFIX + n_inputs + n_outputs, former)
+        return cls(row_files, n_inputs=n_inputs, n_outputs=n_outputs, firsts=firsts, **fields)
+
+    @property
+    def folder(self) -> Path:
+        return self.files.folder
 
     @property
     def n_shards(self) -> int:
         return len(self.firsts) - 1
 
-    @property
-    def next_file(self) -> int:
-        """A number that no file of the folder has, whether of this model or of another one that shares it."""
-        there = [int(path.name.partition(".")[0]) for path in files_in(self.folder)]
-        return 1 + max([int(self.files.max(initial=-1)), *there])
-
-    @property
-    def paths(self) -> list[Path]:
-        """The files."""
-        return [row_file(self.folder, number) for number in np.unique(self.files).tolist()]
-
     def joined(self, other: RowStore) -> RowStore:
         """Return a store of the files of both, which are in one folder; the rows of the other are numbered after these."""
         return replace(
             self,
+            files=replace(
+                self.files, groups=np.concatenate([self.files.groups, other.files.groups])
+            ),
             n_rows=self.n_rows + other.n_rows,
             sizes=self.sizes + other.sizes,
-            files=np.concatenate([self.files, other.files]),
-            ends=np.concatenate([self.ends, other.ends]),
-            checksums=np.concatenate([self.checksums, other.checksums]),
-            input_range=_joint_range(self.input_range, other.input_range),
         )
 
     def read_file(self, number: int) -> Iterator[tuple[Index, Index, Array, Array]]:
         """Yield, for each run of a file, the leaf and the number of every row, and inputs and outputs."""
-        for run in np.flatnonzero(self.files == number).tolist():
-            yield self.read_run(run)
+        for run in range(len(self.files.run_sizes(number))):
+            yield self.read_run(number, run)
 
-    def read_run(self, run: int) -> tuple[Index, Index, Array, Array]:
-        """Return the leaf and the number of every row of a run, and inputs and outputs."""
-        parts = [self.read_part(run, shard) for shard in range(self.n_shards)]
+    def read_run(self, number: int, run: int) -> tuple[Index, Index, Array, Array]:
+        """Return the leaf and the number of every row of a run of a file, and inputs and outputs."""
+        parts = self.files.run(number, run)
         raw = np.concatenate(parts)
         first_leaf = np.repeat(self.firsts[:-1], [len(part) for part in parts])
         X, Y = np.split(raw[:, N_PREFIX:], [self.n_inputs], axis=1)
         return raw[:, 0].astype(np.int64) + first_leaf, raw[:, 1].astype(np.int64), X, Y
 
-    def read_part(self, run: int, shard: int) -> Array:
-        """Read a shard's rows of a run, and compare their checksum."""
-        width = N_PREFIX + self.n_inputs + self.n_outputs
-        path = row_file(self.folder, int(self.files[run]))
-        first, end = self.ends[run, shard : shard + 2].tolist()
-        n_numbers = (end - first) * width
-        if not n_numbers:
-            return np.empty((0, width))
-        try:
-            part = np.fromfile(path, count=n_numbers, offset=8 * width * first)
-        except OSError as error:
-            raise ModelFileError(
-                f"the rows of some leaves are gone: {path} cannot be read ({error.strerror}); a model that was fitted to a "
-                "dataset needs its folder"
-            ) from error
-        if part.size != n_numbers or zlib.crc32(part.data) != self.checksums[run, shard]:
-            raise ModelFileError(f"{path} is damaged or was cut short; use a copy, or fit again")
-        return part.reshape(-1, width)
-
     def moved(self, folder: Path) -> RowStore:
         """Return the store after its files were moved to a permanent folder."""
-        return replace(self, folder=folder, temporary=None)
+        return replace(self, files=replace(self.files, folder=folder), temporary=None)
 
     def leaf_gps(
         self,
@@ -180,7 +147,7 @@ class RowStore:
         parts = [np.arange(*ends) for ends in zip(self.firsts[:-1], self.firsts[1:], strict=True)]
         plans = [
             ShardPlan(
-                _RowsOnDisk(self, shard, *units),
+                _RowsOnDisk(self.files, shard, self.sizes[part], self.n_inputs, *units),
                 part,
                 kernels_of_part(part, kernels),
                 pool.memory_of_shard(memory),
@@ -214,38 +181,45 @@ class RowStore:
 
 @dataclass(frozen=True)
 class _RowsOnDisk:
-    """Loads the rows of one shard."""
+    """Loads the rows of one shard; it is sent to whoever builds the shard, and small whatever the store holds.
 
-    store: RowStore
+    Attributes
+    ----------
+    files : RowFiles
+    shard : int
+    sizes : ndarray
+        Rows of each leaf of the shard.
+    n_inputs : int
+    inputs, outputs : InputScaling, OutputScaling
+    """
+
+    files: RowFiles
     shard: int
+    sizes: Index
+    n_inputs: int
     inputs: InputScaling
     outputs: OutputScaling
 
     def __call__(self) -> ShardData:
-        store = self.store
-        sizes = store.sizes[store.firsts[self.shard] : store.firsts[self.shard + 1]]
-        raw = np.concatenate([store.read_part(run, self.shard) for run in range(len(store.files))])
+        raw = np.concatenate(list(self.files.of_shard(self.shard)))
+        if len(raw) != self.sizes.sum():
+            raise ModelFileError(
+                f"{self.files.folder} has other rows than the model was fitted to; use a copy, or fit again"
+            )
         # By leaf, then by row, in whatever order runs were written.
         raw = raw[np.lexsort((raw[:, 1], raw[:, 0]))]
         # Rows that are in several leaves of the shard are kept once.
         ids, first, place = np.unique(
             raw[:, 1].astype(np.int64), return_index=True, return_inverse=True
         )
-        X = np.ascontiguousarray(raw[first, N_PREFIX : N_PREFIX + store.n_inputs])
-        Y = np.ascontiguousarray(raw[first, N_PREFIX + store.n_inputs :])
+        X, Y = (
+            np.ascontiguousarray(part)
+            for part in np.split(raw[first, N_PREFIX:], [self.n_inputs], axis=1)
+        )
         rows = place.reshape(-1).astype(np.int64)
         scaled = self.inputs.to_experts(X), self.outputs.to_experts(Y)
         data = LeafData(*scaled, labels=equal_rows(X))
-        return ShardData(ids, Ragged.of_sizes(rows, sizes), data)
-
-
-def _joint_range(
-    one: tuple[Array, Array] | None, other: tuple[Array, Array] | None
-) -> tuple[Array, Array] | None:
-    """Return the range of the inputs of both; None where one of them is not known."""
-    if one is None or other is None:
-        return None
-    return np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
+        return ShardData(ids, Ragged.of_sizes(rows, self.sizes), data)
 
 
 def _rebuild(
@@ -291,11 +265,6 @@ def first_leaves_of_shards(
     each = np.array([shard_bytes(size, n_inputs, n_outputs) for size in np.asarray(sizes)])
     total = np.cumsum(each)
     n_shards = int(min(max(np.ceil(total[-1] / memory), least), len(each)))
-    if n_shards > MAX_SHARDS:
-        raise MemoryError(
-            f"leaves, rows and factors take {total[-1] / 1e9:.3g} GB, and would need {n_shards} parts of the {memory / 1e6:.3g} MB there are for "
-            f"each, more than {MAX_SHARDS}; raise memory_limit to {total[-1] / MAX_SHARDS / memory:.1f} times what it is, or lower leaf_size"
-        )
     cuts = np.searchsorted(total, total[-1] * np.arange(1, n_shards) / n_shards) + 1
     return np.unique(np.concatenate([[0], cuts, [len(each)]])).astype(np.int64)
 
@@ -316,17 +285,3 @@ def check_empty(folder: Path) -> None:
     if {*folder.rglob("*")} - {folder / FOLDER, *files_in(folder)}:
         what = "a model" if (folder / FOLDER).is_dir() else "something else"
         raise ModelFileError(f"{folder} is there already, with {what} in it; give another path")
-
-
-def files_in(folder: Path) -> list[Path]:
-    """Return the files of rows, and those of pieces whose worker died."""
-    return [
-        file
-        for file in (folder / FOLDER).glob("*.rows*")
-        if file.is_file() and re.fullmatch(r"\d{5,}\.rows(\.\d+)?", file.name)
-    ]
-
-
-def row_file(folder: Path, number: int) -> Path:
-    """Return the path of a file of rows."""
-    return folder / FOLDER / f"{number:05d}.rows"

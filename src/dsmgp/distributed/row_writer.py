@@ -6,21 +6,20 @@ Pieces are independent of one another: workers write them side by side, and one 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import weakref
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.distributed.row_store import FOLDER, N_PREFIX, RowStore, files_in, row_file
+from dsmgp.distributed.row_files import FOLDER, RowFiles, files_in, row_file, write_file
+from dsmgp.distributed.row_store import N_PREFIX, RowStore
 
 __all__ = ["RoutedBatch", "RowWriter", "WrittenPiece"]
 
@@ -44,8 +43,6 @@ class WrittenPiece:
     n_rows : int
     sizes : ndarray of shape (n_leaves,)
         Its rows in each leaf.
-    ends : ndarray of shape (n_runs, n_shards + 1)
-    checksums : ndarray of shape (n_runs, n_shards)
     low, high : ndarray of shape (n_inputs,)
         Least and largest value of each input.
     """
@@ -53,8 +50,6 @@ class WrittenPiece:
     number: int
     n_rows: int
     sizes: Index
-    ends: Index
-    checksums: Index
     low: Array
     high: Array
 
@@ -76,6 +71,8 @@ class RowWriter:
         Columns of the rows.
     temporary : object, optional
         Keeps a temporary folder.
+    token : int
+        Ends every file, and tells it from those of other fits and updates.
     """
 
     folder: Path
@@ -83,6 +80,7 @@ class RowWriter:
     n_inputs: int
     n_outputs: int
     temporary: _TemporaryFolder | None = field(default=None, repr=False)
+    token: int = field(default_factory=lambda: 1 + secrets.randbits(62))
 
     @classmethod
     def into(cls, folder: Path | None, firsts: Index, n_inputs: int, n_outputs: int) -> RowWriter:
@@ -100,34 +98,14 @@ class RowWriter:
         """Write the file of a piece, completely or not at all; each batch becomes a run."""
         path = row_file(self.folder, number)
         partial = path.with_name(f"{path.name}.{os.getpid()}")  # its worker may die
-        n_shards, n_rows, n_written = len(self.firsts) - 1, 0, 0
-        sizes = np.zeros(self.firsts[-1], dtype=np.int64)
-        ends, checksums = [], []
-        low, high = np.full(self.n_inputs, np.inf), np.full(self.n_inputs, -np.inf)
+        counts = _Counts(np.zeros(self.firsts[-1], dtype=np.int64), self.n_inputs)
+        runs = (self._run(*counts.add(batch)) for batch in batches)
         try:
-            with partial.open("wb") as file:
-                for leaf, row, first, X, Y in batches:
-                    table, bounds = self._run(leaf, row, first, X, Y)
-                    parts = [table[a:b] for a, b in pairwise(bounds)]
-                    file.write(table.data)
-                    sizes += np.bincount(leaf, minlength=len(sizes))
-                    ends.append(bounds + n_written)
-                    checksums.append([zlib.crc32(part.data) if len(part) else 0 for part in parts])
-                    n_rows, n_written = n_rows + len(X), n_written + len(table)
-                    low = np.minimum(low, X.min(axis=0, initial=np.inf))
-                    high = np.maximum(high, X.max(axis=0, initial=-np.inf))
+            write_file(partial, runs, len(self.firsts) - 1, self.token)
             os.replace(partial, path)
         finally:
             partial.unlink(missing_ok=True)
-        return WrittenPiece(
-            number,
-            n_rows,
-            sizes,
-            np.array(ends, dtype=np.int64).reshape(-1, n_shards + 1),
-            np.array(checksums, dtype=np.int64).reshape(-1, n_shards),
-            low,
-            high,
-        )
+        return WrittenPiece(number, counts.n_rows, counts.sizes, counts.low, counts.high)
 
     def _run(
         self, leaf: Index, row: Index, first: int | Index, X: Array, Y: Array
@@ -143,16 +121,6 @@ class RowWriter:
         table[:, N_PREFIX + self.n_inputs :] = Y[row]
         return table, np.searchsorted(shard, np.arange(len(self.firsts)))
 
-    @contextmanager
-    def removing(self, numbers: Sequence[int]) -> Iterator[None]:
-        """Remove the files of some pieces if an error is raised."""
-        try:
-            yield
-        except BaseException:
-            for number in numbers:
-                row_file(self.folder, number).unlink(missing_ok=True)
-            raise
-
     def store(self, pieces: Iterable[WrittenPiece]) -> RowStore:
         """Return the store of pieces that have been written."""
         n_rows, sizes, written = 0, np.zeros(self.firsts[-1], dtype=np.int64), []
@@ -160,22 +128,47 @@ class RowWriter:
             n_rows += piece.n_rows
             sizes += piece.sizes
             written.append(replace(piece, sizes=np.empty(0, dtype=np.int64)))
+        low, high = (np.stack([getattr(p, name) for p in written]) for name in ("low", "high"))
+        groups = [(*numbers, self.token) for numbers in _ranges([p.number for p in written])]
+        width = N_PREFIX + self.n_inputs + self.n_outputs
         return RowStore(
-            self.folder,
+            RowFiles(self.folder, np.array(groups), len(self.firsts) - 1, width),
             n_rows,
             self.n_inputs,
             self.n_outputs,
             self.firsts,
             sizes,
-            np.repeat([piece.number for piece in written], [len(piece.ends) for piece in written]),
-            np.concatenate([piece.ends for piece in written]),
-            np.concatenate([piece.checksums for piece in written]),
             self.temporary,
-            (
-                np.min([piece.low for piece in written], axis=0),
-                np.max([piece.high for piece in written], axis=0),
-            ),
+            (low.min(axis=0), high.max(axis=0)),
         )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "temporary": None}
+
+
+class _Counts:
+    """What is reported of the batches of a piece."""
+
+    def __init__(self, sizes: Index, n_inputs: int) -> None:
+        self.n_rows, self.sizes = 0, sizes
+        self.low, self.high = np.full(n_inputs, np.inf), np.full(n_inputs, -np.inf)
+
+    def add(self, batch: RoutedBatch) -> RoutedBatch:
+        """Count a batch, and return it."""
+        leaf, _, _, X, _ = batch
+        self.n_rows += len(X)
+        self.sizes += np.bincount(leaf, minlength=len(self.sizes))
+        self.low = np.minimum(self.low, X.min(axis=0, initial=np.inf))
+        self.high = np.maximum(self.high, X.max(axis=0, initial=-np.inf))
+        return batch
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return the first and the number after the last of each run of consecutive numbers."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = ranges[-1][0], number + 1
+        else:
+            ranges.append((number, number + 1))
+    return ranges

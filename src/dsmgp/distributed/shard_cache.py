@@ -18,7 +18,7 @@ from typing import Any
 
 from dsmgp.distributed.shard import Shard, ShardPlan
 
-__all__ = ["ShardCache", "ShardState", "ShardStates"]
+__all__ = ["ShardCache", "ShardCaches", "ShardLimit", "ShardState", "ShardStates"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,9 @@ class ShardCache:
         """Whether a shard is in memory, or about to be."""
         return number in self._entries
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def drop(self, number: int, key: int) -> None:
         """Forget a posterior of a shard."""
         entry = self._entries.get(number)
@@ -199,3 +202,52 @@ class ShardCache:
     @property
     def _n_bytes(self) -> float:
         return sum(entry.n_bytes for entry in list(self._entries.values()))
+
+
+@dataclass(frozen=True)
+class ShardLimit:
+    """Which shards have how much memory together.
+
+    Attributes
+    ----------
+    group : int
+        Names the shards: those of one fit, load or update.
+    memory : float
+        Bytes.
+    """
+
+    group: int = 0
+    memory: float = float("inf")
+
+
+class ShardCaches:
+    """Shards of several models, each of which has its own memory.
+
+    Parameters
+    ----------
+    fetch : callable
+        As in :class:`ShardCache`.
+    """
+
+    def __init__(self, fetch: Callable[[Any], Any]) -> None:
+        self.fetch = fetch
+        self.of_group: dict[int, ShardCache] = {}
+
+    def call(
+        self, limit: ShardLimit, number: int, state: ShardState, method: str, *arguments: Any
+    ) -> Any:
+        """Call a method of a shard of a group."""
+        cache = self.of_group.setdefault(limit.group, ShardCache(fetch=self.fetch))
+        cache.memory = limit.memory
+        return cache.call(number, state, method, *arguments)
+
+    def drop(self, number: int, key: int) -> None:
+        """Forget a posterior of a shard."""
+        for cache in self.of_group.values():
+            cache.drop(number, key)
+
+    def remove(self, number: int) -> None:
+        """Forget a shard."""
+        for cache in self.of_group.values():
+            cache.remove(number)
+        self.of_group = {group: cache for group, cache in self.of_group.items() if len(cache)}

@@ -1,1 +1,1 @@
-"""The GPs of all leaves at once: evidence and gradients, posteriors, leave-one-out, online updates, on either backend."""
+"""The GPs of all leaves at once: evidence and gradients, posteriors, leave-one-out, online updates, on every backend."""

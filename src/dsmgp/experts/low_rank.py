@@ -5,24 +5,27 @@ The variance of f at x is ``k(x, x) - k_x' K^-1 k_x`` with the covariances ``k_x
 kernel's matrix), and the quadratic form becomes ``|W c_x|^2`` with a triangular matrix W of order r. That is what constant-time
 predictive variances (Pleiss et al. 2018) do with a Lanczos basis; here means stay exact, and the error of the variance is measured.
 
-The number of pivots grows until variances of y are within a tolerance of exact ones at check points: training points, points between them
-and points outside. Where a kernel is too rough for that, all points are pivots, in single precision; with very little noise that is not accurate
-enough either, and the leaf keeps exact variances.
+Pivots are added until the residual variance at the points of the leaf is a small share of the noise, which is cheap: no triangular solve with the
+leaf's factor is needed. Then variances of y of all smaller ranks are compared with exact ones at check points (training points, points between them and
+points outside), and the smallest rank within the tolerance is taken. If the residual falls so slowly that too many pivots would be needed, which shows
+after a few of them, all points are pivots, in single precision; with very little noise that is not accurate enough either, and the leaf keeps
+exact variances.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg.lapack import dpstrf
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.gp.leaf_kernels import BoundLeafKernel
 from dsmgp.linalg import lapack
 
-__all__ = ["LowRankVariance", "low_rank_variance"]
+__all__ = ["LEAST_POINTS", "LowRankVariance", "low_rank_steps", "low_rank_variance"]
 
 # Leaves with fewer points are computed exactly: a basis would save little.
 LEAST_POINTS = 250
@@ -34,8 +37,18 @@ N_CHECKS = 64
 LEAST_RESIDUAL = 1e-11
 # Rows of W that are multiplied at a time: their columns end at the diagonal.
 BLOCK_ROWS = 96
-# Share of the tolerance that single precision may use.
-SINGLE_SHARE = 0.2
+# Share of the tolerance that pivots may use at the check points: elsewhere errors are a little larger, and single precision adds to them.
+PIVOT_SHARE = 0.5
+# Pivots beyond the least number, and as a share of it: outside the points errors are larger than at the check points.
+SPARE_PIVOTS, SPARE_SHARE = 12, 0.05
+# Mean residual variance of the points, over the noise and the tolerance, at which errors are measured, as found on fitted models; if they are too
+# large, it is lowered by a factor.
+RESIDUAL_SHARE, LOWER = 0.04, 0.25
+# Share of the points that are pivots when their number is first extrapolated, and how optimistically: where a kernel is smooth, residuals fall
+# faster and faster.
+FIRST_LOOK, OPTIMISM = 0.15, 0.75
+# Rows of a triangular solve with the leaf's factor in one step.
+STEP_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +98,10 @@ class LowRankVariance:
         return total
 
 
+#: A basis in the making: yields the multiplications of each step.
+Steps = Generator[float, None, LowRankVariance | None]
+
+
 def low_rank_variance(
     kernel: BoundLeafKernel, X: Array, factor: Array, alpha: Array, noise: float, tolerance: float
 ) -> LowRankVariance | None:
@@ -103,31 +120,71 @@ def low_rank_variance(
         Noise variance of a new observation.
     tolerance : float
     """
+    steps = low_rank_steps(kernel, X, factor, alpha, noise, tolerance)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            basis: LowRankVariance | None = end.value
+            return basis
+
+
+def low_rank_steps(
+    kernel: BoundLeafKernel, X: Array, factor: Array, alpha: Array, noise: float, tolerance: float
+) -> Steps:
+    """The same in steps, for requests that cannot wait for all of them: yields the multiplications of each step."""
     n = len(X)
     if n < LEAST_POINTS:
         return None
     search = _Search(kernel, X, factor, alpha, noise)
-    block, errors = max(16, n // 48), []
-    while search.rank + block <= LARGEST_SHARE * n and search.extend(block):
-        errors.append((search.rank, search.largest_error()))
-        if errors[-1][1] <= (1.0 - SINGLE_SHARE) * tolerance:
-            return search.basis(tolerance)
-        if _hopeless(errors, LARGEST_SHARE * n, tolerance):
+    target, history = RESIDUAL_SHARE * tolerance * noise, [(0, math.inf)]
+    while True:
+        enough = yield from _add_pivots(search, target, history)
+        if not enough:
             break
+        yield from search.project()
+        rank = search.accurate_rank(PIVOT_SHARE * tolerance)
+        if rank:
+            rank = min(rank + max(SPARE_PIVOTS, int(SPARE_SHARE * rank)), search.rank)
+            basis = search.basis(rank, tolerance)
+            yield float(rank**3)
+            return basis
+        target = LOWER * min(target, history[-1][1])
+    yield from search.compute_exact()
+    yield n**3 / 3.0
     return search.of_all_points(tolerance)
 
 
-def _hopeless(errors: list[tuple[int, float]], most: float, tolerance: float) -> bool:
-    """Whether errors fall too slowly to reach the tolerance, with ``most`` pivots, at the rate of the last half of the pivots."""
-    rank, error = errors[-1]
-    if rank < 0.2 * most:
+def _add_pivots(
+    search: _Search, target: float, history: list[tuple[int, float]]
+) -> Generator[float, None, bool]:
+    """Add pivots until the mean residual variance of the points is below ``target``, or there are no more; False if it would take too many.
+
+    ``history`` has ranks and residuals so far, and gets more.
+    """
+    block = max(16, search.n // 48)
+    while history[-1][1] > target:
+        rank = search.rank
+        if _hopeless(history, target, search.n):
+            return False
+        if rank + block > LARGEST_SHARE * search.n or not search.extend(block):
+            return rank > search.n_projected
+        history.append((search.rank, max(float(search.residual.mean()), 0.0)))
+        yield float((search.rank - rank) * search.n * (rank + 50))
+    return True
+
+
+def _hopeless(history: list[tuple[int, float]], target: float, n: int) -> bool:
+    """Whether residuals fall too slowly to reach the target, at the power of the rank at which they fell in the last half of the pivots."""
+    rank, residual = history[-1]
+    if rank < FIRST_LOOK * n:
         return False
-    before, error_before = min(errors, key=lambda e: abs(e[0] - rank / 2))
-    if error >= error_before:
+    before, residual_before = min(history, key=lambda entry: abs(entry[0] - rank / 2))
+    if residual >= residual_before:
         return True
-    rate = math.log(error_before / error) / (rank - before)
-    # Errors fall faster and faster where a kernel is smooth: allow for that.
-    return rank + 0.5 * math.log(error / tolerance) / rate > most
+    power = math.log(residual_before / residual) / math.log(rank / before)
+    factor = math.exp(OPTIMISM * math.log(residual / target) / power)
+    return rank * factor > LARGEST_SHARE * n
 
 
 class _Search:
@@ -136,24 +193,19 @@ class _Search:
     def __init__(
         self, kernel: BoundLeafKernel, X: Array, factor: Array, alpha: Array, noise: float
     ) -> None:
-        self.kernel, self.factor, self.noise, self.n = kernel, factor, noise, len(X)
+        self.kernel, self.X, self.factor, self.noise, self.n = kernel, X, factor, noise, len(X)
         self.alpha = alpha
-        checks = _check_points(X)
-        self.points = np.concatenate([X, checks])
-        self.prior = kernel.variance(self.points)
-        self.residual = self.prior.copy()
+        prior = kernel.variance(X)
+        self.prior, self.residual = float(prior[0]), prior
         self.pivots = np.empty(0, dtype=np.int64)
         most = int(LARGEST_SHARE * self.n) + 1
-        # Rows of the factor of the kernel's matrix over all points: (pivots, points and checks).
-        self._G = np.empty((most, len(self.points)))
-        # ``L^-1 G'`` of the points, transposed, and its squares: G K^-1 G'.
-        self._H = np.empty((most, self.n))
+        # Rows of the factor of the kernel's matrix, (pivots, points).
+        self._G = np.empty((most, self.n))
+        # ``L^-1 G'``, transposed, of the first pivots, and its squares: G K^-1 G'.
+        self._H, self.n_projected = np.empty((most, self.n)), 0
         self._gram = np.empty((most, most))
-        self.at_checks = kernel.cross(checks, X)
-        half = self.at_checks.copy()
-        lapack.solve_rows(factor, half)
-        explained = np.einsum("ij,ij->i", half, half)
-        self.exact = np.maximum(self.prior[self.n :] - explained, 0.0) + noise
+        # Covariances of the check points with the points, and exact variances of y there.
+        self._at_checks, self._exact = np.empty((0, self.n)), np.empty(0)
 
     @property
     def rank(self) -> int:
@@ -165,7 +217,7 @@ class _Search:
         if not len(new):
             return False
         G, last = self._G, r + len(new)
-        rows = self.kernel.cross(self.points[new], self.points) - G[:r, new].T @ G[:r]
+        rows = self.kernel.cross(self.X[new], self.X) - G[:r, new].T @ G[:r]
         corner = rows[:, new].copy()
         if not lapack.factorise(corner):
             return False
@@ -175,55 +227,77 @@ class _Search:
         G[r:last] = block.T
         self.residual -= np.einsum("ij,ij->i", block, block)
         self.residual[new] = 0.0
-        self._H[r:last] = G[r:last, : self.n]
-        lapack.solve_rows(self.factor, self._H[r:last])
-        self._gram[r:last, :last] = self._H[r:last] @ self._H[:last].T
-        self._gram[:r, r:last] = self._gram[r:last, :r].T
         self.pivots = np.concatenate([self.pivots, new])
         return True
 
     def _next_pivots(self, size: int) -> Index:
         """Greedy pivots among the points with the largest residual variances."""
-        candidates = np.argsort(-self.residual[: self.n], kind="stable")[: 4 * size]
+        candidates = np.argsort(-self.residual, kind="stable")[: 2 * size]
+        largest = self.residual[candidates[0]]
+        if largest <= LEAST_RESIDUAL * self.prior:
+            return candidates[:0]
         G = self._G[: self.rank, candidates]
-        S = self.kernel.cross(self.points[candidates], self.points[candidates]) - G.T @ G
-        residual, chosen = self.residual[candidates].copy(), []
-        least = max(LEAST_RESIDUAL * self.prior[0], 0.1 * residual[0])
-        columns = np.empty((size, len(candidates)))
-        for k in range(size):
-            at = int(np.argmax(residual))
-            if residual[at] <= least:
-                break
-            columns[k] = (S[at] - columns[:k, at] @ columns[:k]) / math.sqrt(residual[at])
-            residual -= np.square(columns[k])
-            residual[at] = 0.0
-            chosen.append(at)
-        return np.asarray(candidates[chosen], dtype=np.int64)
+        S = self.kernel.cross(self.X[candidates], self.X[candidates]) - G.T @ G
+        least = max(LEAST_RESIDUAL * self.prior, 0.1 * largest)
+        _, order, rank, _ = dpstrf(S, tol=least, lower=1)
+        return np.asarray(candidates[order[: min(rank, size)] - 1], dtype=np.int64)
 
-    def largest_error(self) -> float:
-        """Largest relative error of the variance of y at the check points."""
+    def project(self) -> Generator[float, None, None]:
+        """Compute ``G K^-1 G'`` for pivots that are new since, and exact variances at the check points, in steps."""
+        yield from self.compute_exact()
+        while (first := self.n_projected) < self.rank:
+            last = min(first + STEP_ROWS, self.rank)
+            self._H[first:last] = self._G[first:last]
+            lapack.solve_rows(self.factor, self._H[first:last])
+            self._gram[first:last, :last] = self._H[first:last] @ self._H[:last].T
+            self._gram[:first, first:last] = self._gram[first:last, :first].T
+            self.n_projected = last
+            yield float((last - first) * self.n * (self.n / 2 + last))
+
+    def compute_exact(self) -> Generator[float, None, None]:
+        """Compute exact variances at the check points, in steps."""
+        if not len(self._exact):
+            self._at_checks = self.kernel.cross(_check_points(self.X), self.X)
+        while (first := len(self._exact)) < len(self._at_checks):
+            half = self._at_checks[first : first + STEP_ROWS].copy()
+            lapack.solve_rows(self.factor, half)
+            variance = np.maximum(self.prior - np.einsum("ij,ij->i", half, half), 0.0) + self.noise
+            self._exact = np.concatenate([self._exact, variance])
+            yield 0.5 * len(half) * self.n**2
+
+    def accurate_rank(self, tolerance: float) -> int:
+        """Return the least number of the pivots with which the error at the check points is, and remains, below the tolerance; 0 if none has."""
         r = self.rank
-        phi = self._G[:r, self.n :]
-        explained = np.einsum("ij,ij->j", phi, self._gram[:r, :r] @ phi)
-        return self._errors_of(np.maximum(self.prior[self.n :] - explained, 0.0))[1]
+        phi = np.ascontiguousarray(self._at_checks[:, self.pivots])
+        lapack.solve_rows(np.ascontiguousarray(self._G[:r, self.pivots].T), phi)
+        # phi' A phi of all leading blocks of A: what each row and column adds.
+        below = phi @ np.tril(self._gram[:r, :r], -1).T
+        explained = np.cumsum(
+            phi * (2.0 * below + self._gram[:r, :r].diagonal() * phi), axis=1, out=below
+        )
+        variance = np.maximum(self.prior - explained, 0.0) + self.noise
+        errors = np.abs(variance / self._exact[:, None] - 1.0).max(axis=0)
+        beyond = np.flatnonzero(~(errors <= tolerance))
+        least = int(beyond[-1]) + 2 if len(beyond) else 1
+        return least if least <= r else 0
 
     def _errors_of(self, variance: Array) -> tuple[float, float]:
         """Mean and largest relative error of variances of f at the check points, as variances of y."""
-        errors = np.abs((variance + self.noise) / self.exact - 1.0)
+        errors = np.abs((variance + self.noise) / self._exact - 1.0)
         return float(errors.mean()), float(errors.max())
 
-    def basis(self, tolerance: float) -> LowRankVariance | None:
-        """Return the basis of the pivots found so far, in single precision if its error stays below the tolerance."""
-        r = self.rank
+    def basis(self, rank: int, tolerance: float) -> LowRankVariance | None:
+        """Return the basis of the first pivots, in single precision if its error stays below the tolerance."""
+        r, pivots = rank, self.pivots[:rank]
         # G K^-1 G' = D' D with a lower triangular D: the factor of the matrix in reversed order, transposed.
         reversed_gram = np.ascontiguousarray(self._gram[:r, :r][::-1, ::-1])
         if not lapack.factorise(reversed_gram):
             return None
         D = np.tril(np.tril(reversed_gram)[::-1, ::-1].T)
-        corner = np.tril(self._G[:r, self.pivots].T)
+        corner = np.tril(self._G[:r, pivots].T)
         lapack.invert_factor(corner)
         weights = np.tril(D @ np.tril(corner))
-        order = np.concatenate([self.pivots, np.setdiff1d(np.arange(self.n), self.pivots)])
+        order = np.concatenate([pivots, np.setdiff1d(np.arange(self.n), pivots)])
         return self._accurate(order, weights, (np.float32, np.float64), tolerance)
 
     def of_all_points(self, tolerance: float) -> LowRankVariance | None:
@@ -237,10 +311,8 @@ class _Search:
     ) -> LowRankVariance | None:
         """The first of some precisions whose error is below the tolerance."""
         for dtype in dtypes:
-            found = LowRankVariance(
-                order, weights.astype(dtype), self.alpha[order], float(self.prior[0])
-            )
-            errors = self._errors_of(found.variance(self.at_checks[:, order[: found.rank]]))
+            found = LowRankVariance(order, weights.astype(dtype), self.alpha[order], self.prior)
+            errors = self._errors_of(found.variance(self._at_checks[:, order[: found.rank]]))
             if errors[1] <= tolerance:
                 return replace(found, errors=errors)
         return None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts.backends.interface import Backend, BoundKernels, PredictRequest
 from dsmgp.experts.factors.cache import FactorCache, GroupFactors
 from dsmgp.experts.factors.sharing import SharingPlan
-from dsmgp.experts.leaf_bases import LeafBases, LeafBasis
+from dsmgp.experts.leaf_bases import LeafBases, LeafBasis, MadeBases, Tolerances
 from dsmgp.experts.loo import LeafLOO, LeaveOneOut, LOOMoments
 from dsmgp.experts.online.grown_factor import GrownFactor
 from dsmgp.experts.online.leaf import OutputFactor, inverse_diagonal
@@ -83,39 +83,26 @@ class InMemoryLeafPosterior:
             self.group[leaves], self.slot[leaves] = group, np.arange(len(leaves))
         #: Low-rank variances of large leaves.
         self.bases = LeafBases(self)
-        self._row_tables: dict[bool, list[RowTable]] = {}
+        # With exact variances, and with low-rank ones.
+        self._row_tables: list[list[RowTable]] = [[], []]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_row_tables": {}}  # they hold addresses
+        return {**self.__dict__, "_row_tables": [[], []]}  # they hold addresses
 
     def prepare(
         self,
         leaves: Index,
         n_rows: Index,
-        n_new: int,
         alone: bool,
-        tolerances: Callable[[], Array],
-    ) -> None:
-        """Make low-rank variances of the leaves for which they pay, before a prediction.
-
-        Parameters
-        ----------
-        leaves, n_rows : ndarray of shape (n_reached,)
-            Leaves that will be asked, and for how many rows.
-        n_new : int
-            Rows of the prediction.
-        alone : bool
-            Whether they are predicted one by one.
-        tolerances : callable
-            Called if there is anything to make; returns the largest relative errors of leaves' variances of y, (n_leaves,).
-        """
-        if self.backend.compiled is not None:
-            due = self.bases.due(self.points.first.sizes, leaves, n_rows, n_new, alone)
-            if due:
-                self.bases.make(self, due, tolerances())
+        tolerances: Tolerances,
+    ) -> MadeBases:
+        """Make low-rank variances where they pay, before a prediction (:meth:`LeafBases.prepare`); return all that there are."""
+        if self.backend.compiled is None:
+            return self.bases.made
+        return self.bases.prepare(self, leaves, n_rows, alone, tolerances)
 
     def predict_few(
-        self, leaves: Index, Z: Array, with_variance: bool, low_rank: bool
+        self, leaves: Index, Z: Array, with_variance: bool, bases: Mapping[int, LeafBasis] | None
     ) -> tuple[Array, Array] | None:
         """Predict f at few rows in one compiled call; None if that is not possible.
 
@@ -124,7 +111,9 @@ class InMemoryLeafPosterior:
         leaves : ndarray of shape (n, n_reached)
             Leaves of each row; -1 for none.
         Z : ndarray of shape (n, n_dims)
-        with_variance, low_rank : bool
+        with_variance : bool
+        bases : mapping of int to LeafBasis, optional
+            For low-rank variances of these leaves.
 
         Returns
         -------
@@ -132,10 +121,13 @@ class InMemoryLeafPosterior:
         """
         if self.backend.compiled is None:
             return None
-        tables = self._row_tables.get(low_rank)
-        if tables is None or not all(table.current for table in tables):
+        kind, bases = int(bases is not None), {} if bases is None else bases
+        tables = self._row_tables[kind]
+        if not tables:
             outputs = range(self.leaf_gps.n_outputs)
-            tables = self._row_tables[low_rank] = [RowTable(self, k, low_rank) for k in outputs]
+            tables = self._row_tables[kind] = [RowTable(self, k, bases) for k in outputs]
+        elif kind and tables[0].bases is not bases:
+            tables = self._row_tables[kind] = [table.with_bases(bases) for table in tables]
         Z = np.ascontiguousarray(Z, np.float64)
         leaves = np.ascontiguousarray(leaves, np.int64)
         found = [table.predict(leaves, Z, with_variance) for table in tables]
@@ -245,21 +237,25 @@ class InMemoryLeafPosterior:
         pass  # the diagonals stay: online updates change them, and to compute them costs as much as the factor
 
     def predict(
-        self, routes: Routes, X: Array, with_variance: bool = True, low_rank: bool = False
+        self,
+        routes: Routes,
+        X: Array,
+        with_variance: bool = True,
+        bases: Mapping[int, LeafBasis] | None = None,
     ) -> tuple[Array, Array]:
         n_outputs, n_pairs = self.leaf_gps.n_outputs, len(routes.rows.flat)
         mean = np.empty((n_pairs, n_outputs))
         variance = np.empty((n_pairs if with_variance else 0, n_outputs))
         members = self._by_group(routes.leaf)
-        bases = self.bases.of_leaf if low_rank and with_variance else {}
+        by_basis = bases if bases and with_variance else {}
 
         def work(group: int) -> None:
             places = members[group]
-            has_basis = np.array([leaf in bases for leaf in routes.leaf[places].tolist()])
+            has_basis = np.array([leaf in by_basis for leaf in routes.leaf[places].tolist()])
             for place in places[has_basis].tolist():
                 leaf, pairs = int(routes.leaf[place]), routes.rows.positions([place])
                 tests = X[routes.rows[place]]
-                mean[pairs], variance[pairs] = self._predict_by_basis(leaf, bases[leaf], tests)
+                mean[pairs], variance[pairs] = self._predict_by_basis(leaf, by_basis[leaf], tests)
             places = places[~has_basis]
             if len(places):
                 pairs, rows = routes.rows.positions(places), routes.rows.take(places)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.compiled import Kernel
 from dsmgp.experts.backends.numba_leaves import KINDS, MEANS
+from dsmgp.experts.leaf_bases import LeafBasis
 from dsmgp.experts.low_rank import LowRankVariance
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
@@ -32,13 +35,14 @@ class RowTable:
     ----------
     posterior : InMemoryLeafPosterior
     output : int
-    low_rank : bool
-        Whether leaves that have low-rank variances use them.
+    bases : mapping of int to LeafBasis
+        Low-rank variances of leaves; others are exact.
     """
 
-    def __init__(self, posterior: InMemoryLeafPosterior, output: int, low_rank: bool) -> None:
-        self._posterior, self._output, self._low_rank = posterior, output, low_rank
-        self._bases = posterior.bases.of_leaf if low_rank else {}
+    def __init__(
+        self, posterior: InMemoryLeafPosterior, output: int, bases: Mapping[int, LeafBasis]
+    ) -> None:
+        self._posterior, self._output, self.bases = posterior, output, bases
         n_leaves = posterior.leaf_gps.n_leaves
         self._table = np.zeros((n_leaves, len(FIELDS)), dtype=np.int64)
         self._entered = np.zeros(n_leaves, dtype=bool)
@@ -47,10 +51,20 @@ class RowTable:
         self._lock = threading.Lock()
         self._n_most = max(int(posterior.points.first.sizes.max(initial=0)), 1)
 
-    @property
-    def current(self) -> bool:
-        """Whether no leaf has got low-rank variances since."""
-        return not self._low_rank or self._bases is self._posterior.bases.of_leaf
+    def with_bases(self, bases: Mapping[int, LeafBasis]) -> RowTable:
+        """Return a table of the same leaves with other low-rank variances.
+
+        This one stays as it is: other threads may be reading what its addresses point to.
+        """
+        with self._lock:
+            other = copy.copy(self)
+            other._table, other._entered = self._table.copy(), self._entered.copy()
+            other._held, other._lock = self._held.copy(), threading.Lock()
+        changed = [
+            leaf for leaf in {*bases, *self.bases} if bases.get(leaf) is not self.bases.get(leaf)
+        ]
+        other.bases, other._entered[changed] = bases, False
+        return other
 
     def predict(self, leaves: Index, Z: Array, with_variance: bool) -> tuple[Array, Array] | None:
         """Return mean and variance of f, (n, n_reached) each, at rows Z by their leaves; None if a leaf's factor is not at hand.
@@ -108,7 +122,7 @@ class RowTable:
 
     def _basis(self, leaf: int) -> LowRankVariance | None:
         """Low-rank variances of a leaf in single precision, which compiled code takes."""
-        basis = self._bases.get(leaf)
+        basis = self.bases.get(leaf)
         if basis is None or basis[self._output].weights.dtype != np.float32:
             return None
         return basis[self._output]

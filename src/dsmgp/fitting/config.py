@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from dsmgp.distributed.executor import Executor, LocalExecutor, check_executor
 from dsmgp.fitting.effort import EFFORTS
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.metric_process import METRIC_KINDS
-from dsmgp.gp.terms import NAMED_KERNELS, kernel_parts
+from dsmgp.gp.terms import NAMED_KERNELS, STATIONARY, kernel_parts
 from dsmgp.gp.transforms.output_warp import NAMED_WARPS
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
@@ -42,6 +42,7 @@ DTYPES = ("float64", "float32")
 INPUT_WARPS = ("auto", "rank", "both")
 OUTPUTS = ("auto", "independent")
 METRICS = ("auto", "diagonal", "full", "deep")
+BOOSTED_TREES = ("auto", "always")
 #: Names of GPUs, where torch is not there to tell.
 GPU = r"(cuda|mps|xpu)(:\d+)?"
 #: Matrices of a leaf that are held at the same time.
@@ -76,6 +77,7 @@ class FitConfig:
     input_warp: str | None = "auto"
     metric: str = "auto"
     output_warp: str | None = "auto"
+    boosted_trees: str | None = "auto"
     device: str = "cpu"
     dtype: str = "float64"
     memory_limit: int | None = None
@@ -158,6 +160,7 @@ def check_parameters(estimator: Any) -> FitConfig:
         standardize=bool(estimator.standardize),
         input_warp=estimator.input_warp,
         metric=estimator.metric,
+        boosted_trees=estimator.boosted_trees,
         output_warp=estimator.output_warp,
         device=executor.leaf_device(check_device(estimator.device)),
         dtype=estimator.dtype,
@@ -257,26 +260,33 @@ def _check_coordinates(estimator: Any) -> None:
     if estimator.input_warp is not None:
         check_choice("input_warp", estimator.input_warp, INPUT_WARPS, "or None")
     check_choice("metric", estimator.metric, METRICS)
+    if estimator.boosted_trees is not None:
+        check_choice("boosted_trees", estimator.boosted_trees, BOOSTED_TREES, "or None")
     asked = [f"input_warp={estimator.input_warp!r}"] * (estimator.input_warp in INPUT_WARPS[1:])
     learned = estimator.metric in ("full", "deep")
     asked += [f"metric={estimator.metric!r}"] * learned
+    asked += ["boosted_trees='always'"] * (estimator.boosted_trees == "always")
     if asked and estimator.structure not in ("balanced", "paper", "learned"):
         raise InputError(
             f"{asked[0]} needs structure='balanced', 'paper' or 'learned': other structures cut the inputs as they are"
         )
-    if not learned:
-        return
+    if learned:
+        _check_learned(f"metric={estimator.metric!r}", estimator, METRIC_KINDS)
+    if estimator.boosted_trees == "always":
+        _check_learned("boosted_trees='always'", estimator, STATIONARY)
+
+
+def _check_learned(what: str, estimator: Any, kinds: Collection[str]) -> None:
+    """Refuse learned coordinates beside what refers to the inputs as they are."""
     if estimator.optimizer is None:
-        raise InputError(f"metric={estimator.metric!r} is learned: it needs an optimizer, got None")
+        raise InputError(f"{what} is learned: it needs an optimizer, got None")
     kernel, mean = estimator.kernel, estimator.mean
-    if not (isinstance(kernel, str) and kernel in ("auto", *METRIC_KINDS)):
+    if not (isinstance(kernel, str) and kernel in ("auto", *kinds)):
         raise InputError(
-            f"metric={estimator.metric!r} needs kernel='auto' or one of {', '.join(map(repr, METRIC_KINDS))}, got {kernel!r}"
+            f"{what} needs kernel='auto' or one of {', '.join(map(repr, kinds))}, got {kernel!r}"
         )
     if not (isinstance(mean, str) and mean in ("auto", "zero", "constant")):
-        raise InputError(
-            f"metric={estimator.metric!r} needs mean='auto', 'zero' or 'constant', got {mean!r}"
-        )
+        raise InputError(f"{what} needs mean='auto', 'zero' or 'constant', got {mean!r}")
 
 
 def _hypotheses(estimator: Any) -> str | None:
@@ -295,6 +305,7 @@ def _hypotheses(estimator: Any) -> str | None:
         "standardize=True": bool(estimator.standardize),
         "priors": estimator.priors is not None,
         "metric='auto' or 'diagonal'": estimator.metric in ("auto", "diagonal"),
+        "boosted_trees='auto' or None": estimator.boosted_trees != "always",
     }
     for needed, is_met in unmet.items():
         if not is_met:
@@ -307,6 +318,7 @@ def _hypotheses_are_open(estimator: Any) -> bool:
     automatic = (estimator.hypotheses, estimator.kernel, estimator.mean, estimator.input_warp)
     return (
         all(map(_is_auto, (*automatic, estimator.metric)))
+        and estimator.boosted_trees != "always"
         and (estimator.output_warp is None or _is_auto(estimator.output_warp))
         and isinstance(estimator.structure, str)
         and estimator.structure == "balanced"

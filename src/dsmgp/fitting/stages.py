@@ -21,5 +21,5 @@ SHARES = {
 
 
 def stage(name: str, text: str | None = None) -> AbstractContextManager[None]:
-    """Report the stage of this name, or a part of it under another ``text``, while inside."""
-    return span(*SHARES[name], name if text is None else text)
+    """Report the stage of this name while inside, to listeners as ``text`` where it is given."""
+    return span(*SHARES[name], name, text)

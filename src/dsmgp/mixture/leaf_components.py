@@ -8,12 +8,14 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array
+from dsmgp.experts.leaf_bases import MadeBases
 from dsmgp.experts.loo import Components
 from dsmgp.experts.posterior import InMemoryLeafPosterior
 from dsmgp.mixture.fitted_mixture import FittedMixture
-from dsmgp.mixture.variance_error import LIMIT, leaf_tolerances, relative_error
+from dsmgp.mixture.variance_error import leaf_tolerances, leaves_beyond_limit
 from dsmgp.tree.routing import Routes
 
 __all__ = ["few_components", "low_rank_components"]
@@ -22,7 +24,7 @@ __all__ = ["few_components", "low_rank_components"]
 def low_rank_components(
     model: FittedMixture, posterior: InMemoryLeafPosterior, routes: Routes, Z: Array
 ) -> Components:
-    """Return predictions with low-rank variances; exact ones at rows where the mixture would err by more than its limit.
+    """Return predictions with low-rank variances; exact ones of leaves where the mixture would err by more than its limit.
 
     Parameters
     ----------
@@ -34,23 +36,17 @@ def low_rank_components(
         Rows as the leaf GPs take them.
     """
     leaf, row = routes.pairs
-    posterior.prepare(
-        routes.leaf, routes.rows.sizes, len(Z), False, partial(leaf_tolerances, model)
-    )
-    mean, variance = posterior.predict(routes, Z, True, True)
+    made = posterior.prepare(routes.leaf, routes.rows.sizes, False, partial(leaf_tolerances, model))
+    mean, variance = posterior.predict(routes, Z, True, made.of_leaf)
     variance += posterior.noise[leaf]
-    components, errors = (
-        Components.of_pairs(len(Z), leaf, row, mean, variance),
-        posterior.bases.errors,
-    )
-    if not errors[routes.leaf].any():
-        return components
-    beyond = relative_error(model, components, errors) > LIMIT
-    inexact = beyond[row] & (errors[leaf, 1] > 0.0)
-    if inexact.any():
-        _, exact = posterior.predict(routes.only(inexact), Z)
-        variance[inexact] = exact + posterior.noise[leaf[inexact]]
-        components = Components.of_pairs(len(Z), leaf, row, mean, variance)
+    components = Components.of_pairs(len(Z), leaf, row, mean, variance)
+    rows, places = np.nonzero(_inexact(model, posterior, components, made))
+    if len(rows):
+        leaf = components.leaf[rows, places]
+        by_leaf = np.argsort(leaf, kind="stable")
+        leaf, rows, places = leaf[by_leaf], rows[by_leaf], places[by_leaf]
+        _, exact = posterior.predict(Routes.of(leaf, rows), Z)
+        components.variance[rows, places] = exact + posterior.noise[leaf]
     return components
 
 
@@ -73,11 +69,12 @@ def few_components(
     with_variance, low_rank : bool
     """
     leaves = model.component_weights.relevant_leaves(U)
+    made = None
     if low_rank:
-        reached = np.unique(leaves[leaves >= 0])
-        n_rows = np.full(len(reached), len(U))
-        posterior.prepare(reached, n_rows, len(U), True, partial(leaf_tolerances, model))
-    found = posterior.predict_few(leaves, Z, with_variance, low_rank)
+        reached, n_rows = np.unique(leaves[leaves >= 0], return_counts=True)
+        made = posterior.prepare(reached, n_rows, True, partial(leaf_tolerances, model))
+    bases = None if made is None else made.of_leaf
+    found = posterior.predict_few(leaves, Z, with_variance, bases)
     if found is None:
         return None
     mean, variance = found
@@ -85,15 +82,25 @@ def few_components(
         return Components(leaves, mean, variance)
     noise = np.where(leaves[:, :, None] >= 0, posterior.noise[leaves], 0.0)
     components = Components(leaves, mean, variance + noise)
-    inexact = (leaves >= 0) & (posterior.bases.errors[leaves, 1] > 0.0)
-    if not low_rank or not inexact.any():
+    if made is None:
         return components
-    beyond = relative_error(model, components, posterior.bases.errors) > LIMIT
-    if beyond.any():
-        inexact &= beyond[:, None]
-        exact = posterior.predict_few(np.where(inexact, leaves, -1), Z, True, False)
+    inexact = _inexact(model, posterior, components, made)
+    if inexact.any():
+        exact = posterior.predict_few(np.where(inexact, leaves, -1), Z, True, None)
         if exact is None:
             return None
-        variance = np.where(inexact[:, :, None], exact[1], variance)
-        components = Components(leaves, mean, variance + noise)
+        components.variance[inexact] = exact[1][inexact] + noise[inexact]
     return components
+
+
+def _inexact(
+    model: FittedMixture, posterior: InMemoryLeafPosterior, components: Components, made: MadeBases
+) -> NDArray[np.bool_]:
+    """Low-rank variances, (n, n_components), that have to be exact for the mixture to be within its limit."""
+    errors = components.of_leaves(made.errors, 0.0)
+    low_rank = errors[:, :, 1] > 0.0
+    if not low_rank.any():
+        return low_rank
+    beyond = leaves_beyond_limit(model, components, errors)
+    posterior.bases.review(components.leaf[low_rank], components.leaf[beyond])
+    return beyond

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from dsmgp._util.arrays import Index
+from dsmgp.data.row_sample import draw_numbers
 from dsmgp.experts.loo import LeaveOneOut
 from dsmgp.mixture.model import Model
 from dsmgp.mixture.weights.gating import Gate, fit_gate
@@ -64,11 +65,12 @@ class LOOSample:
         missing : MissingIndicators, optional
             Which training rows lack which values.
         """
-        rows = np.arange(n_rows)
+        left_out = np.empty(0, dtype=np.int64)
         if learned_on is not None and n_rows - len(learned_on) >= LEAST_SCORED_ROWS:
-            rows = np.delete(rows, learned_on)
-        gate = _sample(rows, n_gate_rows, rng) if n_gate_rows else np.empty(0, dtype=np.int64)
-        return cls(gate, _sample(rows, MAX_SCORED_ROWS, rng), missing)
+            left_out = np.unique(learned_on)
+        none = np.empty(0, dtype=np.int64)
+        gate = _sample(n_rows, left_out, n_gate_rows, rng) if n_gate_rows else none
+        return cls(gate, _sample(n_rows, left_out, MAX_SCORED_ROWS, rng), missing)
 
     @property
     def rows(self) -> Index:
@@ -148,7 +150,11 @@ def _row_scale(model: Model, loo: LeaveOneOut, missing: MissingIndicators, rows:
     return RowScale.fit(missing, rows, log_density, loo.weights(rows))
 
 
-def _sample(rows: Index, most: int, rng: np.random.Generator) -> Index:
-    if len(rows) <= most:
-        return rows
-    return np.sort(rng.choice(rows, most, replace=False))
+def _sample(n_rows: int, left_out: Index, most: int, rng: np.random.Generator) -> Index:
+    """Draw at most so many rows that are not left out, in order."""
+    n_left = n_rows - len(left_out)
+    if n_left <= most:
+        return np.delete(np.arange(n_rows), left_out)
+    # Numbered among those that are not left out: row k has as many before it as are less than k.
+    numbers = draw_numbers(n_left, most, rng)
+    return numbers + np.searchsorted(left_out - np.arange(len(left_out)), numbers, side="right")

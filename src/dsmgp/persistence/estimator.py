@@ -36,6 +36,7 @@ from dsmgp.persistence.hypotheses import (
     write_alternatives,
     write_hypothesis,
 )
+from dsmgp.persistence.mixture import remove_unused_rows
 from dsmgp.persistence.model_path import model_file
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import OwnModules
@@ -189,6 +190,7 @@ FORMER_DEFAULTS = {
     "missing": "error",
     "mean": "zero",
     "hypotheses": None,
+    "boosted_trees": None,
 }
 
 
@@ -229,6 +231,8 @@ def write_model(
     target = write_hypothesis(state, Path(path), section)
     write_alternatives(state, section)
     write_archive(target, section.header, section.arrays)
+    if state.model.has_rows_in_files:
+        remove_unused_rows(state.mixture, Path(path))
 
 
 def read_model(

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.archive import ModelFileError
-from dsmgp._util.arrays import Array, Index
-from dsmgp.distributed.row_store import FOLDER, RowStore, check_empty
+from dsmgp._util.arrays import Array
+from dsmgp._util.warnings import warn_user
+from dsmgp.distributed.row_files import FOLDER, remove_unused
+from dsmgp.distributed.row_store import RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.backends.interface import BoundKernels, LeafKernel, kernel_codes
 from dsmgp.experts.backends.shared_backend import SharedFactorBackend
@@ -40,7 +42,7 @@ from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Se
 from dsmgp.persistence.tree import read_tree, write_tree
 from dsmgp.tree.nodes import Node, leaves
 
-__all__ = ["read_mixture", "write_mixture"]
+__all__ = ["read_mixture", "remove_unused_rows", "write_mixture"]
 
 # Rounded, as logarithms are what a fit bounds.
 SHAPES = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
@@ -107,41 +109,20 @@ MIXTURE = Record(
 )
 
 
-def _row_store(files: Index | None, ends: Index | None, **fields: Any) -> RowStore:
-    if files is None or ends is None:
-        return RowStore.of_shard_files(**fields, folder=Path())
-    n_shards = len(fields["firsts"]) - 1
-    fields["checksums"] = fields["checksums"].reshape(len(files), n_shards)
-    return RowStore(
-        **fields, folder=Path(), files=files, ends=ends.reshape(len(files), n_shards + 1)
-    )
-
-
 ROW_STORE = Record(
     "row files",
-    _row_store,
+    RowStore.stored,
     {
         "n_rows": Entry(checks.count(1)),
         "n_inputs": Length("inputs"),
         "n_outputs": Length("outputs"),
         "firsts": ArrayField((None,), dtype=np.int64),
         "sizes": ArrayField(("leaves",), checks.NOT_NEGATIVE, np.int64),
-        "checksums": ArrayField((None,), dtype=np.int64),
-        # Files of version 0.1 do not have these: there was a file for each shard.
-        "files": ArrayField((None,), checks.NOT_NEGATIVE, np.int64, optional=True),
-        "ends": ArrayField((None,), checks.NOT_NEGATIVE, np.int64, optional=True),
+        # Files of version 0.1, one for each shard, have checksums and no groups.
+        "former": ArrayField((None,), dtype=np.int64, array_name="checksums", optional=True),
+        "files": ArrayField((None, 3), checks.NOT_NEGATIVE, np.int64, optional=True),
     },
-    check=lambda store: (
-        store.firsts[0] == 0
-        and store.firsts[-1] == len(store.sizes)
-        and bool((np.diff(store.firsts) > 0).all())
-        and bool((np.diff(store.ends, axis=1) >= 0).all())
-        and int((store.ends[:, -1] - store.ends[:, 0]).sum()) == int(store.sizes.sum())
-    ),
-    values={
-        "checksums": lambda store: store.checksums.reshape(-1),
-        "ends": lambda store: store.ends.reshape(-1),
-    },
+    values={"files": lambda store: store.files.groups, "former": lambda store: store.files.former},
 )
 STORE = Part(ROW_STORE, "store")
 # Of leaves in memory, so that those that are not asked need not be conditioned.
@@ -342,6 +323,20 @@ def _check_variances(stored: SimpleNamespace, outputs: OutputScaling, bound: Bou
         raise ModelFileError("it has variances that are out of range")
 
 
+def remove_unused_rows(model: Model, path: Path) -> None:
+    """Remove the files of forgotten rows, and those that no model here uses, from the folder of a model that has been saved there."""
+    store = model.leaf_posterior.settled().leaf_gps.store
+    if store is None or path.resolve() != store.folder.resolve():
+        return
+    left = remove_unused(store.folder, store.replaced)
+    if left:
+        warn_user(
+            f"rows that were forgotten are still in {len(left)} files of {path}, since another model in this process uses them: delete it, "
+            "and save this one again",
+            topic="forgotten rows",
+        )
+
+
 def _copy_rows(store: RowStore, folder: Path) -> None:
     """Copy row files into a folder, unless they are there; the model file comes last, so a folder that has one is complete."""
     is_same = folder.resolve() == store.folder.resolve()
@@ -351,7 +346,7 @@ def _copy_rows(store: RowStore, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / FOLDER).mkdir(exist_ok=True)
         if not is_same:
-            for path in store.paths:
+            for path in store.files.paths:
                 shutil.copyfile(path, folder / FOLDER / path.name)
     except OSError as error:
         raise ModelFileError(f"cannot write rows in {folder}: {error.strerror}") from error

@@ -10,6 +10,7 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp._util.constants import LARGEST
 from dsmgp._util.validation import check_finite
 from dsmgp.fitting.rows.training_rows import TrainingRows
+from dsmgp.gp.transforms.boosted_trees import BoostedTrees
 from dsmgp.gp.transforms.coordinates import Coordinates, InputWarp
 from dsmgp.gp.transforms.network import Layer, Network
 from dsmgp.gp.transforms.scaling import InputScaling, OutputScaling
@@ -25,6 +26,7 @@ from dsmgp.persistence.record import (
     Section,
     refused,
 )
+from dsmgp.tree.routing import Cuts
 
 __all__ = ["INPUT_SCALING", "OUTPUT_SCALING", "read_scaling"]
 
@@ -66,6 +68,55 @@ NETWORK = Record(
 )
 
 
+CUTS = Record(
+    "cuts of boosted trees",
+    Cuts,
+    {
+        "dimension": ArrayField((None,), checks.NOT_NEGATIVE, np.int64),
+        "split": ArrayField((None,), finite=False),
+        "below": ArrayField((None,), dtype=np.int64),
+        "above": ArrayField((None,), dtype=np.int64),
+    },
+)
+
+
+def _can_be_descended(trees: BoostedTrees) -> bool:
+    """Whether every path ends, and arrays fit together: compiled code follows them unchecked."""
+    cuts, n = trees.cuts, len(trees.value)
+    here = np.arange(n)
+    if not all(len(each) == n for each in vars(cuts).values()):
+        return False
+    ends = cuts.below == here
+    onwards = ~ends & (cuts.below > here) & (cuts.above > here)
+    return bool(
+        (ends == (cuts.above == here)).all()
+        and (ends | onwards).all()
+        and (np.maximum(cuts.below, cuts.above) < n).all()
+        and not np.isnan(cuts.split).any()
+        and np.isposinf(cuts.split[ends]).all()
+        and trees.roots.size > 0
+        and ((trees.roots >= 0) & (trees.roots < n)).all()
+        and trees.baseline.shape == trees.roots.shape[:2]
+        and trees.slopes.shape[1] == trees.n_outputs
+        and (np.diff(trees.seen) > 0).all()
+    )
+
+
+BOOSTED_TREES = Record(
+    "boosted trees",
+    BoostedTrees,
+    {
+        "cuts": CUTS,
+        "value": ArrayField((None,)),
+        "roots": ArrayField((None, None, None), dtype=np.int64),
+        "baseline": ArrayField((None, None)),
+        "seen": ArrayField((None,), dtype=np.int64),
+        "slopes": ArrayField((None, None)),
+    },
+    check=_can_be_descended,
+)
+
+
 def _is_valid(coordinates: Coordinates) -> bool:
     n_features = len(coordinates.columns)
     return bool(
@@ -73,7 +124,12 @@ def _is_valid(coordinates: Coordinates) -> bool:
         and (coordinates.columns < coordinates.n_inputs).all()
         and (coordinates.metric is None or len(coordinates.metric) == n_features)
         and (coordinates.network is None or len(coordinates.network.slopes) == coordinates.n_linear)
+        and (coordinates.trees is None or _fits(coordinates.trees, coordinates.n_inputs))
     )
+
+
+def _fits(trees: BoostedTrees, n_inputs: int) -> bool:
+    return len(trees.slopes) == n_inputs and bool((trees.cuts.dimension < n_inputs).all())
 
 
 COORDINATES = Record(
@@ -85,6 +141,7 @@ COORDINATES = Record(
         "warps": Items(INPUT_WARP, prefix="warp.", nullable=True),
         "metric": ArrayField((None, None), optional=True),
         "network": Part(NETWORK, prefix="network.", optional=True),
+        "trees": Part(BOOSTED_TREES, prefix="trees.", optional=True),
     },
     check=_is_valid,
 )

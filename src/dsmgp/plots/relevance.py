@@ -82,7 +82,7 @@ def relevance(model: DSMGPRegressor) -> Array:
         rates = fitted.leaf_weights(rows) @ _leaf_rates(model.state_.mixture, n_dims)
     if inputs.coordinates is not None:
         spread = inputs.coordinates.features(rows).std(axis=0)
-        rates = inputs.coordinates.input_rates(rates / inputs.scale, spread)
+        rates = inputs.coordinates.input_rates(rates / inputs.scale, spread, rows.std(axis=0))
     groups = model.state_.schema.groups
     by_column = np.array([np.linalg.norm(rates[inputs]) for _, inputs in groups])
     return np.asarray(by_column / (by_column.max() or 1.0))

@@ -24,8 +24,8 @@ class Comparison:
     ----------
     rmse, constant, linear : float
         Root mean square errors.
-    beats_constant, beats_linear : bool
-        Whether the error of the model is clearly smaller: by more than two standard errors of the difference.
+    beats_constant, beats_linear, loses_to_linear : bool
+        Whether the error of the model is clearly smaller, or larger: by more than two standard errors of the difference.
     """
 
     rmse: float
@@ -33,6 +33,7 @@ class Comparison:
     linear: float
     beats_constant: bool
     beats_linear: bool
+    loses_to_linear: bool
 
 
 def compare(mean: Array, rows: Array, observed: Array, X: Array, Y: Array) -> list[Comparison]:
@@ -67,8 +68,14 @@ def _comparison(own: Array, constant: Array, linear: Array) -> Comparison:
     rmse, of_constant, of_linear = (
         float(np.sqrt(squares.mean())) for squares in (own, constant, linear)
     )
-    beats = (_is_smaller(own, constant), _is_smaller(own, linear))
-    return Comparison(rmse, of_constant, of_linear, *beats)
+    return Comparison(
+        rmse,
+        of_constant,
+        of_linear,
+        beats_constant=_is_smaller(own, constant),
+        beats_linear=_is_smaller(own, linear),
+        loses_to_linear=_is_smaller(linear, own),
+    )
 
 
 def _is_smaller(own: Array, other: Array) -> bool:

@@ -102,7 +102,7 @@ def collect(evaluation: Evaluation, title: str) -> dict[str, Any]:
 
 def _verdict(evaluation: Evaluation, targets: list[dict[str, Any]]) -> list[Statement]:
     """Return the statements that the page begins with."""
-    n_rows, outside = len(evaluation.rows), evaluation.outside
+    n_rows = len(evaluation.rows)
     several = len(targets) > 1
     judged = []
     for target in targets:
@@ -114,10 +114,10 @@ def _verdict(evaluation: Evaluation, targets: list[dict[str, Any]]) -> list[Stat
         judged = [replace(statement, grade="not judged") for statement in judged]
     first = training_rows(n_known, n_rows)
     statements = [*([first] if first else []), *judged]
-    columns = evaluation.model.state_.outside_rows(evaluation.rows).columns
-    left = sorted(columns, key=lambda name: -columns[name][0])
-    ratio = _ratio(evaluation.uncertainty, outside)
-    statements.append(reach(int(outside.sum()), n_rows, left, ratio))
+    found = evaluation.model.state_.outside_rows(evaluation.rows)
+    left = sorted(found.columns, key=lambda name: -found.columns[name][0])
+    ratio = _ratio(evaluation.uncertainty, evaluation.outside)
+    statements.append(reach(found.n_outside, n_rows, left, ratio))
     remarks = [*evaluation.model.state_.schema.remarks, *evaluation.remarks]
     return [*statements, suspicions(remarks)]
 

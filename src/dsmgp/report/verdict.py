@@ -63,12 +63,14 @@ def accuracy(comparison: Comparison, target: str = "") -> Statement:
 
     Examples
     --------
-    >>> statement = accuracy(Comparison(0.2, 1.0, 0.5, True, True), "price")
+    >>> statement = accuracy(Comparison(0.2, 1.0, 0.5, True, True, False), "price")
     >>> print(statement.grade, statement.text, sep=": ")
     good: Clearly better than a linear model: the RMSE of price is 0.2, against 0.5 for a linear model and 1 for a constant.
     """
     if comparison.beats_constant and comparison.beats_linear:
         grade, words = "good", "Clearly better than a linear model"
+    elif comparison.loses_to_linear:
+        grade, words = "poor", "Clearly worse than a linear model"
     elif comparison.beats_constant:
         grade, words = "fair", "Better than a constant, but not clearly better than a linear model"
     else:

@@ -40,7 +40,9 @@ def main() -> None:
                 progress,
             )
     except KeyboardInterrupt:
-        print("interrupted; what was run is kept, and the same command continues", file=sys.stderr)
+        print(
+            "interrupted; results so far are kept, and the same command continues", file=sys.stderr
+        )
         sys.exit(130)
     except (ImportError, OSError, ValueError) as error:
         sys.exit(f"error: {error}")

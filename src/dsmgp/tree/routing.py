@@ -25,7 +25,7 @@ from dsmgp.linalg.threads import Threads
 from dsmgp.tree.nodes import Leaf, Node, Product, Sum, fold, leaves, map_leaves, nodes
 from dsmgp.tree.region import Region, box
 
-__all__ = ["Outline", "Router", "Routes", "place", "route", "route_outline"]
+__all__ = ["Cuts", "Outline", "Router", "Routes", "place", "route", "route_outline"]
 
 _descend = Kernel("dsmgp.tree.routing_numba", "descend")
 _reach = Kernel("dsmgp.tree.routing_numba", "reach")
@@ -123,35 +123,68 @@ class Router:
     def reached(self, X: Array) -> Index:
         """Return the numbers of the leaves that few rows reach, (n_rows, max_reached), in increasing order and then -1. Needs numba."""
         flat, leaves = self._flat, np.full((len(X), self.max_reached), -1, dtype=np.int64)
+        cuts = flat.cuts
         ends, children = flat.sum_children
         _reach(
-            flat.dimension, flat.split, flat.below, flat.above, flat.leaf, ends, children,
+            cuts.dimension, cuts.split, cuts.below, cuts.above, flat.leaf, ends, children,
             np.ascontiguousarray(X, np.float64), leaves, np.empty(self.max_reached + 1, dtype=np.int64),
         )  # fmt: skip
         return leaves
 
 
-@dataclass(frozen=True)
-class _FlatTree:
-    """A tree as arrays with an entry for each leaf, each sum and each two-way cut.
-
-    A leaf or sum has an infinite split and leads to itself on both sides.
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Two-way cuts, and the ends to which they lead, as arrays with an entry for each.
 
     Attributes
     ----------
     dimension, split : ndarray of shape (n_entries,)
         Rows with ``x[dimension] < split`` go on to the entry ``below``, others to the entry ``above``.
     below, above : ndarray of shape (n_entries,)
-    leaf : ndarray of shape (n_entries,)
-        The number of the leaf, or -1.
-    sums : dict of int to list of int
-        For the entry of a sum, the entries of its children.
+        An end has an infinite split and leads to itself on both sides.
     """
 
     dimension: Index
     split: Array
     below: Index
     above: Index
+
+    def descend(self, entry: Index, X: Array) -> Index:
+        """Return the end that each row of X reaches from an entry; ``entry`` may be overwritten.
+
+        Parameters
+        ----------
+        entry : ndarray of shape (n_rows,)
+        X : ndarray of shape (n_rows, n_dims)
+        """
+        if has_numba():
+            rows = np.ascontiguousarray(X, np.float64)
+            _descend(self.dimension, self.split, self.below, self.above, rows, entry)
+            return entry
+        every = np.arange(len(X))
+        while True:
+            x = X[every, self.dimension[entry]]
+            following = np.where(x < self.split[entry], self.below[entry], self.above[entry])
+            if np.array_equal(following, entry):
+                return entry
+            entry = following
+
+
+@dataclass(frozen=True)
+class _FlatTree:
+    """A tree as arrays with an entry for each leaf, each sum and each two-way cut.
+
+    Attributes
+    ----------
+    cuts : Cuts
+        Leaves and sums are its ends.
+    leaf : ndarray of shape (n_entries,)
+        The number of the leaf, or -1.
+    sums : dict of int to list of int
+        For the entry of a sum, the entries of its children.
+    """
+
+    cuts: Cuts
     leaf: Index
     sums: dict[int, list[int]]
 
@@ -163,7 +196,7 @@ class _FlatTree:
             for values in (entries.dimension, entries.below, entries.above, entries.leaf)
         )
         split = np.array(entries.split, dtype=np.float64)
-        return cls(dimension, split, below, above, leaf, entries.sums)
+        return cls(Cuts(dimension, split, below, above), leaf, entries.sums)
 
     @cached_property
     def sum_children(self) -> tuple[Index, Index]:
@@ -180,7 +213,7 @@ class _FlatTree:
         waiting = [(np.zeros(len(X), dtype=np.int64), np.arange(len(X), dtype=np.int64))]
         while waiting:
             node, row = waiting.pop()
-            node = self._descend(node, X if len(row) == len(X) else X[row])
+            node = self.cuts.descend(node, X if len(row) == len(X) else X[row])
             leaf = self.leaf[node]
             ended = leaf >= 0
             pairs.append((leaf[ended], row[ended] + first))
@@ -192,26 +225,6 @@ class _FlatTree:
         return np.concatenate([leaf for leaf, _ in pairs]), np.concatenate(
             [row for _, row in pairs]
         )
-
-    def _descend(self, node: Index, X: Array) -> Index:
-        """Return the leaf or sum node below ``node`` that each row of X reaches; ``node`` may be overwritten.
-
-        Parameters
-        ----------
-        node : ndarray of shape (n_rows,)
-        X : ndarray of shape (n_rows, n_dims)
-        """
-        if has_numba():
-            rows = np.ascontiguousarray(X, np.float64)
-            _descend(self.dimension, self.split, self.below, self.above, rows, node)
-            return node
-        every = np.arange(len(X))
-        while True:
-            x = X[every, self.dimension[node]]
-            following = np.where(x < self.split[node], self.below[node], self.above[node])
-            if np.array_equal(following, node):
-                return node
-            node = following
 
 
 class _Entries:

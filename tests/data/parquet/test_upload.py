@@ -85,19 +85,21 @@ def test_an_upload_that_fails_leaves_the_predictions_here(
     model, data, tmp_path, temporary, monkeypatch, name
 ):
     url, copy = f"memory://bad-{tmp_path.name}", fs.copy_files
+    others = f"{url}/{name}others.txt" if name.endswith("/") else f"{url}/others.txt"
 
     def failing(source, target, **systems):
         copy(source, target, **systems)
+        fsspec.filesystem("memory").pipe(others, b"theirs")
         raise OSError("the bucket is full")
 
     monkeypatch.setattr(fs, "copy_files", failing)
-    with pytest.raises(
-        TableError, match="the bucket is full; what was to be written is in"
-    ) as error:
+    with pytest.raises(TableError, match="the bucket is full; the complete output is in") as error:
         model.predict_dataset(data, f"{url}/{name}")
     complete = str(error.value).rpartition(" is in ")[2]
     assert parquet.read_table(complete).num_rows == 90
-    assert not fsspec.filesystem("memory").find(url)
+    # What others wrote meanwhile stays.
+    (left,) = fsspec.filesystem("memory").find(url)
+    assert left.endswith("/others.txt")
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is_computed(

@@ -2,6 +2,8 @@
 
 import ctypes
 import pickle
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -85,3 +87,30 @@ def test_views_are_pickled_once():
     text = pickle.dumps(blocks)
     assert len(text) < 50_000
     np.testing.assert_array_equal(pickle.loads(text)[3], blocks[3])
+
+
+def test_bytes_are_counted_while_factors_are_put(made):
+    n_groups, errors = 8000, []
+    cache = factors(made, [8] * n_groups, 1e9)
+
+    def count():
+        while not cache.holds(n_groups - 1):
+            try:
+                assert cache.n_bytes % 8 == 0
+            except RuntimeError as error:  # dictionary changed size during iteration
+                errors.append(error)
+
+    threads = [threading.Thread(target=count) for _ in range(2)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for group in range(n_groups):
+            cache.put(group, [[np.zeros((1, 1))]])
+    finally:
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    assert not errors
+    assert cache.n_bytes == 8 * n_groups

@@ -68,6 +68,29 @@ def test_an_oblique_function_gets_a_metric():
     assert len(chosen.split_posterior(0)) == 0
 
 
+def stepped(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A function with a jump at each of many values of several inputs."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 6))
+    values = np.random.default_rng(9).normal(size=(6, 8))
+    y = sum(values[k, (8 * X[:, k]).astype(int)] for k in range(6))
+    return X, y + 0.1 * rng.normal(size=n)
+
+
+def test_a_function_with_many_steps_gets_boosted_trees():
+    X, y = stepped(1200)
+    X_test, y_test = stepped(500, seed=1)
+    chosen = DSMGPRegressor("matern12", random_state=0).fit(X, y)
+    plain = DSMGPRegressor("matern12", random_state=0, boosted_trees=None).fit(X, y)
+    assert "boosted trees" in chosen.state_.search.gains
+    assert "boosted trees" in chosen.summary()
+    assert plain.coordinates_ is None or plain.coordinates_.trees is None
+    assert rmse(chosen, X_test, y_test) < 0.8 * rmse(plain, X_test, y_test)
+    assert scores.nlpd(y_test, chosen.predict_dist(X_test)) == pytest.approx(
+        chosen.loo_score_, abs=0.15
+    )
+
+
 def test_inputs_that_need_nothing_stay_as_they_are():
     X, y = smooth(500)
     model = DSMGPRegressor(effort="low", random_state=0).fit(X, y)
@@ -122,7 +145,14 @@ def test_the_tree_is_in_the_units_of_the_inputs():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"input_warp": "both"}, {"metric": "full"}, {"metric": "deep"}], ids=str
+    "settings",
+    [
+        {"input_warp": "both"},
+        {"metric": "full"},
+        {"metric": "deep"},
+        {"metric": "full", "boosted_trees": "always"},
+    ],
+    ids=str,
 )
 def test_updates_and_files_keep_the_coordinates(settings, tmp_path):
     X, y = oblique(400)

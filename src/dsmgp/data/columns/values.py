@@ -193,7 +193,9 @@ def column_values(column: Any, label: str) -> Values:
     if name.endswith("Int128"):  # of polars
         return Values.of_numbers(column.cast(_polars().Float64).to_numpy())
     if name.startswith(("List(", "Array(", "Struct(")):
-        raise InputError(f"{label} holds several values in a row; make a column of each first")
+        raise InputError(
+            f"{label} holds several values in one row; split it into several columns first"
+        )
     if name.startswith(("Date", "Datetime")):  # of polars, whose missing values become NaT
         return Values.of_dates(column.to_numpy())
     if name == "category":

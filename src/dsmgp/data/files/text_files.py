@@ -286,7 +286,7 @@ def _ragged(
     if usual > expected and n_usual > 0.5 * len(widths) and are_names:
         begin = next(line for line, n in widths if n == usual)
         return TableError(
-            f"{name}: line 1 has {_fields(expected)} and most lines have {usual}, so that the table seems to begin in line {begin}; "
+            f"{name}: line 1 has {_fields(expected)} and most lines have {usual}, so the table seems to begin in line {begin}; "
             "remove the lines above it"
         )
     lines = [

@@ -110,12 +110,13 @@ def _check_decodable(column: Column, schema: ColumnSchema) -> None:
     """Raise an error if the inputs do not determine the values of a column."""
     if column.kind == "category" and not column.one_hot:
         raise TableError(
-            f"there can be no condition on column {column.name!r}: of its {len(column.levels)} levels the model keeps effects, "
-            "which do not determine the level; use another column, or categories='onehot' in fit_dataset"
+            f"conditions on column {column.name!r} are not supported: the model stores only the effects of its {len(column.levels)} levels, "
+            "not the levels of rows; use another column, or fit_dataset with categories='onehot'"
         )
     if _may_be_missing(column) and len(_indicators(schema, column)) > 1:
         raise TableError(
-            f"there can be no condition on column {column.name!r}: in which rows it had no value is not kept"
+            f"conditions on column {column.name!r} are not supported: the model does not store in which rows its values were missing; "
+            "use another column"
         )
 
 
@@ -151,8 +152,8 @@ def _levels(column: Column, one_hot: Array) -> Any:
     """Return the levels of a category from an input for each of them."""
     if not (one_hot == 1).any(axis=1).all():
         raise TableError(
-            f"there can be no condition on column {column.name!r}: some rows were added whose level was not there when the model "
-            "was fitted, and which it was is not kept"
+            f"conditions on column {column.name!r} are not supported: rows with new levels were added after the fit, and the model does "
+            "not store new levels; use another column"
         )
     levels: Sequence[str | None] = column.levels
     return pa.array(levels, pa.string()).take(pa.array(one_hot.argmax(axis=1)))

@@ -31,6 +31,7 @@ from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import ColumnSchema
 from dsmgp.data.parquet.files import open_dataset, parquet_files
 from dsmgp.data.parquet.row_reader import BATCH_ROWS, Batch, Piece, RowReader, Tally
+from dsmgp.data.row_sample import draw_numbers
 from dsmgp.data.table_error import TableError, check_columns
 from dsmgp.tree.nodes import Leaf
 
@@ -237,7 +238,7 @@ class RowStream:
         if not any(has_effects(column) for column in self.schema.columns):
             return self
         rng, n_rows = np.random.default_rng(0), self.n_rows
-        rows = np.sort(rng.choice(n_rows, min(n_rows, MOST_ROWS), replace=False))
+        rows = draw_numbers(n_rows, min(n_rows, MOST_ROWS), rng)
         names = [*self.reader.input_columns, *self.schema.targets]
         tables = self.tasks.map(partial(_rows_of_tables, self.reader, names, rows), self.pieces)
         table = pa.concat_tables([each for of_piece in tables for each in of_piece])
@@ -274,7 +275,7 @@ class RowStream:
         """Draw at most ``most`` rows at random; return their inputs and outputs, in the order of the files."""
         chosen = None
         if most < self.n_rows:
-            chosen = np.sort(rng.choice(self.n_rows, most, replace=False, shuffle=False))
+            chosen = draw_numbers(self.n_rows, most, rng)
         self.check_files()
         self._tally, X, Y = Tally(), [], []
         for tables, tally in self.tasks.map(partial(_sampled, self.reader, chosen), self.pieces):
@@ -288,7 +289,7 @@ class RowStream:
         self.check_files()
         rows = np.arange(self.n_rows)
         if most < self.n_rows:
-            rows = np.sort(rng.choice(self.n_rows, most, replace=False, shuffle=False))
+            rows = draw_numbers(self.n_rows, most, rng)
         work = partial(_rows_of_tables, self.reader, self.reader.column_names(), rows)
         return pa.concat_tables(
             [part for of_piece in self.tasks.map(work, self.pieces) for part in of_piece]

@@ -88,7 +88,9 @@ def open_dataset(files: Sequence[DataFile]) -> Any:
     """Return the pyarrow dataset of some files of one file system; its schema is that of the first."""
     systems = {id(file.filesystem): file.filesystem for file in files}
     if len(systems) > 1 and len({str(type(each)) for each in systems.values()}) > 1:
-        raise TableError("the files are on several file systems; give those of one at a time")
+        raise TableError(
+            "the files are on several file systems; pass files of one file system at a time"
+        )
     try:
         paths = [file.path for file in files]
         return pads.dataset(paths, format="parquet", filesystem=files[0].filesystem)

@@ -15,7 +15,7 @@ __all__ = ["UploadError", "UploadTarget"]
 
 
 class UploadError(TableError):
-    """An upload failed; what was to be written is still on this machine."""
+    """An upload failed; the complete output is still on this machine."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,14 @@ class UploadTarget:
     filesystem : pyarrow.fs.FileSystem
     path : str
         In the file system.
-    is_folder, is_new : bool
-        Whether it is a folder: one that exists, or a name that ends with a slash; and whether it does not exist yet.
+    is_folder : bool
+        Whether it is a folder: one that exists, or a name that ends with a slash.
     """
 
     url: str
     filesystem: Any
     path: str
     is_folder: bool
-    is_new: bool
 
     @classmethod
     def of(cls, url: str, filesystem: Any, path: str) -> UploadTarget:
@@ -53,11 +52,13 @@ class UploadTarget:
             raise TableError(
                 f"{url} is a folder with files in it; give one without, or the name of a file"
             )
-        return cls(url, filesystem, path, is_folder, there == fs.FileType.NotFound)
+        return cls(url, filesystem, path, is_folder)
 
     def upload(self, complete: Path) -> None:
         """Copy a file or a folder of this machine; what is new is deleted again if that fails."""
+        there: set[str] | None = None  # others may have written since
         try:
+            there = self._held()
             if self.is_folder:
                 self.filesystem.create_dir(self.path, recursive=True)
             fs.copy_files(
@@ -67,16 +68,26 @@ class UploadTarget:
                 destination_filesystem=self.filesystem,
             )
         except BaseException as error:
-            self._remove()
+            if there is not None:
+                self._remove(complete, there)
             if not isinstance(error, Exception):  # such as an interrupt
                 raise
             raise UploadError(
-                f"cannot write {self.url}: {str(error) or type(error).__name__}; what was to be written is in {complete}"
+                f"cannot write {self.url}: {str(error) or type(error).__name__}; the complete output is in {complete}"
             ) from error
 
-    def _remove(self) -> None:
-        with suppress(Exception):  # the service may be out of reach
-            if self.is_folder:
-                self.filesystem.delete_dir_contents(self.path)
-            elif self.is_new:
-                self.filesystem.delete_file(self.path)
+    def _held(self) -> set[str]:
+        """Names of what is there now."""
+        where = fs.FileSelector(self.path, allow_not_found=True) if self.is_folder else [self.path]
+        infos = self.filesystem.get_file_info(where)
+        return {info.base_name for info in infos if info.type != fs.FileType.NotFound}
+
+    def _remove(self, complete: Path, there: set[str]) -> None:
+        """Delete what was written, and nothing that others have written."""
+        folder, _, name = self.path.rpartition("/")
+        names = [name]
+        if self.is_folder:
+            folder, names = self.path, [file.name for file in complete.iterdir()]
+        for name in set(names) - there:
+            with suppress(Exception):  # it was not written, or the service is out of reach
+                self.filesystem.delete_file(f"{folder}/{name}" if folder else name)

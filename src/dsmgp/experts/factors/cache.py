@@ -132,7 +132,8 @@ class FactorCache:
 
     def put(self, group: int, factors: GroupFactors) -> None:
         """Set factors that stay."""
-        self._held[group] = factors
+        with self._lock:
+            self._held[group] = factors
 
     def get(self, group: int) -> GroupFactors:
         """Return the factors of a group; compute them if they are not in memory."""

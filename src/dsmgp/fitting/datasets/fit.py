@@ -22,7 +22,7 @@ from dsmgp._util.archive import ModelFileError
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.data.parquet.dataset import RowStream
 from dsmgp.data.parquet.row_reader import Piece, RowReader
-from dsmgp.distributed.row_store import check_empty, first_leaves_of_shards
+from dsmgp.distributed.row_store import N_PREFIX, check_empty, first_leaves_of_shards
 from dsmgp.distributed.row_writer import RoutedBatch, RowWriter, WrittenPiece
 from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.points import equal_rows
@@ -50,6 +50,9 @@ SAMPLE_SHARE, SAMPLE_COPIES = 0.2, 5
 LEAST_SAMPLE, MOST_SAMPLE = 100_000, 3_000_000
 # Copies of the rows of a batch while it is routed and written, and how many rows it has at least.
 BATCH_COPIES, LEAST_BATCH = 4, 2**13
+# Bytes of a shard's part of a batch, which is read at once: batches are larger where there are many shards. So many shards
+# are no trouble however small their parts are.
+PART_BYTES, FEW_SHARDS = 4096, 400
 # At least this many shards fit in memory side by side.
 SHARDS_HELD = 3
 
@@ -173,7 +176,8 @@ class ParquetRows:
         room = pool.memory_of_shard(memory) / SHARDS_HELD
         firsts = first_leaves_of_shards(expected, n_inputs, n_outputs, room, pool.n_shards)
         router = Router(tree.tree)
-        reader = self._reader_within(0.1 * memory, router.max_reached * (n_inputs + n_outputs + 2))
+        row_bytes = 8 * router.max_reached * (n_inputs + n_outputs + N_PREFIX)
+        reader = self._reader_within(0.1 * memory, row_bytes, len(firsts) - 1)
         writer = RowWriter.into(self.folder, firsts, n_inputs, n_outputs)
         work = RouteAndWrite(reader, router.without_tree(), self.data.inputs, outputs, writer)
         store = writer.store(pool.map(work, self.stream.pieces))
@@ -182,11 +186,23 @@ class ParquetRows:
         kernels = kernels_by_leaf(tree.families, tree.family)
         return store.leaf_gps(pool, kernels, scaling, 0.5 * memory, config.dtype)
 
-    def _reader_within(self, memory: float, numbers: int) -> RowReader:
-        """Return a reader of batches that fit in memory when a row becomes so many numbers, on all threads at once."""
+    def _reader_within(self, memory: float, row_bytes: int, n_shards: int) -> RowReader:
+        """Return a reader of batches that fit in memory on all threads at once, when a row is written as so many bytes.
+
+        Batches have parts of all shards: raise if these would be too small for a disk.
+        """
         reader = self.stream.reader
-        fits = int(memory / (8 * BATCH_COPIES * numbers * n_threads()))
-        return replace(reader, batch_rows=min(reader.batch_rows, max(fits, LEAST_BATCH)))
+        within = memory / (BATCH_COPIES * row_bytes * n_threads())
+        fits = max(int(within), LEAST_BATCH)
+        needed = -(-n_shards * PART_BYTES // row_bytes)
+        if n_shards > FEW_SHARDS and needed > fits:
+            # With more memory batches are larger and shards are fewer.
+            times = min(np.sqrt(needed / within), needed / LEAST_BATCH)
+            raise MemoryError(
+                f"leaves, rows and factors would need {n_shards} shards, more than {FEW_SHARDS}, and batches of {needed} rows, so that a shard's part "
+                f"of them is not too small for a disk; there is room for {fits}: raise memory_limit to {times:.1f} times what it is, or lower leaf_size"
+            )
+        return replace(reader, batch_rows=min(max(reader.batch_rows, needed), fits))
 
     def log_jacobian(self, outputs: OutputScaling) -> float:
         if not outputs.warps or self.holds_all:

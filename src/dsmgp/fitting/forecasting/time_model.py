@@ -115,6 +115,7 @@ def _is_open(rows: TrainingRows, config: FitConfig) -> bool:
         and (config.depth or 1) == 1
         and config.input_warp in ("auto", None)
         and config.metric in ("auto", "diagonal")
+        and config.boosted_trees != "always"
         and config.output_warp in ("auto", None)
         and isinstance(config.executor, LocalExecutor)
         and rows.Y.shape[1] == 1

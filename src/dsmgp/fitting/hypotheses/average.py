@@ -104,7 +104,8 @@ def average_hypotheses(
     for k, each in enumerate(configs):
         # Kernels and means are compared on the same random trees.
         own = np.random.default_rng(seed)
-        with span(k / len(configs), (k + 1) / len(configs), f"averaging: {_name(each)}"):
+        shares = k / len(configs), (k + 1) / len(configs)
+        with span(*shares, "averaging hypotheses", f"averaging: {_name(each)}"):
             state = fit_rows(rows, schema, FitContext(each, own))
             if stopping():
                 return found[0].state if found else state

@@ -163,13 +163,13 @@ class _Trials:
     def add(self, hypothesis: Hypothesis) -> None:
         """Fit a hypothesis and cross-validate it; without the latter if the fit is asked to stop."""
         config, rng = hypothesis.of(self._config), copy.deepcopy(self._rng)
-        with self._span(0.0, 0.6, str(hypothesis)):
+        with self._span(0.0, 0.6, "fitting hypotheses", str(hypothesis)):
             member = fit_rows(self._rows, self._schema, FitContext(config, rng))
         self.members.append(member)
         self.n_evaluations += member.search.n_evaluations
         if stopping():
             return
-        with self._span(0.6, 1.0, f"cross-validating: {hypothesis}"):
+        with self._span(0.6, 1.0, "cross-validating hypotheses", f"cross-validating: {hypothesis}"):
             held_out = held_out_log_densities(member, self._fold, config, self._seed)
         if held_out is not None:
             self.hypotheses.append(hypothesis)
@@ -222,10 +222,11 @@ class _Trials:
         return StackedPredictions((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
 
     @contextmanager
-    def _span(self, first: float, last: float, text: str) -> Iterator[None]:
+    def _span(self, first: float, last: float, stage: str, text: str) -> Iterator[None]:
         """Report progress through part of the next trial."""
         done = len(self.held_out)
-        with span((done + first) / self._n_trials, (done + last) / self._n_trials, text):
+        shares = (done + first) / self._n_trials, (done + last) / self._n_trials
+        with span(*shares, stage, text):
             yield
 
 

@@ -1,4 +1,4 @@
-"""Leave-one-out densities under hyperparameters that have not seen the row: an honest score of a fitted mixture.
+"""Leave-one-out densities under hyperparameters that have not seen the row: a score of a fitted mixture that is not optimistic.
 
 Plain leave-one-out conditions on all other rows, but its hyperparameters were learned on the row, too. On small tables that is too kind. Plain
 cross-validation learns them without a fold of the rows, but also conditions on fewer rows than the model does. Here the output

@@ -197,13 +197,19 @@ def coordinate_ties(
     input_ties: Index | None, coordinates: Coordinates | None
 ) -> tuple[int, ...] | None:
     """Return which coordinates share a length scale, given which inputs do; None if none does, as under a metric."""
-    if input_ties is None or (coordinates is not None and coordinates.is_oblique):
+    if input_ties is None:
         return None
+    n_more = 0
+    if coordinates is not None:
+        if coordinates.metric is not None or coordinates.network is not None:
+            return None
+        n_more = coordinates.n_coordinates - coordinates.n_linear  # of boosted trees
     columns = np.arange(len(input_ties)) if coordinates is None else coordinates.columns
     group = input_ties[columns]
     # A column that is there twice, as it is and warped, has two length scales.
     single = np.bincount(input_ties)[group] == 1
     group = np.where(single, input_ties.max() + 1 + np.arange(len(group)), group)
+    group = np.concatenate([group, group.max() + 1 + np.arange(n_more)])
     _, first, place = np.unique(group, return_index=True, return_inverse=True)
     if len(first) == len(group):
         return None

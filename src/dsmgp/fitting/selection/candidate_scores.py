@@ -70,6 +70,6 @@ class CandidateScores:
         )
         return 0.5 * (a + b), 0.5 * float(np.hypot(error_a, error_b))
 
-    def is_clear(self, other: CandidateScores) -> bool:
-        """Return whether the gain over another candidate is clear."""
-        return is_clear(*self.gain_over(other), LEAST_GAIN)
+    def is_clear(self, other: CandidateScores, least: float = LEAST_GAIN, **rule: float) -> bool:
+        """Return whether the gain over another candidate is clear, by the default rule or another (:func:`is_clear`)."""
+        return is_clear(*self.gain_over(other), least, **rule)

@@ -7,7 +7,7 @@ replaces a simpler one only if its gain is clear: more than twice the standard e
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,9 +22,11 @@ from dsmgp.fitting.selection.candidate_scores import CandidateScores
 from dsmgp.fitting.selection.trial_candidates import (
     Candidate,
     Trial,
+    boosted_trees_compete,
     judge,
     learn,
     learn_network_on,
+    with_boosted_trees,
     with_metric,
     with_network,
     without_weak_features,
@@ -37,6 +39,7 @@ __all__ = [
     "Best",
     "learned_coordinates",
     "start",
+    "try_boosted_trees",
     "try_input_warps",
     "try_metric",
     "try_network",
@@ -54,6 +57,8 @@ EXACT = 1.5e-6
 STRENGTHS = (0.5, 1.0)
 # Share of the rows that the network of the model is not learned on, and most of them: the gate is fitted to these.
 NETWORK_HELD_OUT, MOST_HELD_OUT = 0.2, 10_000
+# Boosted trees have passed one test before they are tried, and are one candidate: a gain of one standard error will do.
+CLEAR_OF_TREES = {"n_errors": 1.0, "least": 0.02}
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +180,14 @@ def try_network(best: Best, forced: bool) -> Best:
     return _best_of(best, "network", [with_network(best.candidate)], forced)
 
 
+def try_boosted_trees(best: Best, forced: bool) -> Best:
+    """Try predictions of boosted trees as further coordinates, if trees predict about as well as large leaves do."""
+    if not (forced or boosted_trees_compete(best.candidate, best.scores)):
+        return best
+    candidate = with_boosted_trees(best.candidate)
+    return _best_of(best, "boosted trees", [candidate], forced, CLEAR_OF_TREES)
+
+
 def learned_coordinates(best: Best) -> tuple[Coordinates, Index]:
     """Return the coordinates of the best candidate, and the rows of the training set that they were learned on.
 
@@ -188,20 +201,27 @@ def learned_coordinates(best: Best) -> tuple[Coordinates, Index]:
     n_held_out = min(round(NETWORK_HELD_OUT * n_rows), MOST_HELD_OUT)
     learned_on = np.sort(trial.context.rng.permutation(n_rows)[n_held_out:])
     fold = before.with_output_warps(best.candidate.output_warps).folds[0]
-    return learn_network_on(fold, before.families[0], learned_on), learned_on
+    with_network = learn_network_on(fold, before.families[0], learned_on)
+    return replace(with_network, trees=best.candidate.coordinates.trees), learned_on
 
 
-def _best_of(best: Best, step: str, candidates: Sequence[Candidate], forced: bool = False) -> Best:
+def _best_of(
+    best: Best,
+    step: str,
+    candidates: Sequence[Candidate],
+    forced: bool = False,
+    clear: Mapping[str, float] | None = None,
+) -> Best:
     """Return the first candidate with a clear gain, unless another's gain over it is clear; ``best`` itself if there is none.
 
-    With ``forced`` the first candidate is taken even without a gain.
+    With ``forced`` the first candidate is taken even without a gain; ``clear`` is another rule of what is clear.
     """
     taken = best
     for k, candidate in enumerate(candidates):
         scores = judge(candidate)
         gain, error = scores.gain_over(best.scores)
         logger.info("%s %d: gain %.4f +- %.4f per row", step, k, gain, error)
-        if scores.is_clear(taken.scores) or (forced and taken is best):
+        if scores.is_clear(taken.scores, **(clear or {})) or (forced and taken is best):
             gains = {**best.gains, step: gain}
             taken = replace(best, candidate=candidate, scores=scores, gains=gains)
     return taken

@@ -1,4 +1,4 @@
-"""Choosing the coordinates of a fit: warps of inputs and outputs, and a metric.
+"""Choosing the coordinates of a fit: warps of inputs and outputs, a metric, a network, and boosted trees.
 
 The first stage of a fit. It says which of them the configuration leaves open, and in which order they are tried
 (:mod:`dsmgp.fitting.selection.coordinate_trial`).
@@ -19,6 +19,7 @@ from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection.coordinate_trial import (
     learned_coordinates,
     start,
+    try_boosted_trees,
     try_input_warps,
     try_metric,
     try_network,
@@ -80,10 +81,13 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
     # A network takes longer to learn than the rest of a fit of medium effort.
     tries_network = config.metric == "auto" and config.effort == "high" and may_learn
     open_network = config.metric == "deep" or tries_network
-    if not (open_inputs or open_outputs or open_metric or open_network):
+    forced_trees = config.boosted_trees == "always"
+    tries_trees = config.boosted_trees == "auto" and config.effort != "low"
+    open_trees = forced_trees or (tries_trees and _may_choose(rows, config))
+    if not (open_inputs or open_outputs or open_metric or open_network or open_trees):
         return first
     best = start(rows.data, context, first.coordinates, first.output_warps)
-    if best.is_exact and config.metric not in ("full", "deep"):
+    if best.is_exact and config.metric not in ("full", "deep") and not forced_trees:
         return first
     # A fit that is to stop keeps what it has.
     if open_inputs and not stopping():
@@ -96,9 +100,12 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
         best = try_metric(best, forced=config.metric == "full", also_raw=open_inputs)
     if open_network and not stopping():
         best = try_network(best, forced=config.metric == "deep")
-    # Last, in the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
+    # In the coordinates of the model: residuals shrink with better inputs, and so does what a warp of the outputs gains.
     if open_outputs and not stopping():
         best = try_output_warps(best)
+    # Last: with skewed outputs a better mean gains nothing before they are warped.
+    if open_trees and not stopping():
+        best = try_boosted_trees(best, forced=forced_trees)
     coordinates, learned_on = learned_coordinates(best)
     return CoordinateChoice(
         None if coordinates.is_identity else coordinates,

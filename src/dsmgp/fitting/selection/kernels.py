@@ -75,7 +75,7 @@ def rank_kernels(gps: LeafGPs, sample: ScaledRows, context: FitContext) -> Kerne
         logger.info("kernel %s: leave-one-out score %.4f", kernel, scores[best])
         ranked.append((scores[best], optima[best]))
     ranked.sort(key=lambda scored: scored[0])
-    with span(0.8, 1.0, "trying other starts"):
+    with span(0.8, 1.0, "trying kernels", "trying other starts"):
         ranked = _from_other_starts(gps, sample, context, ranked)
     return KernelRanking(
         {trial.family.kernel: score for score, trial in ranked},
@@ -152,7 +152,9 @@ def _learn_in_turn(
         family = build_family(kernel, sample, context.config)
         if previous is not None:
             family = _at_thetas_of(family, previous)
-        with span(k / len(kernels), (k + 1) / len(kernels), f"trying kernel {kernel}"):
+        with span(
+            k / len(kernels), (k + 1) / len(kernels), "trying kernels", f"trying kernel {kernel}"
+        ):
             trials[kernel] = _learned(gps, family, context)
         previous = trials[kernel].family
     return trials

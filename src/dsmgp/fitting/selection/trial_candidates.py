@@ -6,6 +6,7 @@ leaf GPs that were set up for their coordinates (:class:`TrialLeaves`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.experts.interface import LeafGPs
+from dsmgp.fitting.learning.boosted_trees import held_out_predictions, learn_boosted_trees
 from dsmgp.fitting.learning.context import FitContext
 from dsmgp.fitting.learning.family import TRIAL_TOLERANCE, learn_on_trial, loo_posterior
 from dsmgp.fitting.learning.metric import learn_metric
@@ -35,13 +37,17 @@ __all__ = [
     "Trial",
     "TrialFold",
     "TrialLeaves",
+    "boosted_trees_compete",
     "judge",
     "learn",
     "learn_network_on",
+    "with_boosted_trees",
     "with_metric",
     "with_network",
     "without_weak_features",
 ]
+
+logger = logging.getLogger("dsmgp")
 
 # A feature whose column has another one with so much shorter a length scale is dropped.
 PRUNED = 0.1
@@ -50,6 +56,9 @@ MOST_DIRECTIONS, NEGLIGIBLE_DIRECTION = 20, 3e-3
 # Rows that an entry of a metric needs at least.
 ROWS_PER_ENTRY = 6
 METRIC_ITERATIONS = 30
+# Boosted trees are worth a trial if their mean squared error is at most this many times that of large leaves; on how many rows at most
+# they are learned for this question, and for the model.
+COMPETITIVE, SCREENING_ROWS, MOST_TREE_ROWS = 1.5, 20_000, 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,6 +324,38 @@ def learn_network_on(fold: TrialFold, family: Family, numbers: Index) -> Coordin
     targets = data.outputs.to_experts(rows.Y[numbers])
     network = learn_network(Z, targets, family.processes, fold.trial.context.rng)
     return replace(fold.coordinates, network=network.after(data.inputs.centre, data.inputs.scale))
+
+
+def boosted_trees_compete(candidate: Candidate, scores: CandidateScores) -> bool:
+    """Return whether boosted trees predict rows of the large leaves about as well as a candidate does; they are learned on other rows."""
+    trial, outputs = candidate.trial, candidate.folds[0].data.outputs
+    rows, data = trial.rows, trial.rows.all_rows
+    judged = rows.used[rows.in_large]
+    others = np.setdiff1d(np.arange(len(data.X)), judged)
+    if len(others) < len(judged):  # a small table: half of these rows
+        judged, others = judged[::2], np.union1d(others, judged[1::2])
+    learned_on = np.sort(trial.context.rng.permutation(others)[:SCREENING_ROWS])
+    targets = outputs.to_experts(data.Y)
+    predicted = outputs.from_experts(held_out_predictions(data.X, targets, learned_on, judged))
+    error = np.mean(np.square((predicted - data.Y[judged]) / rows.spread))
+    large = scores.large
+    of_leaves = np.average(large.error[0], axis=0, weights=large.row_weights).mean()
+    logger.info("boosted trees: mean squared error %.4f, large leaves %.4f", error, of_leaves)
+    return bool(error <= COMPETITIVE * of_leaves)
+
+
+def with_boosted_trees(candidate: Candidate) -> Candidate:
+    """Add the predictions of boosted trees to the coordinates of all folds, and learn length scales beside them."""
+    trial, outputs = candidate.trial, candidate.folds[0].data.outputs
+    rows, data = trial.rows, trial.rows.all_rows
+    others = np.setdiff1d(np.arange(len(data.X)), rows.used)
+    n_others = max(MOST_TREE_ROWS - len(rows.used), 0)
+    numbers = np.union1d(rows.used, trial.context.rng.permutation(others)[:n_others])
+    weights = None if data.row_weights is None else data.row_weights[numbers]
+    trees = learn_boosted_trees(data.X[numbers], outputs.to_experts(data.Y[numbers]), weights)
+    coordinates = [replace(fold.coordinates, trees=trees) for fold in candidate.folds]
+    folds = trial.folds(coordinates, candidate.output_warps)
+    return learn(replace(candidate, folds=folds, families=()))
 
 
 def _rates(family: Family) -> Array:

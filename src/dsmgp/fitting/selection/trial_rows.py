@@ -88,6 +88,11 @@ class TrialRows:
         """Return the rows of the leaves to learn on, in order."""
         return _rows(self.folds[fold])
 
+    @property
+    def in_large(self) -> Index:
+        """The rows of the large leaves, in order."""
+        return _rows(self.large)
+
     def judges(self, fold: int, large: bool) -> tuple[Leaf, ...]:
         """Return the small or large leaves with rows that nothing was learned on; all if there are none."""
         seen, leaves = self.learned_on(fold), self.large if large else self.small

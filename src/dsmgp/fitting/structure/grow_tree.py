@@ -22,6 +22,7 @@ from dsmgp.fitting.selection.families import LearnedFamilies, partitions_may_dif
 from dsmgp.fitting.structure.large_leaves import is_large, learn_large
 from dsmgp.fitting.structure.learned import learn_structure
 from dsmgp.gp.process import Family
+from dsmgp.progress import span
 from dsmgp.tree.growing import grow_balanced
 from dsmgp.tree.nodes import Node, Sum, leaves, map_leaves
 
@@ -62,7 +63,8 @@ def _grow_balanced(
     large: Family | None = None
     searches: list[SearchResult] = []
     if partitions_may_differ(config) and config.leaf_sizes is None:
-        large, searches = learn_large(rows, families, sizes, learned.outputs, context)
+        with span(0.0, 0.9, "learning hyperparameters of large leaves"):
+            large, searches = learn_large(rows, families, sizes, learned.outputs, context)
     n_owners = 1 if isinstance(config.kernel, tuple) else learned.n_close
     owners = [*families[:n_owners], *([] if large is None else [large])]
     sizes_of: list[list[int]] = [[] for _ in owners]

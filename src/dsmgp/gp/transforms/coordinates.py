@@ -2,7 +2,8 @@
 
 A GP with a length scale per input takes inputs in the units they come in, which suits neither skewed columns nor functions that vary
 along combinations of inputs. :class:`Coordinates` warps columns one by one (:class:`InputWarp`), may use a column twice, as it is and
-warped, may then apply a linear map, the *metric*, and may append the outputs of a :class:`~dsmgp.gp.transforms.network.Network`.
+warped, may then apply a linear map, the *metric*, and may append the outputs of a :class:`~dsmgp.gp.transforms.network.Network`
+and the predictions of :class:`~dsmgp.gp.transforms.boosted_trees.BoostedTrees`.
 Which of this is done is chosen in :mod:`dsmgp.fitting.selection.coordinates`; scaling to zero mean and unit variance
 comes after it (:mod:`dsmgp.gp.transforms.scaling`).
 """
@@ -19,6 +20,7 @@ from scipy.interpolate import CubicHermiteSpline
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import QUANTILE_ROWS
 from dsmgp._util.weighted import mid_rank_scores, weighted_values
+from dsmgp.gp.transforms.boosted_trees import BoostedTrees
 from dsmgp.gp.transforms.network import Network
 
 __all__ = ["Coordinates", "InputWarp"]
@@ -152,7 +154,7 @@ class InputWarp:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Coordinates:
-    """Columns, warped or as they are, a linear map of them, and a network of its results.
+    """Columns, warped or as they are, a linear map of them, a network of its results, and boosted trees of the columns.
 
     Attributes
     ----------
@@ -166,6 +168,8 @@ class Coordinates:
         The coordinates are ``features @ metric``; without it they are the features.
     network : Network, optional
         Of these coordinates; its outputs are further ones.
+    trees : BoostedTrees, optional
+        Of the columns; their predictions are the last coordinates.
 
     Examples
     --------
@@ -180,12 +184,14 @@ class Coordinates:
     warps: tuple[InputWarp | None, ...]
     metric: Array | None = None
     network: Network | None = None
+    trees: BoostedTrees | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(self.names([f"x{k}" for k in range(self.n_inputs)]))
         directions = "" if self.metric is None else f" in {self.n_linear} directions"
         learned = "" if self.network is None else f" and {self.network.n_outputs} of a network"
-        return f"Coordinates({names}{directions}{learned})"
+        boosted = "" if self.trees is None else " and boosted trees"
+        return f"Coordinates({names}{directions}{learned}{boosted})"
 
     @classmethod
     def identity(cls, n_inputs: int) -> Coordinates:
@@ -216,17 +222,18 @@ class Coordinates:
 
     @property
     def n_linear(self) -> int:
-        """Number of coordinates that are linear in the features; those of the network come after them."""
+        """Number of coordinates that are linear in the features; those of network and trees come after them."""
         return len(self.columns) if self.metric is None else int(self.metric.shape[1])
 
     @property
     def n_coordinates(self) -> int:
-        return self.n_linear + (0 if self.network is None else self.network.n_outputs)
+        n_network = 0 if self.network is None else self.network.n_outputs
+        return self.n_linear + n_network + (0 if self.trees is None else self.trees.n_outputs)
 
     @property
     def is_oblique(self) -> bool:
         """Whether a coordinate may depend on several inputs, so that regions are not boxes of inputs."""
-        return self.metric is not None or self.network is not None
+        return not (self.metric is None and self.network is None and self.trees is None)
 
     @property
     def is_identity(self) -> bool:
@@ -246,10 +253,12 @@ class Coordinates:
     def __call__(self, X: Array) -> Array:
         """Return the coordinates of rows of X, (n_rows, n_coordinates)."""
         U = self.linear(X)
-        return U if self.network is None else np.hstack([U, self.network(U)])
+        learned = [] if self.network is None else [self.network(U)]
+        learned += [] if self.trees is None else [self.trees(X)]
+        return np.hstack([U, *learned]) if learned else U
 
     def linear(self, X: Array) -> Array:
-        """Return the coordinates without those of the network, (n_rows, n_linear)."""
+        """Return the coordinates without those of network and trees, (n_rows, n_linear)."""
         features = self.features(X)
         if self.metric is None:
             return features
@@ -279,7 +288,7 @@ class Coordinates:
             [1.0 if warp is None else float(warp.slope(x[column])) for column, warp in pairs]
         )
 
-    def input_rates(self, rates: Array, unit: Array) -> Array:
+    def input_rates(self, rates: Array, unit: Array, input_unit: Array | float = 1.0) -> Array:
         """Return how fast a function varies along each input, given that along each coordinate.
 
         Parameters
@@ -289,6 +298,8 @@ class Coordinates:
         unit : ndarray of shape (n_features,)
             How far each feature moves with its input: its standard deviation for rates per standard deviation, or its slope
             for rates per unit of the input.
+        input_unit : ndarray of shape (n_inputs,) or float
+            How far each input moves itself: the same standard deviations, or one.
 
         Returns
         -------
@@ -297,7 +308,7 @@ class Coordinates:
         """
         squared_rates = np.square(rates[..., : self.n_linear])
         if self.network is not None:
-            of_network = np.square(rates[..., self.n_linear :])
+            of_network = np.square(rates[..., self.n_linear :][..., : self.network.n_outputs])
             squared_rates = squared_rates + of_network @ np.square(self.network.slopes).T
         if self.metric is None:
             squares = squared_rates * np.square(unit)
@@ -306,4 +317,8 @@ class Coordinates:
         total = np.zeros((*squares.shape[:-1], self.n_inputs))
         for k, column in enumerate(self.columns):
             total[..., column] += squares[..., k]
+        if self.trees is not None:
+            of_trees = np.square(rates[..., -self.trees.n_outputs :])
+            slopes = self.trees.slopes * np.reshape(input_unit, (-1, 1))
+            total = total + of_trees @ np.square(slopes).T
         return np.sqrt(total)

@@ -1,7 +1,7 @@
 """Stacking: weights of predictive distributions that maximise the cross-validated log density of their mixture.
 
 Leave-one-out keeps the hyperparameters that were learned on all rows, and on small tables that is too kind: the hypothesis with
-more to learn wins. Log densities of rows that a fit has not seen are honest, and a mixture of hypotheses is better than the best of
+more to learn wins. Log densities of rows that a fit has not seen are not optimistic, and a mixture of hypotheses is better than the best of
 them (Yao et al. 2018, Using stacking to average Bayesian predictive distributions).
 """
 
