@@ -90,7 +90,7 @@ def residuals(hard, backend, exact, dtype="float64"):
         seen = leaf_gps.backend.condition(bound, 0, group, True, None)
         ends = np.cumsum(leaf_gps.points.first.sizes[numbers])[:-1]
         alphas = np.split(seen.alpha, ends)
-        matrices = _matrices(leaf_gps.backend, bound, group)
+        matrices = _matrices(leaf_gps, bound, group)
         for slot, number in enumerate(numbers.tolist()):
             n, X, kernel_parameters = (
                 len(hard.rows[number]),
@@ -116,14 +116,15 @@ def residuals(hard, backend, exact, dtype="float64"):
     return Residuals(*table)
 
 
-def _matrices(backend, bound, group):
+def _matrices(leaf_gps, bound, group):
     """The covariances of f that a group's leaves are factorised from."""
+    backend = leaf_gps.backend
     numbers = backend.groups[group]
     if hasattr(backend, "batch"):  # in torch: many leaves at once, by code of their own
         return _batched_matrices(backend, bound, group)
     found = []
     for number in numbers.tolist():
-        X = backend.X[backend.points.first[number]]
+        X = leaf_gps.data.X[backend.points.first[number]]
         if not hasattr(backend, "covariances"):
             found.append(bound(0, number).cross(X, X))
             continue
