@@ -3,9 +3,10 @@
     python benchmarks/concurrency.py [--kind memory ...] [--requests 10_000] [--threads 8] [--quick]
 
 Each kind runs in a process of its own. The answers that are expected come from another copy of the model, which one thread asks; the threads share out the
-requests among fresh copies, one after the other, so that leaves are conditioned and low-rank variances made while eight threads ask (on a cluster they are
-fitted anew, and there is one besides that which one thread asks). Answers are compared bit for bit, those of a model that makes low-rank variances with exact ones, of which they may be a thousandth of the standard
-deviation off. What shards take together is compared with the memory they may take. Results are kept in benchmarks/results/concurrency.json.
+requests among fresh copies, one after the other, so that leaves are conditioned and low-rank variances made while eight threads ask (on a cluster, where a
+copy is a fit, there is one of either). Answers are compared bit for bit, those of a model that makes low-rank variances with exact ones, of which they may be
+a thousandth of the standard deviation off. What shards take together is compared with the memory they may take. Results are kept in
+benchmarks/results/concurrency.json.
 """
 
 from __future__ import annotations
