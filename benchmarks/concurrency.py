@@ -3,9 +3,10 @@
     python benchmarks/concurrency.py [--kind memory ...] [--requests 10_000] [--threads 8] [--quick]
 
 Each kind runs in a process of its own. The answers that are expected come from another copy of the model, which one thread asks; the threads share out the
-requests among fresh copies, one after the other, so that leaves are conditioned and low-rank variances made while eight threads ask (on a cluster there is one
-model). Answers are compared bit for bit, those of a model that makes low-rank variances with exact ones, of which they may be a thousandth of the standard
-deviation off. What shards take together is compared with the memory they may take. Results are kept in benchmarks/results/concurrency.json.
+requests among fresh copies, one after the other, so that leaves are conditioned and low-rank variances made while eight threads ask (on a cluster, where a
+copy is a fit, there is one of either). Answers are compared bit for bit, those of a model that makes low-rank variances with exact ones, of which they may be
+a thousandth of the standard deviation off. What shards take together is compared with the memory they may take. Results are kept in
+benchmarks/results/concurrency.json.
 """
 
 from __future__ import annotations
@@ -70,9 +71,8 @@ def fitted(kind: str, folder: Path) -> tuple[Callable[[], DSMGPRegressor], Calla
         return lambda: load(folder / "model"), lambda table: pd.DataFrame(table, columns=["a", "b"])
     if kind == "ray":
         os.environ["RAY_ADDRESS"] = "local"  # a cluster of its own
-        model = DSMGPRegressor(executor="ray", **options).fit(X, y)
-        copies = iter([saved(model, folder / "model.dsmgp")(), model])
-        return lambda: next(copies), lambda table: table
+        # In one process single rows are predicted by other code, which rounds differently.
+        return lambda: DSMGPRegressor(executor="ray", **options).fit(X, y), lambda table: table
     changes = {
         "little memory": {"memory_limit": "300kB"}, "low-rank variances": {"leaf_size": 400, "sum_children": 2}
     }  # fmt: skip

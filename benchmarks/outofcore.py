@@ -244,7 +244,7 @@ def extrapolated(last: dict, ingested: dict, driver: dict) -> list[str]:
         n_leaves = min(n * last["n_leaves"] / last["rows"], reached * MOST_SAMPLE)
         size = reached * n / n_leaves
         larger = reached * (condition_seconds(size) - condition_seconds(last["mean_leaf"]))
-        n_shards = np.ceil(n_leaves * shard_bytes(size, N_INPUTS, 1) / SHARD_BYTES)
+        n_shards = max(np.ceil(n_leaves * shard_bytes(size, N_INPUTS, 1) / SHARD_BYTES), n_cores)
         batch = max(BATCH_ROWS, np.ceil(n_shards * PART_BYTES / row_bytes))
         index = 8 * N_PART * n_shards * np.ceil(n / batch)
         alone = driver["growing_seconds"] / driver["n_sample"] * MOST_SAMPLE

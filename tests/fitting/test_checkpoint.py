@@ -256,6 +256,23 @@ def test_the_fingerprint_tells_gpytorch_kernels_apart():
     assert fingerprint([np.zeros((2, 1))], FitConfig(kernel=kernel_with())) != prints[0]
 
 
+def test_the_fingerprint_is_the_same_after_an_upgrade_of_torch(monkeypatch):
+    torch = pytest.importorskip("torch")
+    before = fingerprint([np.zeros(2)], FitConfig(kernel=kernel_with()))
+    assert before != fingerprint([np.zeros(2)], FitConfig(kernel=kernel_with(rate=2.0)))
+    for kind in (torch.nn.Module, torch.distributions.Distribution):
+        initialise = kind.__init__
+
+        def upgraded(self, *arguments, initialise=initialise, **options):
+            initialise(self, *arguments, **options)
+            object.__setattr__(self, "_new_in_torch_3", True)
+
+        monkeypatch.setattr(kind, "__init__", upgraded)
+    monkeypatch.setattr(torch, "__version__", "3.0.0")
+    monkeypatch.setattr(torch.nn.Softplus, "__module__", "torch.nn.elsewhere")
+    assert fingerprint([np.zeros(2)], FitConfig(kernel=kernel_with())) == before
+
+
 def test_the_checkpoint_of_another_fit_is_refused(rows, tmp_path, count):
     X, y = rows
     path = tmp_path / "fit.ckpt"

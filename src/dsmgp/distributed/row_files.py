@@ -149,7 +149,12 @@ class RowFiles:
         n_rows, n_runs, n_shards, token = _numbers(file, N_TRAILER).tolist()
         n_index = N_PART * n_shards * n_runs
         is_whole = size == 8 * (n_rows * self.width + n_index + N_TRAILER)
-        if not is_whole or n_shards != self.n_shards or token != self._token(number):
+        if (
+            not is_whole
+            or min(n_rows, n_runs) < 0
+            or n_shards != self.n_shards
+            or token != self._token(number)
+        ):
             raise self._damaged(number)
         file.seek(8 * (n_rows * self.width + N_PART * n_runs * first))
         parts = _numbers(file, N_PART * n_runs * (end - first)).reshape(end - first, n_runs, N_PART)

@@ -42,6 +42,8 @@ __all__ = [
 
 #: Numbers before the inputs and outputs of a row in a file: its leaf, counted within the shard, and the row number.
 N_PREFIX = 2
+# No store has more.
+MOST_FILES = 10**7
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +96,9 @@ class RowStore:
         if former is not None and len(former) != n_shards:
             raise InputError("expected a checksum for each shard")
         groups = np.array([[0, n_shards, FORMER_TOKEN]]) if files is None else files
-        if (files is None and former is None) or (groups[:, 0] >= groups[:, 1]).any():
+        ends = groups[:, :2].T.tolist()
+        sizes = [end - first for first, end in zip(*ends, strict=True)]  # of any size in a bad file
+        if (files is None and former is None) or min(sizes) <= 0 or sum(sizes) > MOST_FILES:
             raise InputError("expected groups of files")
         row_files = RowFiles(Path(), groups, n_shards, N_PREFIX + n_inputs + n_outputs, former)
         return cls(row_files, n_inputs=n_inputs, n_outputs=n_outputs, firsts=firsts, **fields)

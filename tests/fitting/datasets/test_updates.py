@@ -2,6 +2,7 @@
 
 import datetime
 import pickle
+import zlib
 from dataclasses import replace
 from functools import partial
 
@@ -14,10 +15,13 @@ from dsmgp import DSMGPRegressor, load
 from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.parquet.conditions import RowCondition
 from dsmgp.data.table_error import TableError
+from dsmgp.distributed.row_store import RowStore
+from dsmgp.distributed.row_writer import RowWriter
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.fitting.datasets import fit as dataset
+from dsmgp.fitting.datasets import updates
 from dsmgp.tree import leaves
 from dsmgp.tree.routing import place
 
@@ -218,6 +222,36 @@ def test_ranges_of_inputs_follow_the_rows_as_in_memory(rows, tmp_path):
     ids = np.concatenate([rows.index[within], rows.index[~within]])  # in the order they came
     memory.forget(np.flatnonzero(rows["b"][ids] > 0.3), adapt=False)
     assert same_ranges() > 0
+
+
+def test_rows_are_forgotten_from_stores_of_version_0_1(tmp_path):
+    """There a row is in the files of several shards: they become one."""
+    rng, numbers = np.random.default_rng(7), np.arange(60)
+    X, Y = rng.normal(size=(60, 1)), rng.normal(size=(60, 1))
+    (tmp_path / "shards").mkdir()
+    checksums = []
+    for shard in range(2):  # each with one leaf that holds all rows
+        table = np.column_stack([np.zeros(60), numbers, X, Y])
+        (tmp_path / "shards" / f"{shard:05d}.rows").write_bytes(table.tobytes())
+        checksums.append(zlib.crc32(table.tobytes()))
+    store = RowStore.stored(
+        None, np.array(checksums), n_rows=60, n_inputs=1, n_outputs=1, firsts=np.arange(3),
+        sizes=np.array([60, 60]),
+    ).moved(tmp_path)  # fmt: skip
+    schema = ColumnSchema((Column("a", "number"),), ("y",))
+    search = updates._Search(store, RowCondition.of(pc.field("a") > 0, schema))
+    every, found, found_Y = search(store.files.units[0])
+    np.testing.assert_array_equal(every, numbers)
+    np.testing.assert_array_equal(found, np.flatnonzero(X[:, 0] > 0))
+    np.testing.assert_array_equal(found_Y, Y[found])
+    writer = RowWriter(tmp_path, store.firsts, 1, 1)
+    kept = writer.store([updates._without(search, writer, (store.files.units[0], 2, 0))])
+    assert kept.files.units == [(2,)]
+    np.testing.assert_array_equal(kept.sizes, [60 - len(found)] * 2)
+    for leaf, row, left, _ in kept.read_file(2):
+        assert len(np.unique(leaf)) == 1
+        np.testing.assert_array_equal(row, np.arange(60 - len(found)))
+        np.testing.assert_array_equal(left, np.delete(X, found, axis=0))
 
 
 @pytest.fixture(scope="module")

@@ -91,18 +91,8 @@ def forget_rows(state: FittedState, where: Any, config: FitConfig) -> FittedStat
         raise InputError(
             f"cannot forget {n_forgotten} of {store.n_rows} rows: at least two must stay"
         )
-    writer = RowWriter(store.folder, store.firsts, store.n_inputs, store.n_outputs)
-    # Rows are numbered anew in the order of the units: each has numbers of its own, without gaps.
-    firsts = [0, *accumulate(each.n_rows - each.n_forgotten for each in found)]
     with new_files(store.folder, len(units)) as first_file:
-        work = partial(_without, search, writer)
-        targets = [(unit, first_file + k, firsts[k]) for k, unit in enumerate(units)]
-        kept = replace(
-            writer.store(pool.map(work, targets)),
-            n_rows=n_rows,  # a row is in several leaves
-            temporary=store.temporary,
-            replaced=(*store.replaced, *store.files.numbers),
-        )
+        kept = _rewritten(search, pool, found, first_file)
         rows = _sample_without(state.rows, condition, kept, pool)
         edges = model.edges
         if edges is not None and kept.input_range is not None:
@@ -184,6 +174,24 @@ def _without(
                 yield leaf[stays], np.arange(len(ids)), ids, X[stays], Y[stays]
 
     return writer.write(new_number, batches())
+
+
+def _rewritten(
+    search: _Search, pool: WorkerPool, found: Sequence[_Found], first_file: int
+) -> RowStore:
+    """Write all files again without the rows that are found."""
+    store = search.store
+    writer = RowWriter(store.folder, store.firsts, store.n_inputs, store.n_outputs)
+    # Rows are numbered anew in the order of the units: each has numbers of its own, without gaps.
+    *firsts, n_rows = [0, *accumulate(each.n_rows - each.n_forgotten for each in found)]
+    units = enumerate(zip(store.files.units, firsts, strict=True))
+    targets = [(unit, first_file + k, first) for k, (unit, first) in units]
+    return replace(
+        writer.store(pool.map(partial(_without, search, writer), targets)),
+        n_rows=n_rows,  # a row is in several leaves
+        temporary=store.temporary,
+        replaced=(*store.replaced, *store.files.numbers),
+    )
 
 
 def _sample_without(

@@ -68,7 +68,7 @@ def _describe(value: Any) -> Iterator[bytes]:
         for node in nodes(value):
             yield from _describe(_contents(node))
     elif hasattr(value, "__qualname__"):  # a function or class
-        yield f"{value.__module__}.{value.__qualname__}".encode()
+        yield _full_name(value).encode()
     else:
         yield repr(value).encode()
 
@@ -79,17 +79,26 @@ def _describe_module(module: Any) -> Iterator[bytes]:
     # Attributes that every module has: parameters, buffers and parts are described by themselves, hooks are not part of a model.
     common = frozenset(vars(torch.nn.Module()))
     for name, part in module.named_modules():
-        yield f"{name} {type(part).__module__}.{type(part).__qualname__}".encode()
+        yield f"{name} {_full_name(type(part))}".encode()
         parameters = dict(part.named_parameters(recurse=False))
         yield from _describe({key: p.requires_grad for key, p in parameters.items()})
         yield from _describe({key: p.data for key, p in parameters.items()})
         yield from _describe(dict(part.named_buffers(recurse=False)))
         # Options such as the smoothness of a Matern kernel, and the functions of constraints.
         options = {k: v for k, v in vars(part).items() if k not in common}
+        if isinstance(part, torch.distributions.Distribution):
+            # What torch keeps for itself in them depends on its version; their parameters follow.
+            options = {k: v for k, v in options.items() if not k.startswith("_")}
         yield from _describe({k: v for k, v in sorted(options.items()) if _is_plain(v)})
         if isinstance(part, torch.distributions.Distribution):
             names = sorted(part.arg_constraints)
             yield from _describe({key: getattr(part, key, None) for key in names})
+
+
+def _full_name(value: Any) -> str:
+    """Return the name of a class or function; those of torch move between its modules from version to version."""
+    package = "torch" if str(value.__module__).startswith("torch.") else value.__module__
+    return f"{package}.{value.__qualname__}"
 
 
 def _is_plain(value: Any) -> bool:
