@@ -3,8 +3,9 @@
     python benchmarks/serving.py [--against COMMIT|FOLDER] [--rounds 5] [--n-test 20000] [--processor] [--quick] [--results FILE]
 
 Each commit fits models to the same rows with the same settings, and both run every job in turn, so that a busy moment of the machine hits both alike;
-the first round warms up. The ratio is the median over rounds of this commit's speed over the other's. Peers run in this process, in the
-same minutes. With --processor speeds are per second of the processor, all cores together, for a machine that is busy with other work; threads are
+the first round warms up. The ratio is the median over rounds of this commit's speed over the other's. A cold batch is the first that a
+copy of the model predicts. Jobs of fresh processes count all of their seconds, import included: 50 rows from a model file of 45,000 rows, and the
+demo. Peers run in this process, in the same minutes. With --processor speeds are per second of the processor, all cores together, for a machine that is busy with other work; threads are
 compared by the clock all the same. Standard deviations are compared with exact ones (``variances="exact"``). Results are kept in benchmarks/results/serving.json.
 """
 
@@ -13,7 +14,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import pickle
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +47,15 @@ COLUMNS = {
 }  # fmt: skip
 PEERS = {"peer": "peer", "job": "asked for", "speed": "value"}
 N_SINGLE, N_THREADS = 200, 8
+# Rows that a fresh process predicts from a model file.
+N_FROM_FILE = 50
+FROM_FILE = f"""
+import sys
+import numpy as np
+import dsmgp
+X = np.random.default_rng(2).uniform(-1.0, 1.0, size=({N_FROM_FILE}, 4))
+dsmgp.load(sys.argv[1]).predict(X, return_std=True)
+"""
 Clock = Callable[[], float]
 
 
@@ -56,14 +71,21 @@ MODELS: dict[str, tuple[int, dict[str, object]]] = {
     "3,000 rows, defaults": (3000, {}),
     "20,000 rows, M=500, 8 partitions": (20_000, {"leaf_size": 500, "sum_children": 8}),
 }
+FILE_MODEL = "a file of 45,000 rows"
+FILES: dict[str, tuple[int, dict[str, object]]] = {FILE_MODEL: (45_000, {})}
 # More rows than fits of several hypotheses take, which the old commit does not know.
 QUICK = {"600 rows, defaults": (600, {"max_iter": 5})}
+QUICK_FILES = {"a file of 700 rows": (700, {"max_iter": 5})}
 
 
 def predict_many(model: DSMGPRegressor, X: np.ndarray, clock: Clock, std: bool) -> dict:
     start = clock()
     model.predict(X, return_std=std)
     return {"speed": len(X) / (clock() - start)}
+
+
+def predict_cold(model: DSMGPRegressor, X: np.ndarray, clock: Clock) -> dict:
+    return predict_many(model, X, clock, True)
 
 
 def predict_single(model: DSMGPRegressor, X: np.ndarray, clock: Clock) -> dict:
@@ -104,8 +126,23 @@ def accuracy(model: DSMGPRegressor, X: np.ndarray, clock: Clock) -> dict:
     return {"accuracy": text}
 
 
-ACCURACY = "accuracy"
+def fresh_process(command: list[str], processor: bool) -> dict:
+    """Run a command in a process of its own; its seconds, as rounds per second."""
+    before, start = os.times(), time.perf_counter()
+    subprocess.run(
+        [sys.executable, *command], check=True, stdout=subprocess.DEVNULL, cwd=tempfile.gettempdir()
+    )
+    seconds, after = time.perf_counter() - start, os.times()
+    if processor:
+        seconds = after.children_user - before.children_user
+        seconds += after.children_system - before.children_system
+    return {"speed": 1.0 / seconds}
+
+
+ACCURACY, COLD, DEMO = "accuracy", "rows/s, mean and std, cold", "demo"
+IN_FILE = f"{N_FROM_FILE} rows in a fresh process"
 JOBS: dict[str, Callable[[DSMGPRegressor, np.ndarray, Clock], dict]] = {
+    COLD: predict_cold,
     "rows/s, mean and std": partial(predict_many, std=True),
     "rows/s, mean": partial(predict_many, std=False),
     "single rows/s": predict_single,
@@ -116,16 +153,26 @@ JOBS: dict[str, Callable[[DSMGPRegressor, np.ndarray, Clock], dict]] = {
 def served() -> Callable[[dict], dict]:
     """Return a function that fits a model, unless it has, and runs a job on it."""
     fitted: dict[str, DSMGPRegressor] = {}
+    unused: dict[str, bytes] = {}
+    folder = tempfile.TemporaryDirectory()
 
     def run(task: dict) -> dict:
-        name = task["model"]
+        name, job = task["model"], task["job"]
+        if job == DEMO:
+            return fresh_process(["-m", "dsmgp.demo"], task["processor"])
         if name not in fitted:
             fitted.clear()
-            n_rows, settings = (MODELS | QUICK)[name]
+            n_rows, settings = (MODELS | FILES | QUICK | QUICK_FILES)[name]
             fitted[name] = DSMGPRegressor(random_state=0, **settings).fit(*rows(n_rows))
+            unused[name] = pickle.dumps(fitted[name])
+            fitted[name].save(Path(folder.name) / "model.dsmgp")
+        if job == IN_FILE:
+            path = str(Path(folder.name) / "model.dsmgp")
+            return fresh_process(["-c", FROM_FILE, path], task["processor"])
         X = rows(task["n_test"], seed=1)[0]
         clock = time.process_time if task["processor"] else time.perf_counter
-        return (JOBS | {ACCURACY: accuracy})[task["job"]](fitted[name], X, clock)
+        model = pickle.loads(unused[name]) if job == COLD else fitted[name]
+        return (JOBS | {ACCURACY: accuracy})[job](model, X, clock)
 
     return run
 
@@ -133,10 +180,22 @@ def served() -> Callable[[dict], dict]:
 def compared(old: Ask, new: Ask, task: dict, rounds: int) -> list[dict]:
     """Rows of the table of one model."""
     found = []
-    for job in JOBS:
+    jobs = (
+        [DEMO]
+        if task["model"] == DEMO
+        else [IN_FILE]
+        if task["model"] in FILES | QUICK_FILES
+        else JOBS
+    )
+    for job in jobs:
         pairs = in_turn(old, new, task | {"job": job}, rounds)
         row = {"model": task["model"], "job": job} | new_over_old(pairs, "speed")
         last = [pair[1] for pair in pairs]
+        if job in (IN_FILE, DEMO):
+            before, after = (
+                statistics.median(1.0 / pair[k]["speed"] for pair in pairs) for k in (0, 1)
+            )
+            row["note"] = f"{after:.2f} s in all (old {before:.2f})"
         if "ms" in last[0]:
             median, high = np.median([each["ms"] for each in last], axis=0)
             before = np.median([pair[0]["ms"] for pair in pairs], axis=0)
@@ -209,7 +268,7 @@ def main() -> None:
     if arguments.serve:
         serve(served())
         return
-    models = QUICK if arguments.quick else MODELS
+    models, files = (QUICK, QUICK_FILES) if arguments.quick else (MODELS, FILES)
     rounds, n_test = (1, 300) if arguments.quick else (arguments.rounds, arguments.n_test)
     found, errors = [], {}
     clock = time.process_time if arguments.processor else time.perf_counter
@@ -218,6 +277,9 @@ def main() -> None:
             task = {"model": name, "n_test": n_test, "processor": arguments.processor}
             found += compared(old, new, task, rounds)
             errors[name] = new(task | {"job": ACCURACY})["accuracy"]
+        for name in (*files, DEMO):
+            task = {"model": name, "n_test": n_test, "processor": arguments.processor}
+            found += compared(old, new, task, rounds)
     n_peer_rows = next(iter(models.values()))[0]
     report = {
         "setting": setting(), "against": Path(arguments.against).name, "processor": arguments.processor,

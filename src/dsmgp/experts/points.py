@@ -99,8 +99,8 @@ class LeafPoints:
     def take(self, leaves: Index) -> LeafPoints:
         """Return the points of some leaves."""
         rows, first = self.rows.take(leaves), self.first.take(leaves)
-        counts = np.diff(self.starts)[self.first.positions(leaves)]
-        starts = np.concatenate([[0], np.cumsum(counts)])
+        at = self.first.positions(leaves)  # differences of these alone: there may be millions
+        starts = np.concatenate([[0], np.cumsum(self.starts[at + 1] - self.starts[at])])
         return LeafPoints(rows, starts, first, self.row_weights)
 
     def of_leaf(self, leaf: int) -> tuple[Index, Index]:
