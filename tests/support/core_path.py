@@ -46,7 +46,9 @@ def check_model(model, X, y, rtol=0.0):
     assert len(model.noise_at(X)) == len(X)
     with tempfile.TemporaryDirectory() as folder:
         model.save(path := Path(folder) / "model.dsmgp")
-        np.testing.assert_allclose(dsmgp.load(path).predict(X), model.predict(X), rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(
+            dsmgp.load(path).predict(X), model.predict(X), rtol=rtol, atol=rtol
+        )
 
 
 def check_fits():

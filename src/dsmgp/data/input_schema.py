@@ -53,12 +53,15 @@ class TableRows:
         The rows of the table that are left, where some were left out.
     n_given : int
         Number of rows of the table.
+    folds : ndarray of int, or None
+        The fold of each row, without which the effects among its inputs were learned.
     """
 
     X: Array
     Y: Array
     rows: Index | None
     n_given: int
+    folds: Index | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +153,8 @@ class InputSchema:
             encoded.remarks,
             validated.n_features_in_ if names is None else None,
         )
-        return schema, TableRows(encoded.X, encoded.Y, encoded.rows, len(Y))
+        rows = TableRows(encoded.X, encoded.Y, encoded.rows, len(Y), encoded.folds)
+        return schema, rows
 
     @classmethod
     def of_encoded(cls, table: EncodedTable) -> InputSchema:

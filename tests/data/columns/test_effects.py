@@ -6,8 +6,17 @@ import pytest
 from scipy import stats
 
 from dsmgp import DSMGPRegressor
-from dsmgp.data.columns.effects import N_BINS, bins_of, fold_of_rows, level_effects, normal_scores
+from dsmgp.data.columns import effects
+from dsmgp.data.columns.effects import N_BINS, bins_of, normal_scores
 from dsmgp.data.columns.learning import encode_table
+
+
+def fold_of_rows(n):
+    return np.arange(n) % 5
+
+
+def level_effects(wanted, others, scores):
+    return effects.level_effects(wanted, others, scores, fold_of_rows(len(scores)))
 
 
 @pytest.fixture

@@ -16,21 +16,14 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import mid_rank_scores
+from dsmgp.data.columns.folds import N_FOLDS
 
 __all__ = ["MOST_ROWS", "LevelEffects", "bins_of", "level_effects", "normal_scores"]
 
-# Parts into which training rows are divided; each row's effects are computed without its part. With many parts the effect of a row tells
-# how its own output differs from those of its level: what is left out of an average can be recovered from the others.
-N_FOLDS = 5
 # Bins of a number in the additive model, and sweeps of backfitting over its columns.
 N_BINS, N_SWEEPS = 16, 8
 #: Rows from which effects are learned at most; those of other rows follow from their levels.
 MOST_ROWS = 200_000
-
-
-def fold_of_rows(n_rows: int) -> Index:
-    """Return the fold of each row."""
-    return np.arange(n_rows) % N_FOLDS
 
 
 def normal_scores(Y: Array) -> Array:
@@ -70,6 +63,7 @@ def level_effects(
     wanted: Sequence[Index],
     others: Sequence[Index],
     scores: Array,
+    fold: Index,
     n_levels: Sequence[int] | None = None,
 ) -> LevelEffects:
     """Fit the additive model, to all rows and without each fold.
@@ -81,6 +75,8 @@ def level_effects(
     others : sequence of ndarray of shape (n_rows,)
         Codes of the other columns: bins of numbers, levels of categories.
     scores : ndarray of shape (n_rows, n_outputs)
+    fold : ndarray of shape (n_rows,)
+        The fold of each row, see :func:`dsmgp.data.columns.folds.dealt_folds`.
     n_levels : sequence of int, optional
         Levels of the columns whose effects are wanted, of which some may have no rows; by default those that occur.
 
@@ -88,7 +84,7 @@ def level_effects(
     --------
     >>> level = np.repeat([0, 1], 50)
     >>> scores = np.where(level == 0, -1.0, 1.0)[:, None]
-    >>> found = level_effects([level], [], scores)
+    >>> found = level_effects([level], [], scores, np.arange(100) % 5)
     >>> found.effects[0].round(2), found.of_rows[0][[0, -1]].round(2)
     (array([[-1.],
            [ 1.]]), array([[-1.],
@@ -98,7 +94,7 @@ def level_effects(
     sizes = [int(codes.max(initial=0)) + 1 for codes in columns]
     if n_levels is not None:
         sizes[: len(wanted)] = n_levels
-    n_rows, fold = len(scores), fold_of_rows(len(scores))
+    n_rows = len(scores)
     if n_rows > MOST_ROWS:
         chosen = np.sort(np.random.default_rng(0).choice(n_rows, MOST_ROWS, replace=False))
     else:

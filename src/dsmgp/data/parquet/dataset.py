@@ -243,11 +243,14 @@ class RowStream:
         table = pa.concat_tables([each for of_piece in tables for each in of_piece])
         values = self.reader.values(table, names)
         found = column_effects(self.schema.columns, values, encode_targets(self.schema, values))
+        assert found is not None
         columns = tuple(
-            with_effects(column, found[column.name][0]) if column.name in found else column
+            with_effects(column, found.by_level[column.name])
+            if column.name in found.by_level
+            else column
             for column in self.schema.columns
         )
-        effects = {name: (rows, of_rows) for name, (_, of_rows) in found.items()}
+        effects = {name: (rows, of_rows) for name, of_rows in found.of_rows.items()}
         self._set_schema(replace(self.schema, columns=columns), effects)
         return self
 

@@ -36,6 +36,9 @@ class TrainingRows:
         left out.
     next_id : int
         The number of the next row.
+    folds : ndarray of shape (n,), or None
+        The fold of each row, without which the effects of levels among its inputs were learned; None if there are none, or if some
+        rows came later.
     """
 
     X: Array
@@ -44,6 +47,7 @@ class TrainingRows:
     weights: Array | None
     ids: Index
     next_id: int
+    folds: Index | None = None
 
     @classmethod
     def first(
@@ -55,6 +59,7 @@ class TrainingRows:
         first_id: int = 0,
         positions: Index | None = None,
         n_given: int | None = None,
+        folds: Index | None = None,
     ) -> TrainingRows:
         """Number rows from ``first_id`` on, and drop those with weight zero.
 
@@ -62,7 +67,7 @@ class TrainingRows:
         """
         places = np.arange(len(X)) if positions is None else positions
         next_id = first_id + (len(X) if n_given is None else n_given)
-        rows = cls(X, Y, noise, weights, first_id + places, next_id)
+        rows = cls(X, Y, noise, weights, first_id + places, next_id, folds)
         if weights is None:
             return rows
         rows = rows.removed(np.flatnonzero(weights == 0))
@@ -93,6 +98,7 @@ class TrainingRows:
             first_id,
             table.rows,
             table.n_given,
+            table.folds,
         )
 
     def __len__(self) -> int:
@@ -126,11 +132,12 @@ class TrainingRows:
 
     def take(self, positions: Index | slice) -> TrainingRows:
         """Return the rows at some positions."""
-        noise, weights = (
-            None if table is None else table[positions] for table in (self.noise, self.weights)
+        noise, weights, folds = (
+            None if table is None else table[positions]
+            for table in (self.noise, self.weights, self.folds)
         )
         X, Y = self.X[positions], self.Y[positions]
-        return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id)
+        return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id, folds)
 
     def removed(self, positions: Index) -> TrainingRows:
         """Return the rows without those at some positions."""
