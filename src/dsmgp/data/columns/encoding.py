@@ -109,12 +109,13 @@ def encode_inputs(schema: ColumnSchema, columns: Mapping[str, Values], first_row
     check_columns(list(columns), [column.name for column in schema.columns])
     parts = [encode_column(columns[column.name], column, first_row) for column in schema.columns]
     X = np.ascontiguousarray(np.column_stack(parts))
-    unknown = {}
+    unknown = []
     for column, (_, inputs) in zip(schema.columns, schema.groups, strict=True):
         rows = _unknown(columns[column.name], column)
         if rows.any():
-            unknown[column.name] = Unknown(np.flatnonzero(rows), inputs, column.alternatives)
-    return Rows(X, tuple(unknown.values()))
+            places = np.flatnonzero(rows)
+            unknown.append(Unknown(column.name, places, inputs, column.alternatives))
+    return Rows(X, tuple(unknown))
 
 
 def _unknown(values: Values, column: Column) -> NDArray[np.bool_]:

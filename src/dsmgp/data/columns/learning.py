@@ -272,7 +272,7 @@ def column_effects(
             place = levels_by_content(of_rows, scores[:, 0], len(column.levels))
             places[column.name] = place
             codes.append(place[of_rows])
-            inputs.append(codes[-1])
+            inputs.append(codes[-1].astype(np.float64))
         else:
             encoded = encode_column(columns[column.name], column, 0)
             codes.append(bins_of(encoded[:, 0]))

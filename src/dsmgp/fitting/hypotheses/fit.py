@@ -113,7 +113,7 @@ def fit_hypotheses(
     config = replace(config, executor=LocalExecutor(), device="cpu")
     simple, warps_output = _distinct(rows, schema), _may_warp_output(rows, config)
     n_warped = N_WARPED * warps_output
-    trials = _Trials(rows, schema, config, _folds(rows), rng, len(simple) + n_warped)
+    trials = _Trials(rows, schema, config, _folds(rows, schema), rng, len(simple) + n_warped)
     for hypothesis in simple:
         trials.add(hypothesis)
         if stopping():
@@ -249,8 +249,10 @@ def _may_warp_output(rows: TrainingRows, config: FitConfig) -> bool:
     )
 
 
-def _folds(rows: TrainingRows) -> Index:
+def _folds(rows: TrainingRows, schema: InputSchema) -> Index:
     """Return the fold of each row: that without which the effects among its inputs were learned, where there are any."""
     if rows.folds is not None:
         return rows.folds
-    return dealt_folds(rows.X, rows.Y[:, 0], equal_rows(rows.X))
+    order = schema.input_order(rows.X, rows.Y)
+    X = rows.X if order is None else rows.X[:, order]
+    return dealt_folds(X, rows.Y[:, 0], equal_rows(X))

@@ -132,10 +132,10 @@ class TrainingRows:
 
     def take(self, positions: Index | slice) -> TrainingRows:
         """Return the rows at some positions."""
-        noise, weights, folds = (
-            None if table is None else table[positions]
-            for table in (self.noise, self.weights, self.folds)
+        noise, weights = (
+            None if table is None else table[positions] for table in (self.noise, self.weights)
         )
+        folds = None if self.folds is None else self.folds[positions]
         X, Y = self.X[positions], self.Y[positions]
         return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id, folds)
 
