@@ -1335,7 +1335,7 @@ def load(
 
 def fit_table(model: DSMGPRegressor, table: EncodedTable) -> DSMGPRegressor:
     """Fit to the encoded columns of a file, and keep how they became inputs, with remarks for the user."""
-    rows = TrainingRows.first(table.X, table.Y, folds=table.folds)
+    rows = TrainingRows.first(table.X, table.Y, effects=table.effects)
     schema = InputSchema.of_encoded(table)
     with model._training() as config:
         model._state = fit_model(rows, schema, config)

@@ -23,6 +23,7 @@ from dsmgp._util.validation import (
     is_whole_number,
 )
 from dsmgp._util.warnings import warn_user
+from dsmgp.data.columns.effects import RowEffects
 from dsmgp.data.columns.encoding import (
     as_in_training,
     encode_inputs,
@@ -54,15 +55,15 @@ class TableRows:
         The rows of the table that are left, where some were left out.
     n_given : int
         Number of rows of the table.
-    folds : ndarray of int, or None
-        The fold of each row, without which the effects among its inputs were learned.
+    effects : RowEffects or None
+        How the effects among the inputs of training rows were learned.
     """
 
     X: Array
     Y: Array
     rows: Index | None
     n_given: int
-    folds: Index | None = None
+    effects: RowEffects | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +155,7 @@ class InputSchema:
             encoded.remarks,
             validated.n_features_in_ if names is None else None,
         )
-        rows = TableRows(encoded.X, encoded.Y, encoded.rows, len(Y), encoded.folds)
+        rows = TableRows(encoded.X, encoded.Y, encoded.rows, len(Y), encoded.effects)
         return schema, rows
 
     @classmethod

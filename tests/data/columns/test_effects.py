@@ -1,5 +1,7 @@
 """Effects of levels: shrunken means in closed form, additive models by a direct solution, and nothing of a row's own output."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +18,11 @@ def fold_of_rows(n):
 
 
 def level_effects(wanted, others, scores):
-    return effects.level_effects(wanted, others, scores, fold_of_rows(len(scores)))
+    """The effects, and of_rows: those of each row without its fold."""
+    fold = fold_of_rows(len(scores))
+    found = effects.level_effects(wanted, others, scores, fold)
+    of_rows = [table[fold, codes] for table, codes in zip(found.by_fold, wanted, strict=True)]
+    return SimpleNamespace(effects=found.effects, of_rows=of_rows)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_encoded_rows_depend_on_no_order_and_no_names(rng):
     order = rng.permutation(n)
     other = frame.iloc[order, ::-1].assign(a=frame["a"].str[::-1], b=frame["b"].str[::-1])
     after = encode_table(other, ["y"])
-    np.testing.assert_array_equal(after.folds, before.folds[order])
+    np.testing.assert_array_equal(after.effects.folds, before.effects.folds[order])
     for name in ("b effect", "a effect"):
         old, new = (each.X[:, each.schema.input_names.index(name)] for each in (before, after))
         np.testing.assert_allclose(new, old[order], rtol=1e-9, atol=1e-12)

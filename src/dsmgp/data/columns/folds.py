@@ -11,11 +11,13 @@ import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 
-__all__ = ["N_FOLDS", "dealt_folds", "equal_inputs", "levels_by_content"]
+__all__ = ["N_FOLDS", "dealt_folds", "equal_inputs", "levels_by_content", "n_held_out"]
 
 #: Parts into which training rows are divided. With many parts the effect of a level without a row's part tells how the row's own output
 #: differs from those of its level: what is left out of an average can be recovered from the others.
 N_FOLDS = 5
+# With more rows one fold is enough to judge how new rows are best encoded.
+MANY_ROWS = 2000
 # Share of rows with an input that another row has, too, up to which it makes no difference whether folds divide such rows.
 FEW_DUPLICATES = 0.1
 
@@ -85,6 +87,11 @@ def levels_by_content(codes: Index, y: Array, n_levels: int) -> Index:
     place = np.empty(n_levels, dtype=np.int64)
     place[np.lexsort((means, -counts))] = np.arange(n_levels)
     return place
+
+
+def n_held_out(n_rows: int) -> int:
+    """Return how many folds are held out to judge how new rows are best encoded (:mod:`dsmgp.fitting.effect_encoding`)."""
+    return N_FOLDS if n_rows <= MANY_ROWS else 1
 
 
 def _dealt(order: Index) -> Index:

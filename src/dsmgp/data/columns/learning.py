@@ -15,7 +15,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import QUANTILE_ROWS
 from dsmgp._util.dates import MICROSECONDS_PER_DAY
 from dsmgp._util.validation import check_choice
-from dsmgp.data.columns.effects import bins_of, level_effects, normal_scores
+from dsmgp.data.columns.effects import RowEffects, bins_of, level_effects, normal_scores
 from dsmgp.data.columns.encoding import (
     as_in_training,
     check_finite,
@@ -27,7 +27,7 @@ from dsmgp.data.columns.encoding import (
     table_values,
     target_table,
 )
-from dsmgp.data.columns.folds import dealt_folds, levels_by_content
+from dsmgp.data.columns.folds import dealt_folds, levels_by_content, n_held_out
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.columns.values import Values, dates_of_texts
@@ -38,7 +38,6 @@ __all__ = [
     "CATEGORIES",
     "MISSING",
     "MOST_INDICATORS",
-    "ColumnEffects",
     "ColumnRules",
     "EncodedTable",
     "column_effects",
@@ -101,8 +100,8 @@ class EncodedTable:
         The rows of the table that are left; None if all are.
     remarks : tuple of str
         What was left out, encoded and filled in.
-    folds : ndarray of shape (n_rows,), or None
-        The fold of each row, without which the effects among its inputs were learned; None if there are none.
+    effects : RowEffects or None
+        How the effects among the inputs were learned; None if there are none.
     """
 
     schema: ColumnSchema
@@ -110,7 +109,7 @@ class EncodedTable:
     Y: Array
     rows: Index | None
     remarks: tuple[str, ...]
-    folds: Index | None = None
+    effects: RowEffects | None = None
 
 
 def encode_table(
@@ -208,12 +207,15 @@ def learn_columns(
         raise TableError("no column is left to predict from: " + "; ".join(remarks))
     columns = as_in_training(learned, columns)
     learned = _without_repeated_indicators(learned, columns)
-    effects = column_effects(learned, columns, Y) if rules.categories == "auto" else None
+    by_level: dict[str, Array] = {}
+    effects = None
+    if rules.categories == "auto":
+        by_level, effects = column_effects(learned, columns, Y, n_held_out(len(Y)))
     finished, parts = [], []
     for column in learned:
-        if effects is not None and column.name in effects.by_level:
-            of_rows = effects.of_rows[column.name]
-            column = with_effects(column, effects.by_level[column.name])
+        if effects is not None and column.name in by_level:
+            of_rows = effects.of_rows(column.name)
+            column = with_effects(column, by_level[column.name])
             encoded = encode_column(columns[column.name], column, rules.first_row)
             encoded[:, -of_rows.shape[1] :] = of_rows
         else:
@@ -226,8 +228,7 @@ def learn_columns(
     remarks += schema.missing_remarks(missing_counts(schema, columns))
     used = {column.name: columns[column.name] for column in finished}
     remarks += training_remarks(used, Y, targets, rules.leave_out)
-    folds = None if effects is None else effects.folds
-    return EncodedTable(schema, X, Y, kept, tuple(remarks), folds)
+    return EncodedTable(schema, X, Y, kept, tuple(remarks), effects)
 
 
 def with_effects(column: Column, effects: Array) -> Column:
@@ -235,31 +236,16 @@ def with_effects(column: Column, effects: Array) -> Column:
     return replace(column, effects=tuple(map(tuple, effects.tolist())))
 
 
-@dataclass(frozen=True, eq=False)
-class ColumnEffects:
-    """Effects of the levels of categories with many of them.
-
-    Attributes
-    ----------
-    by_level, of_rows : dict of str to ndarray of shape (n_levels, n_outputs) and (n_rows, n_outputs)
-        By column: those of all rows, and those of the training rows, each without its fold.
-    folds : ndarray of shape (n_rows,)
-    """
-
-    by_level: dict[str, Array]
-    of_rows: dict[str, Array]
-    folds: Index
-
-
 def column_effects(
-    learned: Sequence[Column], columns: Mapping[str, Values], Y: Array
-) -> ColumnEffects | None:
-    """Return the effects of the levels of categories with many of them; None if there are no such columns.
+    learned: Sequence[Column], columns: Mapping[str, Values], Y: Array, held_out: int = 0
+) -> tuple[dict[str, Array], RowEffects | None]:
+    """Return the effects of the levels of categories with many of them, by column, and those of the training rows; None if there are none.
 
-    They depend on the order of neither rows nor columns, and on no names of levels.
+    They depend on the order of neither rows nor columns, and on no names of levels. ``held_out`` is the number of folds that
+    :func:`~dsmgp.data.columns.effects.level_effects` holds out.
     """
     if not any(map(has_effects, learned)):
-        return None
+        return {}, None
     in_order = sorted(learned, key=lambda column: (not has_effects(column), column.name))
     wanted = [column for column in in_order if has_effects(column)]
     scores = normal_scores(Y)
@@ -281,13 +267,16 @@ def column_effects(
     folds = dealt_folds(np.column_stack(inputs), scores[:, 0], levels=codes[finest])
     n_wanted = len(wanted)
     n_levels = [len(column.levels) for column in wanted]
-    found = level_effects(codes[:n_wanted], codes[n_wanted:], scores, folds, n_levels)
+    found = level_effects(codes[:n_wanted], codes[n_wanted:], scores, folds, n_levels, held_out)
     names = [column.name for column in wanted]
-    return ColumnEffects(
-        {name: each[places[name]] for name, each in zip(names, found.effects, strict=True)},
-        dict(zip(names, found.of_rows, strict=True)),
-        folds,
-    )
+
+    def by_name(tables: Sequence[Array]) -> dict[str, Array]:
+        pairs = zip(names, tables, strict=True)
+        return {name: table[..., places[name], :] for name, table in pairs}
+
+    of_levels = {column.name: level_codes(columns[column.name], column) for column in wanted}
+    rows = RowEffects(folds, of_levels, by_name(found.by_fold), by_name(found.by_pair))
+    return by_name(found.effects), rows
 
 
 def has_effects(column: Column) -> bool:

@@ -251,8 +251,8 @@ def _may_warp_output(rows: TrainingRows, config: FitConfig) -> bool:
 
 def _folds(rows: TrainingRows, schema: InputSchema) -> Index:
     """Return the fold of each row: that without which the effects among its inputs were learned, where there are any."""
-    if rows.folds is not None:
-        return rows.folds
+    if rows.effects is not None:
+        return rows.effects.folds
     order = schema.input_order(rows.X, rows.Y)
     X = rows.X if order is None else rows.X[:, order]
     return dealt_folds(X, rows.Y[:, 0], equal_rows(X))
