@@ -134,7 +134,9 @@ def level_effects(
         without()[: len(wanted)],
         [np.stack([each[k] for each in by_fold]) for k in range(len(wanted))],
         [
-            np.array([[each[k] for each in of_first] for of_first in by_pair])
+            np.array([[each[k] for each in of_first] for of_first in by_pair]).reshape(
+                n_held_out, N_FOLDS, *by_fold[0][k].shape
+            )
             for k in range(len(wanted))
         ],
     )
