@@ -19,6 +19,7 @@ from dsmgp.changepoints.fit import fit_changepoints
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.fitting.checkpoint import checkpointed
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.effect_encoding import with_chosen_encoding
 from dsmgp.fitting.fit import fit_rows
 from dsmgp.fitting.forecasting.time_model import choose_time_model
 from dsmgp.fitting.hypotheses.average import average_hypotheses
@@ -40,6 +41,7 @@ def fit_model(rows: TrainingRows, schema: InputSchema, config: FitConfig) -> Fit
     times = StageTimes()
     with listening(times):
         state = _fit(rows, schema, config)
+        state = with_chosen_encoding(state)
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in times.seconds.items())
     logger.info("seconds: %s", stages)
     return replace(state, fit_times=times.seconds)

@@ -1346,7 +1346,8 @@ def load(
 
 def fit_table(model: DSMGPRegressor, table: EncodedTable) -> DSMGPRegressor:
     """Fit to the encoded columns of a file, and keep how they became inputs, with remarks for the user."""
-    rows, schema = TrainingRows.first(table.X, table.Y), InputSchema.of_encoded(table)
+    rows = TrainingRows.first(table.X, table.Y, effects=table.effects)
+    schema = InputSchema.of_encoded(table)
     with model._training() as config:
         model._state = fit_model(rows, schema, config)
     return model

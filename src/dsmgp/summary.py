@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp.data.columns.folds import N_FOLDS
 from dsmgp.data.input_schema import InputSchema
-from dsmgp.fitting.hypotheses.fit import N_FOLDS
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
 from dsmgp.gp.leaf_kernels import StationaryKernel

@@ -23,6 +23,7 @@ from dsmgp._util.validation import (
     is_whole_number,
 )
 from dsmgp._util.warnings import warn_user
+from dsmgp.data.columns.effects import RowEffects
 from dsmgp.data.columns.encoding import (
     as_in_training,
     encode_inputs,
@@ -30,6 +31,7 @@ from dsmgp.data.columns.encoding import (
     table_remarks,
     unknown_levels,
 )
+from dsmgp.data.columns.folds import levels_by_content
 from dsmgp.data.columns.learning import ColumnRules, EncodedTable, learn_columns, with_fill
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
@@ -53,12 +55,15 @@ class TableRows:
         The rows of the table that are left, where some were left out.
     n_given : int
         Number of rows of the table.
+    effects : RowEffects or None
+        How the effects among the inputs of training rows were learned.
     """
 
     X: Array
     Y: Array
     rows: Index | None
     n_given: int
+    effects: RowEffects | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +155,8 @@ class InputSchema:
             encoded.remarks,
             validated.n_features_in_ if names is None else None,
         )
-        return schema, TableRows(encoded.X, encoded.Y, encoded.rows, len(Y))
+        rows = TableRows(encoded.X, encoded.Y, encoded.rows, len(Y), encoded.effects)
+        return schema, rows
 
     @classmethod
     def of_encoded(cls, table: EncodedTable) -> InputSchema:
@@ -194,6 +200,30 @@ class InputSchema:
     def groups(self) -> list[tuple[str, Index]]:
         """The name of each column of the table, and the numbers of its inputs."""
         return self.columns.groups
+
+    def input_order(self, X: Array, Y: Array) -> Index | None:
+        """Return the inputs by the names of their columns, and those of a category by how many rows have a level and what their outputs are.
+
+        What a fit draws at random for an input is then the same wherever its column stands in the table, and whatever a level is
+        called. None for arrays, whose columns have no names.
+
+        Parameters
+        ----------
+        X, Y : ndarray of shape (n_rows, n_inputs) and (n_rows, n_outputs)
+            Encoded training rows.
+        """
+        if self.feature_names is None:
+            return None
+        order: list[int] = []
+        for name, inputs in sorted(self.groups, key=lambda group: group[0]):
+            found = self.columns.category(name)
+            n_levels = len(found[0].levels) if found is not None and found[0].one_hot else 0
+            if n_levels:
+                row, level = np.nonzero(X[:, inputs[:n_levels]])
+                place = levels_by_content(level, Y[row, 0], n_levels)
+                order += inputs[:n_levels][np.argsort(place)].tolist()
+            order += inputs[n_levels:].tolist()
+        return np.array(order, dtype=np.int64)
 
     def to_rows(self, X: ArrayLike) -> Rows:
         """Check test inputs and convert them to rows of the model."""

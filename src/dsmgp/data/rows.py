@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 import numpy as np
 
@@ -21,6 +22,8 @@ class Unknown:
 
     Attributes
     ----------
+    name : str
+        The column.
     rows : ndarray of int
     inputs : ndarray of int
         The inputs of the column.
@@ -28,6 +31,7 @@ class Unknown:
         Equally likely.
     """
 
+    name: str
     rows: Index
     inputs: Index
     alternatives: Array
@@ -73,12 +77,12 @@ class Rows:
         """Return what the inputs of some rows may be, equally likely, (n, N_ALTERNATIVES, n_inputs).
 
         Several columns that are not known are combined at random, each of their values once; whatever other
-        rows there are.
+        rows there are, and wherever the columns stand.
         """
         possible = np.repeat(self.X[rows, None], N_ALTERNATIVES, axis=1)
         for each in self.unknown:
             inside = np.isin(rows, each.rows)
-            order = np.random.default_rng(int(each.inputs[0])).permutation(N_ALTERNATIVES)
+            order = np.random.default_rng(crc32(each.name.encode())).permutation(N_ALTERNATIVES)
             possible[np.ix_(inside, np.arange(N_ALTERNATIVES), each.inputs)] = each.alternatives[
                 order
             ]

@@ -47,6 +47,7 @@ def fit_rows(rows: TrainingRows, schema: InputSchema, context: FitContext) -> Fi
         row_weights=rows.weights,
         input_ties=schema.columns.input_ties,
         indicator_inputs=schema.columns.indicator_inputs,
+        input_order=schema.input_order(rows.X, rows.Y),
     )
     return fit(InMemoryRows(data, context.config), rows, schema, context)
 

@@ -28,6 +28,8 @@ class Columns:
     ----------
     X : array-like of shape (n_rows, n_dims)
         Training inputs.
+    drawing_order : ndarray of shape (n_dims,), optional
+        The columns in the order in which they are drawn for random cuts.
 
     Attributes
     ----------
@@ -41,8 +43,9 @@ class Columns:
         Half the range of each column; one where it is zero.
     """
 
-    def __init__(self, X: ArrayLike) -> None:
+    def __init__(self, X: ArrayLike, drawing_order: Index | None = None) -> None:
         self.X = X = np.asarray(X, dtype=np.float64)
+        self.drawing_order = np.arange(X.shape[1]) if drawing_order is None else drawing_order
         self.n_rows, self.n_dims = n, n_dims = X.shape
         dtype = np.int32 if X.size < np.iinfo(np.int32).max else np.int64
         self.codes, self.order = np.empty((2, n_dims, n), dtype=dtype)

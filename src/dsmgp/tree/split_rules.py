@@ -207,7 +207,9 @@ def near_even_cuts(
     spread : ndarray of shape (n_nodes, n_dims)
         Spread of each column in each node (:meth:`.Columns.spread`); every node has a column that varies.
     """
-    # Exponential race: dimensions sampled without replacement, with probability proportional to their spread.
+    # Exponential race: dimensions sampled without replacement, with probability proportional to their spread. What is drawn belongs to
+    # a column, wherever it stands in the table: dimensions are numbered in the order of drawing here.
+    order, spread = columns.drawing_order, spread[:, columns.drawing_order]
     times = np.full(spread.shape, np.inf)
     np.divide(rng.exponential(size=spread.shape), spread, out=times, where=spread > 0)
     cuts = Cuts.empty(len(size), n_parts, len(rows))
@@ -217,14 +219,14 @@ def near_even_cuts(
     while pending.size:
         waiting = times[pending]
         earliest = waiting <= np.partition(waiting, n_draws - 1, axis=1)[:, n_draws - 1 : n_draws]
-        which, dimension = np.nonzero(earliest & (waiting < np.inf))
-        node = pending[which]
+        which, drawn = np.nonzero(earliest & (waiting < np.inf))
+        node, dimension = pending[which], order[drawn]
         tried = columns.code(rows_of_nodes(rows, size, node), size[node], dimension)
         borders, splits, sizes = _near_quantiles(
             columns, tried, size[node], dimension, n_parts, rng
         )
         largest_tried = sizes.max(axis=1)
-        best = _first_even(which, times[node, dimension], largest_tried, size[node])
+        best = _first_even(which, times[node, drawn], largest_tried, size[node])
         best = best[largest_tried[best] < largest[node[best]]]
         chosen = node[best]
         cuts.dimension[chosen], cuts.splits[chosen] = dimension[best], splits[best]
@@ -233,7 +235,7 @@ def near_even_cuts(
             tried, size[node], best
         )
         largest[chosen] = largest_tried[best]
-        times[node, dimension] = np.inf
+        times[node, drawn] = np.inf
         uneven = largest[pending] > UNEVEN * size[pending]
         pending = pending[uneven & (times[pending] < np.inf).any(axis=1)]
         few = DRAWN_ROWS // max(size[pending].sum(), 1)

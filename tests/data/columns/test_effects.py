@@ -1,13 +1,28 @@
 """Effects of levels: shrunken means in closed form, additive models by a direct solution, and nothing of a row's own output."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
 from dsmgp import DSMGPRegressor
-from dsmgp.data.columns.effects import N_BINS, bins_of, fold_of_rows, level_effects, normal_scores
+from dsmgp.data.columns import effects
+from dsmgp.data.columns.effects import N_BINS, bins_of, normal_scores
 from dsmgp.data.columns.learning import encode_table
+
+
+def fold_of_rows(n):
+    return np.arange(n) % 5
+
+
+def level_effects(wanted, others, scores):
+    """The effects, and of_rows: those of each row without its fold."""
+    fold = fold_of_rows(len(scores))
+    found = effects.level_effects(wanted, others, scores, fold)
+    of_rows = [table[fold, codes] for table, codes in zip(found.by_fold, wanted, strict=True)]
+    return SimpleNamespace(effects=found.effects, of_rows=of_rows)
 
 
 @pytest.fixture

@@ -10,27 +10,30 @@ level without the rows of its own fold: otherwise the model would see its output
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.weighted import mid_rank_scores
+from dsmgp.data.columns.folds import N_FOLDS
 
-__all__ = ["MOST_ROWS", "LevelEffects", "bins_of", "level_effects", "normal_scores"]
+__all__ = [
+    "MOST_ROWS",
+    "LevelEffects",
+    "RowEffects",
+    "bins_of",
+    "level_effects",
+    "nearest_folds",
+    "normal_scores",
+]
 
-# Parts into which training rows are divided; each row's effects are computed without its part. With many parts the effect of a row tells
-# how its own output differs from those of its level: what is left out of an average can be recovered from the others.
-N_FOLDS = 5
 # Bins of a number in the additive model, and sweeps of backfitting over its columns.
 N_BINS, N_SWEEPS = 16, 8
 #: Rows from which effects are learned at most; those of other rows follow from their levels.
 MOST_ROWS = 200_000
-
-
-def fold_of_rows(n_rows: int) -> Index:
-    """Return the fold of each row."""
-    return np.arange(n_rows) % N_FOLDS
 
 
 def normal_scores(Y: Array) -> Array:
@@ -52,25 +55,30 @@ def bins_of(numbers: Array) -> Index:
 
 @dataclass(frozen=True, eq=False)
 class LevelEffects:
-    """Effects of the levels of some columns, and of training rows without their own fold.
+    """Effects of the levels of some columns, of all rows and without some of them.
 
     Attributes
     ----------
     effects : list of ndarray of shape (n_levels, n_outputs)
         By column, those of all rows.
-    of_rows : list of ndarray of shape (n_rows, n_outputs)
-        By column, those of the training rows, each without the rows of its fold.
+    by_fold : list of ndarray of shape (N_FOLDS, n_levels, n_outputs)
+        By column, those without each fold.
+    by_pair : list of ndarray of shape (n_held_out, N_FOLDS, n_levels, n_outputs)
+        By column, those without each of the first folds, and then without any second one.
     """
 
     effects: list[Array]
-    of_rows: list[Array]
+    by_fold: list[Array]
+    by_pair: list[Array]
 
 
 def level_effects(
     wanted: Sequence[Index],
     others: Sequence[Index],
     scores: Array,
+    fold: Index,
     n_levels: Sequence[int] | None = None,
+    n_held_out: int = 0,
 ) -> LevelEffects:
     """Fit the additive model, to all rows and without each fold.
 
@@ -81,15 +89,19 @@ def level_effects(
     others : sequence of ndarray of shape (n_rows,)
         Codes of the other columns: bins of numbers, levels of categories.
     scores : ndarray of shape (n_rows, n_outputs)
+    fold : ndarray of shape (n_rows,)
+        The fold of each row, see :func:`dsmgp.data.columns.folds.dealt_folds`.
     n_levels : sequence of int, optional
         Levels of the columns whose effects are wanted, of which some may have no rows; by default those that occur.
+    n_held_out : int
+        Folds that are left out together with each other one.
 
     Examples
     --------
     >>> level = np.repeat([0, 1], 50)
     >>> scores = np.where(level == 0, -1.0, 1.0)[:, None]
-    >>> found = level_effects([level], [], scores)
-    >>> found.effects[0].round(2), found.of_rows[0][[0, -1]].round(2)
+    >>> found = level_effects([level], [], scores, np.arange(100) % 5)
+    >>> found.effects[0].round(2), found.by_fold[0][4].round(2)
     (array([[-1.],
            [ 1.]]), array([[-1.],
            [ 1.]]))
@@ -98,29 +110,104 @@ def level_effects(
     sizes = [int(codes.max(initial=0)) + 1 for codes in columns]
     if n_levels is not None:
         sizes[: len(wanted)] = n_levels
-    n_rows, fold = len(scores), fold_of_rows(len(scores))
+    n_rows = len(scores)
     if n_rows > MOST_ROWS:
         chosen = np.sort(np.random.default_rng(0).choice(n_rows, MOST_ROWS, replace=False))
-    else:
-        chosen = np.arange(n_rows)
-    learned = [codes[chosen] for codes in columns]
-    of_rows = [np.zeros_like(scores) for _ in wanted]
-    all_effects = [np.zeros((size, scores.shape[1])) for size in sizes[: len(wanted)]]
-    for output, y in enumerate(scores.T):
-        full = _backfit(learned, sizes, y[chosen])
-        for k in range(len(wanted)):
-            all_effects[k][:, output] = full[k]
-            of_rows[k][:, output] = full[k][columns[k]]
-        for part in range(N_FOLDS):
-            inside = fold[chosen] == part
-            if inside.all() or not inside.any():
-                continue
-            without = [codes[~inside] for codes in learned]
-            effects = _backfit(without, sizes, y[chosen][~inside])
-            rows = chosen[inside]
-            for k in range(len(wanted)):
-                of_rows[k][rows, output] = effects[k][columns[k][rows]]
-    return LevelEffects(all_effects, of_rows)
+        columns, scores, fold = [codes[chosen] for codes in columns], scores[chosen], fold[chosen]
+
+    @cache
+    def without(*folds: int) -> list[Array]:
+        """Return the effects of each wanted column, (n_levels, n_outputs), without some folds; of all rows if none would be left."""
+        rows = ~np.isin(fold, folds)
+        if not rows.any():
+            rows[:] = True
+        learned = [codes[rows] for codes in columns]
+        by_output = [_backfit(learned, sizes, y[rows]) for y in scores.T]
+        return [np.stack(of_column, axis=1) for of_column in zip(*by_output, strict=True)]
+
+    by_fold = [without(first) for first in range(N_FOLDS)]
+    by_pair = [
+        [without(*sorted({first, second})) for second in range(N_FOLDS)]
+        for first in range(n_held_out)
+    ]
+    return LevelEffects(
+        without()[: len(wanted)],
+        [np.stack([each[k] for each in by_fold]) for k in range(len(wanted))],
+        [
+            np.array([[each[k] for each in of_first] for of_first in by_pair]).reshape(
+                n_held_out, N_FOLDS, *by_fold[0][k].shape
+            )
+            for k in range(len(wanted))
+        ],
+    )
+
+
+def nearest_folds(
+    by_fold: Sequence[Array], effects: Sequence[Array], codes: Sequence[Index]
+) -> list[Array]:
+    """Encode new rows as training rows are: by effects without one fold, that which is nearest to the effects of all rows.
+
+    A level without rows in a fold has about the same effect with and without the fold: rare levels are encoded by all of their rows.
+
+    Parameters
+    ----------
+    by_fold : sequence of ndarray of shape (n_folds, n_levels, n_outputs)
+        By column.
+    effects : sequence of ndarray of shape (n_levels, n_outputs)
+        Those of all rows.
+    codes : sequence of ndarray of shape (n_rows,)
+        The level of each row; ``n_levels`` for one that is not known, which gets the average of all levels.
+
+    Returns
+    -------
+    list of ndarray of shape (n_rows, n_outputs)
+    """
+    candidates, away = [], 0.0
+    for of_folds, of_all, levels in zip(by_fold, effects, codes, strict=True):
+        typical = of_all.mean(axis=0, keepdims=True)
+        full = np.concatenate([of_all, typical])
+        repeated = np.broadcast_to(typical, (len(of_folds), *typical.shape))
+        encoded = np.concatenate([of_folds, repeated], axis=1)
+        spread = of_all.std(axis=0)
+        scaled = (encoded - full) / np.where(spread > 0, spread, 1.0)
+        away = away + np.square(scaled).sum(axis=2)[:, levels]
+        candidates.append(encoded[:, levels])
+    nearest = np.argmin(away, axis=0)
+    return [each[nearest, np.arange(len(nearest))] for each in candidates]
+
+
+@dataclass(frozen=True, eq=False)
+class RowEffects:
+    """How the effects among the inputs of training rows were learned, and would be without some of the rows.
+
+    Attributes
+    ----------
+    folds : ndarray of shape (n_rows,)
+        The fold of each row, without which its effects were learned.
+    codes : dict of str to ndarray of shape (n_rows,)
+        By column, the level of each row.
+    by_fold, by_pair : dict of str to ndarray
+        By column, as in :class:`LevelEffects`.
+    """
+
+    folds: Index
+    codes: dict[str, Index]
+    by_fold: dict[str, Array]
+    by_pair: dict[str, Array]
+
+    def taken(self, rows: Any) -> RowEffects:
+        """Return the effects of some rows."""
+        codes = {name: of_rows[rows] for name, of_rows in self.codes.items()}
+        return replace(self, folds=self.folds[rows], codes=codes)
+
+    def of_rows(self, name: str) -> Array:
+        """Return the effects of a column without the fold of each row, (n_rows, n_outputs)."""
+        return np.asarray(self.by_fold[name][self.folds, self.codes[name]])
+
+    @property
+    def n_held_out(self) -> int:
+        """Number of folds without which effects can be had."""
+        return len(next(iter(self.by_pair.values())))
 
 
 def _backfit(columns: Sequence[Index], sizes: Sequence[int], y: Array) -> list[Array]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LARGEST
+from dsmgp.data.columns.effects import nearest_folds
 from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.columns.values import KINDS, Values, column_values, dates_of_texts
 from dsmgp.data.rows import Rows, Unknown
@@ -109,12 +110,27 @@ def encode_inputs(schema: ColumnSchema, columns: Mapping[str, Values], first_row
     check_columns(list(columns), [column.name for column in schema.columns])
     parts = [encode_column(columns[column.name], column, first_row) for column in schema.columns]
     X = np.ascontiguousarray(np.column_stack(parts))
-    unknown = {}
+    _take_nearest_folds(schema, columns, X)
+    unknown = []
     for column, (_, inputs) in zip(schema.columns, schema.groups, strict=True):
         rows = _unknown(columns[column.name], column)
         if rows.any():
-            unknown[column.name] = Unknown(np.flatnonzero(rows), inputs, column.alternatives)
-    return Rows(X, tuple(unknown.values()))
+            places = np.flatnonzero(rows)
+            unknown.append(Unknown(column.name, places, inputs, column.alternatives))
+    return Rows(X, tuple(unknown))
+
+
+def _take_nearest_folds(schema: ColumnSchema, columns: Mapping[str, Values], X: Array) -> None:
+    """Replace effects of all rows by those of a fold, where training rows have such."""
+    found = [column for column in schema.columns if column.fold_effects]
+    if found:
+        encoded = nearest_folds(
+            [np.array(column.fold_effects) for column in found],
+            [np.array(column.effects) for column in found],
+            [level_codes(columns[column.name], column) for column in found],
+        )
+        for column, effects in zip(found, encoded, strict=True):
+            X[:, schema.effect_inputs[column.name]] = effects
 
 
 def _unknown(values: Values, column: Column) -> NDArray[np.bool_]:

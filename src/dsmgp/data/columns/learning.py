@@ -15,7 +15,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import QUANTILE_ROWS
 from dsmgp._util.dates import MICROSECONDS_PER_DAY
 from dsmgp._util.validation import check_choice
-from dsmgp.data.columns.effects import bins_of, level_effects, normal_scores
+from dsmgp.data.columns.effects import RowEffects, bins_of, level_effects, normal_scores
 from dsmgp.data.columns.encoding import (
     as_in_training,
     check_finite,
@@ -27,6 +27,7 @@ from dsmgp.data.columns.encoding import (
     table_values,
     target_table,
 )
+from dsmgp.data.columns.folds import dealt_folds, levels_by_content, n_held_out
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import Column, ColumnSchema
 from dsmgp.data.columns.values import Values, dates_of_texts
@@ -99,6 +100,8 @@ class EncodedTable:
         The rows of the table that are left; None if all are.
     remarks : tuple of str
         What was left out, encoded and filled in.
+    effects : RowEffects or None
+        How the effects among the inputs were learned; None if there are none.
     """
 
     schema: ColumnSchema
@@ -106,6 +109,7 @@ class EncodedTable:
     Y: Array
     rows: Index | None
     remarks: tuple[str, ...]
+    effects: RowEffects | None = None
 
 
 def encode_table(
@@ -203,12 +207,15 @@ def learn_columns(
         raise TableError("no column is left to predict from: " + "; ".join(remarks))
     columns = as_in_training(learned, columns)
     learned = _without_repeated_indicators(learned, columns)
-    effects = column_effects(learned, columns, Y) if rules.categories == "auto" else {}
+    by_level: dict[str, Array] = {}
+    effects = None
+    if rules.categories == "auto":
+        by_level, effects = column_effects(learned, columns, Y, n_held_out(len(Y)))
     finished, parts = [], []
     for column in learned:
-        if column.name in effects:
-            by_level, of_rows = effects[column.name]
-            column = with_effects(column, by_level)
+        if effects is not None and column.name in by_level:
+            of_rows = effects.of_rows(column.name)
+            column = with_effects(column, by_level[column.name])
             encoded = encode_column(columns[column.name], column, rules.first_row)
             encoded[:, -of_rows.shape[1] :] = of_rows
         else:
@@ -221,7 +228,7 @@ def learn_columns(
     remarks += schema.missing_remarks(missing_counts(schema, columns))
     used = {column.name: columns[column.name] for column in finished}
     remarks += training_remarks(used, Y, targets, rules.leave_out)
-    return EncodedTable(schema, X, Y, kept, tuple(remarks))
+    return EncodedTable(schema, X, Y, kept, tuple(remarks), effects)
 
 
 def with_effects(column: Column, effects: Array) -> Column:
@@ -230,24 +237,46 @@ def with_effects(column: Column, effects: Array) -> Column:
 
 
 def column_effects(
-    learned: Sequence[Column], columns: Mapping[str, Values], Y: Array
-) -> dict[str, tuple[Array, Array]]:
-    """Return the effects of the levels of categories with many of them, and those of the training rows, by column."""
-    wanted = [column for column in learned if has_effects(column)]
-    if not wanted:
-        return {}
-    others = [
-        level_codes(columns[column.name], column)
-        if column.kind == "category"
-        else bins_of(encode_column(columns[column.name], replace(column, indicator=False), 0)[:, 0])
-        for column in learned
-        if not has_effects(column)
-    ]
-    codes = [level_codes(columns[column.name], column) for column in wanted]
+    learned: Sequence[Column], columns: Mapping[str, Values], Y: Array, held_out: int = 0
+) -> tuple[dict[str, Array], RowEffects | None]:
+    """Return the effects of the levels of categories with many of them, by column, and those of the training rows; None if there are none.
+
+    They depend on the order of neither rows nor columns, and on no names of levels. ``held_out`` is the number of folds that
+    :func:`~dsmgp.data.columns.effects.level_effects` holds out.
+    """
+    if not any(map(has_effects, learned)):
+        return {}, None
+    in_order = sorted(learned, key=lambda column: (not has_effects(column), column.name))
+    wanted = [column for column in in_order if has_effects(column)]
+    scores = normal_scores(Y)
+    inputs: list[Array] = []  # by which rows are told apart
+    codes: list[Index] = []  # in the additive model
+    places: dict[str, Index] = {}  # of levels among the codes
+    for column in in_order:
+        if column.kind == "category":
+            of_rows = level_codes(columns[column.name], column)
+            place = levels_by_content(of_rows, scores[:, 0], len(column.levels))
+            places[column.name] = place
+            codes.append(place[of_rows])
+            inputs.append(codes[-1].astype(np.float64))
+        else:
+            encoded = encode_column(columns[column.name], column, 0)
+            codes.append(bins_of(encoded[:, 0]))
+            inputs += [*encoded.T]
+    finest = max(range(len(wanted)), key=lambda k: len(wanted[k].levels))
+    folds = dealt_folds(np.column_stack(inputs), scores[:, 0], levels=codes[finest])
+    n_wanted = len(wanted)
     n_levels = [len(column.levels) for column in wanted]
-    found = level_effects(codes, others, normal_scores(Y), n_levels)
-    triples = zip(wanted, found.effects, found.of_rows, strict=True)
-    return {column.name: (by_level, of_rows) for column, by_level, of_rows in triples}
+    found = level_effects(codes[:n_wanted], codes[n_wanted:], scores, folds, n_levels, held_out)
+    names = [column.name for column in wanted]
+
+    def by_name(tables: Sequence[Array]) -> dict[str, Array]:
+        pairs = zip(names, tables, strict=True)
+        return {name: table[..., places[name], :] for name, table in pairs}
+
+    of_levels = {column.name: level_codes(columns[column.name], column) for column in wanted}
+    rows = RowEffects(folds, of_levels, by_name(found.by_fold), by_name(found.by_pair))
+    return by_name(found.effects), rows
 
 
 def has_effects(column: Column) -> bool:

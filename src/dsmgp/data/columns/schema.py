@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,9 @@ class Column:
         Whether each level has an input of its own, 0 or 1.
     effects : tuple of tuple of float
         By level and output, see :mod:`dsmgp.data.columns.effects`; empty if they are no inputs.
+    fold_effects : tuple of tuple of tuple of float
+        By fold, level and output: the same without the rows of each fold, as training rows have them. Rows to predict then get those of the
+        fold that is nearest to ``effects``; empty if they get ``effects``.
     quantiles : tuple of float
         Of the training values, in the middle of parts of equal probability: what a missing number may be if none was missing in
         training.
@@ -72,6 +75,7 @@ class Column:
     origin: int = 0
     one_hot: bool = True
     effects: tuple[tuple[float, ...], ...] = ()
+    fold_effects: tuple[tuple[tuple[float, ...], ...], ...] = ()
     quantiles: tuple[float, ...] = ()
     required: bool = False
 
@@ -176,6 +180,27 @@ class ColumnSchema:
             n_before += n_inputs
         return found
 
+    def with_fold_effects(self, by_fold: Mapping[str, Array]) -> ColumnSchema:
+        """Return the schema of a table whose new rows get effects without a fold, (N_FOLDS, n_levels, n_outputs) by column."""
+        return replace(
+            self,
+            columns=tuple(
+                replace(column, fold_effects=_nested(by_fold[column.name]))
+                if column.name in by_fold
+                else column
+                for column in self.columns
+            ),
+        )
+
+    @property
+    def effect_inputs(self) -> dict[str, Index]:
+        """By column, the numbers of the inputs that are effects of levels."""
+        return {
+            column.name: inputs[-len(column.effects[0]) :]
+            for column, (_, inputs) in zip(self.columns, self.groups, strict=True)
+            if column.effects
+        }
+
     @property
     def input_ties(self) -> Index | None:
         """A number for each input, equal for those of the levels of one category; None if no inputs belong together."""
@@ -199,11 +224,9 @@ class ColumnSchema:
     @property
     def direct_inputs(self) -> Index:
         """Numbers of the inputs that depend on their row alone: effects of levels differ between training and other rows."""
-        kept = [
-            inputs[: len(inputs) - len(column.effects[0]) if column.effects else None]
-            for column, (_, inputs) in zip(self.columns, self.groups, strict=True)
-        ]
-        return np.concatenate(kept).astype(np.int64)
+        effects = list(self.effect_inputs.values())
+        every = np.arange(len(self.input_names))
+        return np.setdiff1d(every, np.concatenate(effects)) if effects else every
 
     @property
     def measured_inputs(self) -> Index:
@@ -286,6 +309,7 @@ class ColumnSchema:
                 | {
                     "levels": list(column.levels),
                     "effects": [list(row) for row in column.effects],
+                    "fold_effects": [[list(row) for row in fold] for fold in column.fold_effects],
                     "quantiles": list(column.quantiles),
                 }
             )
@@ -325,8 +349,13 @@ def _read_column(stored: dict[str, Any]) -> Column:
         raise KeyError(missing[0])
     levels = tuple(None if level is None else str(level) for level in given.get("levels", ()))
     effects = tuple(tuple(float(e) for e in row) for row in given.get("effects", ()))
+    fold_effects = tuple(
+        tuple(tuple(float(e) for e in row) for row in fold)
+        for fold in given.get("fold_effects", ())
+    )
     quantiles = tuple(float(q) for q in given.get("quantiles", ()))
-    column = Column(**(given | {"levels": levels, "effects": effects, "quantiles": quantiles}))
+    read = {"levels": levels, "effects": effects, "fold_effects": fold_effects}
+    column = Column(**(given | read | {"quantiles": quantiles}))
     if column.kind not in KINDS:
         raise InputError(f"column {column.name!r} is of kind {column.kind!r}")
     if not isinstance(column.origin, int) or not isinstance(column.name, str):
@@ -338,12 +367,21 @@ def _read_column(stored: dict[str, Any]) -> Column:
     finite = all(math.isfinite(e) for row in effects for e in row)
     if effects and not (len(effects) == len(levels) and len(widths) == 1 and finite):
         raise InputError(f"column {column.name!r} has invalid effects")
+    shapes = {(len(fold), *sorted({len(row) for row in fold})) for fold in fold_effects}
+    finite = all(math.isfinite(e) for fold in fold_effects for row in fold for e in row)
+    if fold_effects and not (shapes == {(len(effects), *widths)} and finite):
+        raise InputError(f"column {column.name!r} has invalid effects of folds")
     if quantiles and not (len(quantiles) == N_ALTERNATIVES and all(map(math.isfinite, quantiles))):
         raise InputError(f"column {column.name!r} has invalid quantiles")
     valid_fill = isinstance(column.fill, str) if is_category else _is_number(column.fill)
     if column.fill is not None and not valid_fill:
         raise InputError(f"column {column.name!r} is filled in with {column.fill!r}")
     return column
+
+
+def _nested(table: Array) -> Any:
+    """Return an array as tuples of tuples."""
+    return tuple(map(_nested, table)) if table.ndim > 1 else tuple(table.tolist())
 
 
 def _is_number(value: Any) -> bool:

@@ -243,12 +243,14 @@ class RowStream:
         tables = self.tasks.map(partial(_rows_of_tables, self.reader, names, rows), self.pieces)
         table = pa.concat_tables([each for of_piece in tables for each in of_piece])
         values = self.reader.values(table, names)
-        found = column_effects(self.schema.columns, values, encode_targets(self.schema, values))
+        targets = encode_targets(self.schema, values)
+        by_level, of_rows = column_effects(self.schema.columns, values, targets)
+        assert of_rows is not None
         columns = tuple(
-            with_effects(column, found[column.name][0]) if column.name in found else column
+            with_effects(column, by_level[column.name]) if column.name in by_level else column
             for column in self.schema.columns
         )
-        effects = {name: (rows, of_rows) for name, (_, of_rows) in found.items()}
+        effects = {name: (rows, of_rows.of_rows(name)) for name in by_level}
         self._set_schema(replace(self.schema, columns=columns), effects)
         return self
 

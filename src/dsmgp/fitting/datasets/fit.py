@@ -104,12 +104,6 @@ def fit_files(
         remarks = (*stream.schema.encoding_remarks(), *stream.remarks)
         for remark in remarks:
             logger.info("%s", remark)
-        sampled = ScaledRows.of(
-            *sample,
-            config,
-            input_ties=stream.schema.input_ties,
-            indicator_inputs=stream.schema.indicator_inputs,
-        )
         schema = InputSchema(
             stream.schema,
             feature_names=tuple(column.name for column in stream.schema.columns),
@@ -117,6 +111,13 @@ def fit_files(
             n_outputs=len(targets),
             single_output=len(targets) == 1,
             remarks=remarks,
+        )
+        sampled = ScaledRows.of(
+            *sample,
+            config,
+            input_ties=stream.schema.input_ties,
+            indicator_inputs=stream.schema.indicator_inputs,
+            input_order=schema.input_order(*sample[:2]),
         )
         source = ParquetRows(stream, sampled, config, folder)
         context = FitContext(config, rng, record)

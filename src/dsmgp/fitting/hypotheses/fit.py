@@ -12,12 +12,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp.data.columns.effects import N_FOLDS, fold_of_rows
+from dsmgp.data.columns.folds import dealt_folds
 from dsmgp.data.input_schema import InputSchema
 from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.points import equal_rows
@@ -39,14 +38,12 @@ from dsmgp.mixture.weights.stacking import (
 )
 from dsmgp.progress import span, stopping
 
-__all__ = ["HYPOTHESES", "N_FOLDS", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]
+__all__ = ["HYPOTHESES", "Hypothesis", "fit_hypotheses", "hypotheses_pay"]
 
 logger = logging.getLogger("dsmgp")
 
 # With fewer rows there is too little to learn from in a fold; from LEAST_ROWS on leave-one-out chooses the coordinates.
 FEWEST_ROWS = 40
-# Share of rows with an input that another row has, too, up to which it makes no difference whether folds divide such rows.
-FEW_DUPLICATES = 0.1
 # Hypotheses whose output is warped, too: so many, those of most weight.
 N_WARPED = 2
 
@@ -115,9 +112,8 @@ def fit_hypotheses(
     """
     config = replace(config, executor=LocalExecutor(), device="cpu")
     simple, warps_output = _distinct(rows, schema), _may_warp_output(rows, config)
-    folds = _Folds.of(rows, schema)
     n_warped = N_WARPED * warps_output
-    trials = _Trials(rows, schema, config, folds.drawn(), rng, len(simple) + n_warped)
+    trials = _Trials(rows, schema, config, _folds(rows, schema), rng, len(simple) + n_warped)
     for hypothesis in simple:
         trials.add(hypothesis)
         if stopping():
@@ -254,60 +250,10 @@ def _may_warp_output(rows: TrainingRows, config: FitConfig) -> bool:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Folds:
-    """How rows are divided for cross-validation.
-
-    Attributes
-    ----------
-    X : ndarray of shape (n_rows, n_inputs)
-    y : ndarray of shape (n_rows,)
-    labels : ndarray of shape (n_rows,)
-        Equal for rows with equal inputs.
-    fixed : ndarray of shape (n_rows,), or None
-        The fold of each row, where it is not free: the effects of levels among the inputs of a row were learned without the rows of
-        its fold there, so with these folds they are what a fit without them would have seen.
-    """
-
-    X: Array
-    y: Array
-    labels: Index
-    fixed: Index | None
-
-    @classmethod
-    def of(cls, rows: TrainingRows, schema: InputSchema) -> _Folds:
-        has_effects = any(column.effects for column in schema.columns.columns)
-        fixed = fold_of_rows(len(rows)) if has_effects else None
-        return cls(rows.X, rows.Y[:, 0], equal_rows(rows.X), fixed)
-
-    @cached_property
-    def duplicates(self) -> float:
-        """Share of the rows with an input that another row has, too."""
-        counts = np.unique(self.labels, return_counts=True)[1]
-        return float(counts[counts > 1].sum() / len(self.labels))
-
-    def drawn(self) -> Index:
-        """Return the fold of each row; rows with equal inputs share one, unless there are many such rows."""
-        if self.fixed is not None:
-            return self.fixed
-        if self.duplicates > FEW_DUPLICATES:
-            return _dealt(self.y, self.X)
-        _, first, group, counts = np.unique(
-            self.labels, return_index=True, return_inverse=True, return_counts=True
-        )
-        group = group.reshape(-1)
-        return _dealt(np.bincount(group, self.y) / counts, self.X[first])[group]
-
-
-def _dealt(values: Array, X: Array) -> Index:
-    """Deal values to folds, each five of neighbouring size to five folds.
-
-    Scores then depend less on the draw than with folds whose outputs happen to differ. The draw is the same for any order of the
-    rows, and for any seed of the fit.
-    """
-    n = len(values)
-    hands = np.tile(np.arange(N_FOLDS), (-(-n // N_FOLDS), 1))
-    fold = np.empty(n, dtype=np.int64)
-    order = np.lexsort((*X.T, values))
-    fold[order] = np.random.default_rng(0).permuted(hands, axis=1).reshape(-1)[:n]
-    return fold
+def _folds(rows: TrainingRows, schema: InputSchema) -> Index:
+    """Return the fold of each row: that without which the effects among its inputs were learned, where there are any."""
+    if rows.effects is not None:
+        return rows.effects.folds
+    order = schema.input_order(rows.X, rows.Y)
+    X = rows.X if order is None else rows.X[:, order]
+    return dealt_folds(X, rows.Y[:, 0], equal_rows(X))

@@ -127,6 +127,7 @@ def scaled_data(state: FittedState, outputs: OutputScaling, config: FitConfig) -
         rows.weights,
         columns.input_ties,
         columns.indicator_inputs,
+        state.schema.input_order(rows.X, rows.Y),
     )
 
 

@@ -15,6 +15,7 @@ from dsmgp.experts.interface import LeafGPs
 from dsmgp.experts.leaf_gps import rows_of_leaves
 from dsmgp.experts.points import LeafPoints
 from dsmgp.fitting.config import LEAF_MATRICES, FitConfig
+from dsmgp.fitting.rows.rounded_outputs import least_noise
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.gp.leaf_kernels import LeafKernel
 from dsmgp.gp.periods import dominant_periods
@@ -41,7 +42,9 @@ def build_family(kernel: Any, data: ScaledRows, config: FitConfig) -> Family:
         config.mean,
         config.noise_variance,
         data.n_dims,
-        noise_floor=SINGLE_NOISE_FLOOR if single else NOISE_FLOOR,
+        noise_floor=max(
+            SINGLE_NOISE_FLOOR if single else NOISE_FLOOR, least_noise(data) / variance
+        ),
         spread=data.input_spread,
         variance=variance,
         periods=periods,

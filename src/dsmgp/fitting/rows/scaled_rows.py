@@ -45,6 +45,8 @@ class ScaledRows:
         Equal for inputs that are levels of one category, which share a length scale.
     row_weights : ndarray of shape (n_rows,) or None
         Weights of the rows; None if all are one.
+    input_order : ndarray of shape (n_inputs,), or None
+        The inputs in the order in which random cuts are drawn; None is the order of the table.
     """
 
     X: Array
@@ -57,6 +59,7 @@ class ScaledRows:
     row_weights: Array | None = None
     input_ties: Index | None = None
     indicator_inputs: Index | None = None
+    input_order: Index | None = None
 
     @classmethod
     def of(
@@ -69,6 +72,7 @@ class ScaledRows:
         row_weights: Array | None = None,
         input_ties: Index | None = None,
         indicator_inputs: Index | None = None,
+        input_order: Index | None = None,
     ) -> ScaledRows:
         """Scale inputs and outputs column by column, or not at all.
 
@@ -101,6 +105,7 @@ class ScaledRows:
             row_weights,
             input_ties,
             indicator_inputs,
+            input_order,
         )
 
     def rescaled(
@@ -184,7 +189,18 @@ class ScaledRows:
     @cached_property
     def columns(self) -> Columns:
         """Coordinates, ranked, as trees grow on them."""
-        return Columns(self.U)
+        return Columns(self.U, self._drawing_order)
+
+    @property
+    def _drawing_order(self) -> Index | None:
+        """The coordinates in the order of the inputs that they are of; those of a metric are of all inputs."""
+        coordinates = self.inputs.coordinates
+        if self.input_order is None or (coordinates is not None and coordinates.is_oblique):
+            return None
+        place = np.argsort(self.input_order)
+        return np.argsort(
+            place if coordinates is None else place[coordinates.columns], kind="stable"
+        )
 
     @cached_property
     def input_spread(self) -> Array:

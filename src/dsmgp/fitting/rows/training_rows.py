@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
+from dsmgp.data.columns.effects import RowEffects
 from dsmgp.data.input_schema import TableRows
 from dsmgp.data.user_tables import check_noise, check_weights
 from dsmgp.experts.leaf_data import LeafData
@@ -38,6 +39,8 @@ class TrainingRows:
         left out.
     next_id : int
         The number of the next row.
+    effects : RowEffects or None
+        How the effects of levels among the inputs were learned; None if there are none, or if some rows came later.
     """
 
     X: Array
@@ -46,6 +49,7 @@ class TrainingRows:
     weights: Array | None
     ids: Index
     next_id: int
+    effects: RowEffects | None = None
 
     @classmethod
     def first(
@@ -57,6 +61,7 @@ class TrainingRows:
         first_id: int = 0,
         positions: Index | None = None,
         n_given: int | None = None,
+        effects: RowEffects | None = None,
     ) -> TrainingRows:
         """Number rows from ``first_id`` on, and drop those with weight zero.
 
@@ -76,7 +81,7 @@ class TrainingRows:
         """
         places = np.arange(len(X)) if positions is None else positions
         next_id = first_id + (len(X) if n_given is None else n_given)
-        rows = cls(X, Y, noise, weights, first_id + places, next_id)
+        rows = cls(X, Y, noise, weights, first_id + places, next_id, effects)
         if weights is None:
             return rows
         rows = rows.removed(np.flatnonzero(weights == 0))
@@ -107,6 +112,7 @@ class TrainingRows:
             first_id,
             table.rows,
             table.n_given,
+            table.effects,
         )
 
     def __len__(self) -> int:
@@ -153,8 +159,9 @@ class TrainingRows:
         noise, weights = (
             None if table is None else table[positions] for table in (self.noise, self.weights)
         )
+        effects = None if self.effects is None else self.effects.taken(positions)
         X, Y = self.X[positions], self.Y[positions]
-        return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id)
+        return TrainingRows(X, Y, noise, weights, self.ids[positions], self.next_id, effects)
 
     def removed(self, positions: Index) -> TrainingRows:
         """Return the rows without those at some positions."""
