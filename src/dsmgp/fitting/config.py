@@ -25,6 +25,7 @@ from dsmgp.fitting.effort import EFFORTS
 from dsmgp.gp.leaf_kernels import MEANS
 from dsmgp.gp.metric_process import METRIC_KINDS
 from dsmgp.gp.terms import NAMED_KERNELS, STATIONARY, kernel_parts
+from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.gp.transforms.output_warp import NAMED_WARPS
 from dsmgp.mixture.model import WEIGHTS
 from dsmgp.tree.changepoint_leaf import ChangePoints, has_changepoints
@@ -74,7 +75,7 @@ class FitConfig:
     max_iter: int | None = None
     n_restarts: int = 0
     standardize: bool = True
-    input_warp: str | None = "auto"
+    input_warp: str | Coordinates | None = "auto"
     metric: str = "auto"
     output_warp: str | None = "auto"
     boosted_trees: str | None = "auto"

@@ -153,3 +153,20 @@ def test_reviews_do_not_cut_the_leaf_of_a_series(fitted):
     assert len(extended.adapted_) == 3
     assert all(step.endswith(" 0 leaves cut") for step in extended.adapted_)
     assert len(list(leaves(extended.tree_))) == 1
+
+
+def test_months_by_date_are_months_by_number(rng, tmp_path):
+    """Months have 28 to 31 days, which is nothing to a series in months."""
+    t = np.arange(84)
+    y = 0.05 * t + np.sin(2 * np.pi * t / 12) + 0.1 * rng.normal(size=84)
+    as_dates = pd.DataFrame({"t": pd.date_range("2013-01-01", periods=84, freq="MS")})
+    forecasts = []
+    for table in (as_dates, (2013 + t / 12)[:, None]):
+        model = DSMGPRegressor(random_state=0).fit(table[:60], y[:60])
+        assert any(note.startswith("time") for note in model.state_.search.notes)
+        forecasts.append(model.predict_dist(table[60:]))
+        model.save(tmp_path / "model.dsmgp")
+        again = load(tmp_path / "model.dsmgp").predict(table[60:])
+        np.testing.assert_allclose(again, forecasts[-1].mean, rtol=1e-9)
+    np.testing.assert_allclose(forecasts[0].mean, forecasts[1].mean, atol=0.01)
+    np.testing.assert_allclose(forecasts[0].std, forecasts[1].std, rtol=0.02)

@@ -9,6 +9,9 @@ import pytest
 from dsmgp import DSMGPRegressor, ModelFileError, load
 from dsmgp._util.archive import read_archive
 from dsmgp.distributed.executor import LocalExecutor
+from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.hypotheses import fit as hypotheses_fit
+from dsmgp.fitting.hypotheses.at_edges import blocks_of, log_densities_at_edges
 from dsmgp.fitting.hypotheses.fit import HYPOTHESES, N_WARPED
 from dsmgp.fitting.loo_check import loo_check
 from dsmgp.mixture.ensemble import Ensemble
@@ -28,6 +31,7 @@ def skewed(n, seed=0):
 
 # What is combined, and how, does not depend on how far hyperparameters were learned.
 QUICK = {"max_iter": 8, "random_state": 0}
+CONFIG = FitConfig()
 
 
 @pytest.fixture(scope="module")
@@ -340,8 +344,9 @@ def test_alternatives_with_another_scaling_of_y_are_refused(fitted, tmp_path):
     path = tmp_path / "model.dsmgp"
     fitted.save(path)
     header, arrays = unpacked(path.read_bytes())
+    warped = [bool(state.model.outputs.warps) for state in fitted.state_.alternatives]
     # Little enough for the evidence of its leaves to be the same.
-    arrays["alternative.0.outputs.centre"] = arrays["alternative.0.outputs.centre"] + 1e-9
+    arrays[f"alternative.{warped.index(False)}.outputs.centre"] += 1e-9
     path.write_bytes(packed(header, arrays))
     with pytest.raises(ModelFileError, match="differ in the scaling of y"):
         load(path)
@@ -376,3 +381,28 @@ def test_effects_of_levels_have_no_linear_mean(rng):
     names = fitted.state_.stacking.names
     assert names
     assert not [name for name in names if "linear" in name]
+
+
+def test_blocks_at_the_edges_count_where_rows_inside_tell_nothing(monkeypatch):
+    """Among the rows a kernel can stand in for a line; beyond the data it is the line that predicts."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=60), rng.integers(0, 2, size=(60, 2))])
+    y = X[:, 0] + 0.1 * rng.normal(size=60)
+    of_linear = []
+    for share in (hypotheses_fit.EDGE_SHARE, 1e-9):
+        monkeypatch.setattr(hypotheses_fit, "EDGE_SHARE", share)
+        stacking = DSMGPRegressor(max_iter=3, random_state=0).fit(X, y).state_.stacking
+        weights = zip(stacking.names, stacking.weights, strict=True)
+        of_linear.append(sum(weight for name, weight in weights if "linear mean" in name))
+    assert of_linear[0] > of_linear[1] + 0.05
+
+
+def test_densities_at_the_edges_are_in_the_units_of_the_output(rows):
+    X, y = rows
+    found = []
+    for scale in (1.0, 10.0):
+        state = DSMGPRegressor(max_iter=3, hypotheses=None, random_state=0).fit(X, scale * y).state_
+        blocks = blocks_of(state, CONFIG)
+        found.append(log_densities_at_edges(state, "linear", blocks, CONFIG))
+    assert len(found[0]) == sum(len(block.rows) for block in blocks) > 0
+    np.testing.assert_allclose(found[0] - found[1], np.log(10.0), atol=1e-6)

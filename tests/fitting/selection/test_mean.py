@@ -8,7 +8,7 @@ from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.rows.leaf_setup import build_family
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection import mean as mean_module
-from dsmgp.fitting.selection.mean import _Blocks, choose_mean, with_mean
+from dsmgp.fitting.selection.mean import LeafInverses, choose_mean, with_mean
 from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
@@ -28,7 +28,7 @@ def test_a_row_left_out_is_left_out_of_the_mean_too(rng, features):
     """The generalised least squares estimate without the row, and the GP of its leaf without it."""
     data, leaves = two_leaves(rng, rng.normal(size=40))
     family = build_family("matern32", data, CONFIG)
-    blocks = _Blocks.of(leaves, data, family, rng)
+    blocks = LeafInverses.of(leaves, data, family, rng)
     rows, n = blocks.rows, len(blocks.rows)
     every = np.hstack([np.ones((n, 1)), data.scaled_X[rows]])
     H = every[:, :features]
@@ -46,6 +46,48 @@ def test_a_row_left_out_is_left_out_of_the_mean_too(rng, features):
         b = np.linalg.solve(A, H[others].T @ inverse @ y[others])
         mean = H[i] @ b + k @ inverse @ (y[others] - H[others] @ b)
         assert found.error[0, i, 0] == pytest.approx((y[i] - mean) ** 2, rel=1e-7, abs=1e-12)
+
+
+@pytest.mark.parametrize("features", [0, 1, 3])
+def test_a_block_left_out_is_left_out_of_the_mean_and_of_every_leaf(rng, features):
+    data, leaves = two_leaves(rng, rng.normal(size=40))
+    family = build_family("matern32", data, CONFIG)
+    inverses = LeafInverses.of(leaves, data, family, rng)
+    Z, y, n = data.scaled_X[inverses.rows], data.scaled_Y[inverses.rows, 0], 40
+    H = np.hstack([np.ones((n, 1)), Z])[:, :features]
+    block = np.flatnonzero(Z[:, 0] > 0.7)
+    densities, squares = inverses.left_out(H, block)
+    (process,) = family.processes
+    leaf = np.repeat([0, 1], [leaf.n_rows for leaf in leaves])
+    K = process.kernel(Z) + process.noise * np.eye(n)
+    K *= leaf[:, None] == leaf  # independent
+    others = np.setdiff1d(np.arange(n), block)
+    assert len(np.unique(leaf[block])) == 2
+    inverse, k = np.linalg.inv(K[np.ix_(others, others)]), K[np.ix_(block, others)]
+    A = H[others].T @ inverse @ H[others]
+    b = np.linalg.solve(A, H[others].T @ inverse @ y[others])
+    residual = y[block] - H[block] @ b - k @ inverse @ (y[others] - H[others] @ b)
+    np.testing.assert_allclose(squares, residual**2, rtol=1e-6, atol=1e-12)
+    assert np.isfinite(densities).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"), [(lambda x: x, "linear"), (np.tanh, "zero"), (np.zeros_like, "zero")]
+)
+def test_a_line_is_kept_that_the_data_support_at_both_ends(shape, expected):
+    """Among the rows a kernel is as good as a line, and leave-one-out is indifferent."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 2))
+    y = shape(2.0 * X[:, 0]) + 0.1 * rng.normal(size=300)
+    model = DSMGPRegressor(effort="low", hypotheses=None, random_state=0).fit(X, y)
+    gains = model.state_.search.notes[0]
+    assert gains.startswith(f"mean            {expected}")
+    if expected == "linear":
+        assert "blocks left out at the edges" in gains
+        far = model.predict_dist([[8.0, 0.0], [-8.0, 0.0]])
+        low, high = far.interval(0.99)
+        assert ((low < [16, -16]) & (high > [16, -16])).all()
+        assert (far.std < 1.0).all()
 
 
 def test_a_line_is_taken_where_leaves_cannot_learn_it_and_zero_stays_elsewhere(rng):

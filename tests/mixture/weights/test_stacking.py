@@ -3,20 +3,21 @@
 import numpy as np
 import pytest
 
-from dsmgp.mixture.weights.stacking import LEAST_WEIGHT, PRIOR_SCALE, stack
+from dsmgp.mixture.weights.stacking import LEAST_WEIGHT, PRIOR_LOG_ODDS, PRIOR_SCALE, stack
 
 
 def objective(log_densities, weights, row_weights=None):
-    """Log density of the mixture and of the prior, by a direct sum; logits of mean zero, where the prior is largest."""
+    """Log density of the mixture and of the prior, by a direct sum; logits up to the constant with which the prior is largest."""
     rows = np.ones(len(log_densities)) if row_weights is None else row_weights
-    logits = np.log(weights) - np.log(weights).mean()
+    away = np.log(weights) - PRIOR_LOG_ODDS * (np.arange(len(weights)) == 0)
+    away -= away.mean()
     mixed = np.log(np.exp(log_densities) @ weights)
-    return rows @ mixed - 0.5 * (logits @ logits) / PRIOR_SCALE**2
+    return rows @ mixed - 0.5 * (away @ away) / PRIOR_SCALE**2
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_weights_are_the_best_of_a_grid(rng, weighted):
-    log_densities = rng.normal(size=(40, 3)) + [0.5, 0.0, 0.3]
+    log_densities = rng.normal(size=(40, 3)) + [0.0, 0.2, 0.5]
     row_weights = rng.uniform(0.5, 3.0, size=40) if weighted else None
     grid = np.linspace(0.005, 0.99, 198)
     first, second = np.meshgrid(grid, grid)
@@ -28,9 +29,16 @@ def test_weights_are_the_best_of_a_grid(rng, weighted):
     assert objective(log_densities, found, row_weights) >= max(values) - 1e-6
 
 
-def test_equal_hypotheses_share_their_weight(rng):
+def test_the_simplest_has_most_weight_where_nothing_tells_hypotheses_apart(rng):
     densities = rng.normal(size=(100, 1))
-    np.testing.assert_allclose(stack(np.repeat(densities, 4, axis=1)), 0.25)
+    weights = stack(np.repeat(densities, 4, axis=1))
+    np.testing.assert_allclose(weights[0] / weights[1:], np.exp(PRIOR_LOG_ODDS), rtol=1e-4)
+
+
+def test_a_few_rows_do_not_outweigh_the_simplest_but_many_do(rng):
+    for n_rows, simplest in ((20, True), (400, False)):
+        weights = stack(np.tile([0.0, 0.05], (n_rows, 1)))
+        assert (weights[0] > 0.5) == simplest
 
 
 def test_a_hypothesis_without_merit_is_dropped(rng):

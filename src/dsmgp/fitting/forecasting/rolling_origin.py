@@ -24,6 +24,7 @@ from dsmgp.gp.named_process import NamedProcess, ParameterBlock
 from dsmgp.gp.periods import seasonal_periods
 from dsmgp.gp.process import NOISE_FLOOR, Process, build_process
 from dsmgp.gp.time_kernels import SLOW_PARTS, TimeInputs, time_process
+from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
@@ -118,6 +119,8 @@ class RollingOrigin:
     config : FitConfig
     known_periods : tuple of float
         Periods of seasons that are likely, in the units of the time.
+    coordinates : Coordinates, optional
+        In which the steps of the time are equal.
     """
 
     def __init__(
@@ -126,13 +129,15 @@ class RollingOrigin:
         time: int,
         config: FitConfig,
         known_periods: tuple[float, ...] = (),
+        coordinates: Coordinates | None = None,
     ) -> None:
         self.rows, self.time = rows, time
+        self.coordinates = coordinates
         self.config = replace(config, device="cpu", dtype="float64", output_warp=None)
         # A generator of its own: where nothing is chosen, the fit is that of a configuration without a choice.
         self.rng = np.random.default_rng(0)
         self.n_evaluations = 0
-        t = rows.X[:, time]
+        t = rows.X[:, time] if coordinates is None else coordinates(rows.X)[:, time]
         #: In the units of the time.
         self.periods = seasonal_periods(t, rows.Y[:, 0], known_periods)
         shares = [*ORIGINS, *(min(origin + HORIZON, 1.0) for origin in ORIGINS)]
@@ -191,7 +196,10 @@ class RollingOrigin:
         """Scale some rows on their own, as a fit to them would."""
         config = replace(self.config, output_warp="log" if log else None)
         rows = self.rows.take(positions)
-        return ScaledRows.of(rows.X, rows.Y, config, rows.noise, row_weights=rows.weights)
+        data = ScaledRows.of(rows.X, rows.Y, config, rows.noise, row_weights=rows.weights)
+        if self.coordinates is None:
+            return data
+        return data.rescaled(self.coordinates, data.outputs.warps, config)
 
     def _learn(
         self, candidate: TimeCandidate, data: ScaledRows, n_rows: int, iterations: int

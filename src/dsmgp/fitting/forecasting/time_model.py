@@ -29,7 +29,7 @@ from dsmgp.fitting.forecasting.rolling_origin import (
     RollingOrigin,
     TimeCandidate,
 )
-from dsmgp.fitting.forecasting.time_input import CALENDAR, find_time
+from dsmgp.fitting.forecasting.time_input import CALENDAR, find_time, time_coordinates
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.state import FittedState
 from dsmgp.gp.kernels import Kernel
@@ -138,7 +138,8 @@ class _Trial:
     ) -> None:
         self.rows, self.schema, self.config = rows, schema, config
         known = CALENDAR.values() if time in schema.columns.date_inputs else ()
-        self.rolling = RollingOrigin(rows, time, config, tuple(known))
+        coordinates = time_coordinates(rows.X, time, schema)
+        self.rolling = RollingOrigin(rows, time, config, tuple(known), coordinates)
 
     def choice(self) -> TimeChoice | None:
         """Return the best candidate, if it is clearly better than a kernel without structure."""
@@ -252,7 +253,7 @@ class _Trial:
             optimizer=None,
             leaf_sizes=[len(self.rows)],
             sum_children=1,
-            input_warp=None,
+            input_warp=self.rolling.coordinates,
             metric="diagonal",
             output_warp="log" if best.log else None,
             hypotheses=None,

@@ -2,7 +2,8 @@
 
 A hypothesis is a configuration of the fit: how inputs are warped, the mean of the GPs, and whether the output is warped. Each is fitted to
 all rows. The log densities of rows under hyperparameters that have not seen them (:mod:`dsmgp.fitting.hypotheses.held_out`) weigh the hypotheses
-(:mod:`dsmgp.mixture.weights.stacking`), and estimate how well the mixture predicts new rows.
+(:mod:`dsmgp.mixture.weights.stacking`), and estimate how well the mixture predicts new rows. Among the rows a kernel can stand in for a
+line, and hypotheses hardly differ that do beyond them: so blocks of rows at the edges of the data, left out together, weigh them, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import logsumexp
 
 from dsmgp._util.arrays import Array, Index
 from dsmgp.data.columns.folds import dealt_folds
@@ -22,8 +24,10 @@ from dsmgp.distributed.executor import LocalExecutor
 from dsmgp.experts.points import equal_rows
 from dsmgp.fitting.config import FitConfig
 from dsmgp.fitting.fit import fit_rows
+from dsmgp.fitting.hypotheses.at_edges import blocks_of, log_densities_at_edges
 from dsmgp.fitting.hypotheses.held_out import HeldOut, held_out_log_densities
 from dsmgp.fitting.learning.context import FitContext
+from dsmgp.fitting.outside.edge_blocks import EdgeBlock
 from dsmgp.fitting.rows.training_rows import TrainingRows
 from dsmgp.fitting.selection.coordinates import LEAST_ROWS, MOST_FEATURES
 from dsmgp.fitting.state import FittedState
@@ -32,7 +36,6 @@ from dsmgp.gp.transforms.output_warp import normal_scores
 from dsmgp.mixture.weights.stacking import (
     StackedPredictions,
     Stacking,
-    cross_fitted_log_density,
     cross_fitted_weights,
     stack,
 )
@@ -46,6 +49,8 @@ logger = logging.getLogger("dsmgp")
 FEWEST_ROWS = 40
 # Hypotheses whose output is warped, too: so many, those of most weight.
 N_WARPED = 2
+# Weight of the rows in blocks at the edges of the data, relative to the rows left out one by one.
+EDGE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,8 @@ class _Trials:
         Fits to all rows.
     held_out : list of HeldOut
         Predictions of the rows.
+    at_edges : list of ndarray of shape (n_edge_rows,), or of None
+        Log densities of the rows in blocks at the edges, left out together; a row may be in several blocks.
     """
 
     def __init__(
@@ -154,6 +161,8 @@ class _Trials:
         self.hypotheses: list[Hypothesis] = []
         self.members: list[FittedState] = []
         self.held_out: list[HeldOut] = []
+        self.at_edges: list[Array | None] = []
+        self._blocks: list[EdgeBlock] = []
         self.n_evaluations = 0
 
     def add(self, hypothesis: Hypothesis) -> None:
@@ -161,6 +170,8 @@ class _Trials:
         config, rng = hypothesis.of(self._config), copy.deepcopy(self._rng)
         with self._span(0.0, 0.6, "fitting hypotheses", str(hypothesis)):
             member = fit_rows(self._rows, self._schema, FitContext(config, rng))
+        if not self.members:
+            self._blocks = blocks_of(member, config)
         self.members.append(member)
         self.n_evaluations += member.search.n_evaluations
         if stopping():
@@ -170,11 +181,13 @@ class _Trials:
         if held_out is not None:
             self.hypotheses.append(hypothesis)
             self.held_out.append(held_out)
+            mean = hypothesis.mean
+            self.at_edges.append(log_densities_at_edges(member, mean, self._blocks, config))
             self.n_evaluations += held_out.n_evaluations
 
     def weights(self) -> Array:
         """Return the weights of the hypotheses so far."""
-        return stack(self._both_ways, self._row_weights)
+        return stack(self._densities, self._density_weights)
 
     def stacked(self) -> FittedState:
         """Return the state of all hypotheses of notable weight."""
@@ -185,35 +198,57 @@ class _Trials:
         for name, weight in zip(names, weights[kept], strict=True):
             logger.info("hypothesis of weight %.2f: %s", weight, name)
         heaviest, *others = (self.members[k] for k in kept)
+        by_row = self._cross_fitted
         return replace(
             heaviest,
             search=replace(heaviest.search, n_evaluations=self.n_evaluations),
             alternatives=tuple(others),
-            stacking=Stacking(names, weights[kept], self._scores(), left_out=self._left_out()),
+            stacking=Stacking(
+                names, weights[kept], self._scores(by_row), left_out=self._left_out(by_row)
+            ),
         )
 
     @property
-    def _both_ways(self) -> Array:
-        """Log densities of all rows alone, and then of all rows left out with their duplicates, (2 n_rows, n_hypotheses)."""
-        densities = np.stack([each.log_densities for each in self.held_out], axis=-1)
-        return densities.reshape(-1, len(self.held_out))
+    def _edge_rows(self) -> Index:
+        """Numbers of the rows in blocks at the edges, if all hypotheses can leave them out."""
+        if not self._blocks or any(each is None for each in self.at_edges):
+            return np.empty(0, dtype=np.int64)
+        return np.concatenate([block.rows for block in self._blocks])
 
     @property
-    def _row_weights(self) -> Array:
-        weights = np.ones(len(self._rows)) if self._rows.weights is None else self._rows.weights
-        return 0.5 * np.tile(weights, 2)
+    def _densities(self) -> Array:
+        """Log densities by hypothesis: of all rows alone, then of all rows left out with their duplicates, then of those at the edges."""
+        columns = []
+        for held_out, at_edges in zip(self.held_out, self.at_edges, strict=True):
+            edges = at_edges if at_edges is not None and len(self._edge_rows) else np.empty(0)
+            columns.append(np.append(held_out.log_densities, edges))
+        return np.stack(columns, axis=-1)
 
-    def _scores(self) -> tuple[float, float]:
-        """Return the mean negative log densities of the mixture, those of each fold with weights of the hypotheses that have not seen it."""
-        fold = np.tile(self._fold, 2)
-        mixed = cross_fitted_log_density(self._both_ways, fold, self._row_weights)
-        alone, at_new_inputs = -np.average(mixed.reshape(2, -1), axis=1, weights=self._rows.weights)
+    @property
+    def _density_weights(self) -> Array:
+        """Return the weights of these densities."""
+        weights = np.ones(len(self._rows)) if self._rows.weights is None else self._rows.weights
+        at_edges = weights[self._edge_rows]
+        if len(at_edges):
+            at_edges = EDGE_SHARE * weights.sum() / at_edges.sum() * at_edges
+        return np.concatenate([0.5 * weights, 0.5 * weights, at_edges])
+
+    @property
+    def _cross_fitted(self) -> Array:
+        """Weights of the hypotheses for each row that have not seen its fold, (n_rows, n_hypotheses)."""
+        fold = np.concatenate([self._fold, self._fold, self._fold[self._edge_rows]])
+        weights = cross_fitted_weights(self._densities, fold, self._density_weights)
+        return weights[: len(self._fold)]
+
+    def _scores(self, weights: Array) -> tuple[float, float]:
+        """Return the mean negative log densities of the mixture, under weights of the hypotheses by row."""
+        both_ways = np.stack([each.log_densities for each in self.held_out], axis=-1)
+        mixed = logsumexp(both_ways, axis=2, b=weights)
+        alone, at_new_inputs = -np.average(mixed, axis=1, weights=self._rows.weights)
         return float(alone), float(at_new_inputs)
 
-    def _left_out(self) -> StackedPredictions:
-        """Return predictions of all rows by the mixture of hypotheses whose weights have not seen them."""
-        fold = np.tile(self._fold, 2)
-        weights = cross_fitted_weights(self._both_ways, fold, self._row_weights)[: len(self._fold)]
+    def _left_out(self, weights: Array) -> StackedPredictions:
+        """Return predictions of all rows by the mixture, under weights of the hypotheses by row."""
         mean, cdf = np.stack([(each.mean, each.cdf) for each in self.held_out], axis=-1)
         return StackedPredictions((weights * mean).sum(axis=1), (weights * cdf).sum(axis=1))
 

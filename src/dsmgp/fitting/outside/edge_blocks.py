@@ -4,23 +4,58 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp.fitting.outside.edge_rows import examined_inputs
 from dsmgp.linalg.cholesky import NotFactorisedError, cholesky, inverse_from_factor
 from dsmgp.linalg.threads import Threads
 from dsmgp.mixture.edges import Edges
 from dsmgp.mixture.model import Model
 
-__all__ = ["BLOCKS", "left_out_blocks"]
+__all__ = ["BLOCKS", "EdgeBlock", "blocks_at_edges", "left_out_blocks"]
 
 logger = logging.getLogger("dsmgp")
 
 # Shares of the rows in the blocks at the edges of the data, the rows of which that are sampled, and the least
 # of a block.
 BLOCKS, MOST_DENSE_ROWS, LEAST_BLOCK = (0.1, 0.25), 300, 3
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeBlock:
+    """Rows at an end of an input.
+
+    Attributes
+    ----------
+    column : int
+    side : int
+        1 for the largest values, -1 for the smallest.
+    share : float
+        Of the rows, that were to be in the block.
+    end : float
+        The value of the input at which the other rows end.
+    rows : ndarray of shape (n,)
+    """
+
+    column: int
+    side: int
+    share: float
+    end: float
+    rows: Index
+
+
+def blocks_at_edges(X: Array, columns: Index) -> Iterator[EdgeBlock]:
+    """Yield the blocks at both ends of some inputs that have enough rows."""
+    for j in columns.tolist():
+        for side, share in itertools.product((1, -1), BLOCKS):
+            end = side * np.sort(side * X[:, j])[len(X) - 1 - int(share * len(X))]
+            block = np.flatnonzero(side * (X[:, j] - end) > 0)
+            if len(block) >= LEAST_BLOCK:
+                yield EdgeBlock(j, side, share, float(end), block)
 
 
 def left_out_blocks(
@@ -43,7 +78,6 @@ def left_out_blocks(
         chosen = np.sort(np.random.default_rng(0).choice(len(X), MOST_DENSE_ROWS, replace=False))
         X, Y, weights = X[chosen], Y[chosen], weights[chosen]
         noise = None if noise is None else noise[chosen]
-    n = len(X)
     try:
         # On a thread of the pool: GPyTorch's kernels would start OpenMP's threads here, which do not survive a fork.
         (solved,) = Threads().map(lambda _: _solved(model, X, Y, noise, weights), [None])
@@ -51,18 +85,15 @@ def left_out_blocks(
         logger.info("no blocks are left out: the covariance of all rows cannot be factorised")
         return None
     parts = []
-    for j in examined_inputs(edges, model.inputs, X).tolist():
-        for side, share in itertools.product((1, -1), BLOCKS):
-            end = side * np.sort(side * X[:, j])[n - 1 - int(share * n)]
-            block = np.flatnonzero(side * (X[:, j] - end) > 0)
-            if len(block) < LEAST_BLOCK:
-                continue
-            terms = edges.terms_beyond(X[block], np.full(len(block), j), end, model.inputs)
-            for inverse, alpha, scale in solved:
-                # R&W section 5.4.2, for a group of rows: covariance S, residuals S alpha.
-                S = np.linalg.inv(inverse[np.ix_(block, block)])
-                squares = np.square(S @ alpha[block]) / np.diag(S) / scale
-                parts.append((terms, squares))
+    for edge_block in blocks_at_edges(X, examined_inputs(edges, model.inputs, X)):
+        block = edge_block.rows
+        which, ends = (np.full(len(block), k) for k in (edge_block.column, edge_block.end))
+        terms = edges.terms_beyond(X[block], which, ends, model.inputs)
+        for inverse, alpha, scale in solved:
+            # R&W section 5.4.2, for a group of rows: covariance S, residuals S alpha.
+            S = np.linalg.inv(inverse[np.ix_(block, block)])
+            squares = np.square(S @ alpha[block]) / np.diag(S) / scale
+            parts.append((terms, squares))
     if not parts:
         return None
     terms, squares = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -116,7 +116,9 @@ def choose_coordinates(rows: RowSource, context: FitContext) -> CoordinateChoice
 
 
 def fixed_coordinates(data: ScaledRows, config: FitConfig) -> CoordinateChoice:
-    """Return the warps that the user asked for by name."""
+    """Return the warps that the user asked for by name, or that an earlier choice has made."""
+    if isinstance(config.input_warp, Coordinates):
+        return CoordinateChoice(config.input_warp, data.outputs.warps)
     kinds = {"rank": ("rank",), "both": ("raw", "rank")}.get(str(config.input_warp))
     coordinates = None
     if kinds is not None:

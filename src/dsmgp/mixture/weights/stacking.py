@@ -20,15 +20,15 @@ from dsmgp.linalg.threads import one_thread
 __all__ = [
     "StackedPredictions",
     "Stacking",
-    "cross_fitted_log_density",
     "cross_fitted_weights",
     "stack",
 ]
 
 # Hypotheses with less weight are dropped: they cost as much to predict with as the others.
-LEAST_WEIGHT = 0.01
-# Standard deviation of the prior on the logarithm of each weight, up to a constant: hypotheses that hardly differ share their weight.
-PRIOR_SCALE = 1.0
+LEAST_WEIGHT = 0.02
+# Prior on the logarithm of each weight, up to a constant: the mean for the first hypothesis, which is zero for the others, and the standard
+# deviation. What the data do not tell apart is left to the simplest, and a few rows do not give every other a share that widens its intervals.
+PRIOR_LOG_ODDS, PRIOR_SCALE = 2.0, 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def stack(log_densities: Array, row_weights: Array | None = None) -> Array:
     Parameters
     ----------
     log_densities : ndarray of shape (n_rows, n_hypotheses)
-        Log predictive densities of rows that the fits have not seen.
+        Log predictive densities of rows that the fits have not seen. The first hypothesis is the simplest.
     row_weights : ndarray of shape (n_rows,), optional
 
     Returns
@@ -109,52 +109,46 @@ def stack(log_densities: Array, row_weights: Array | None = None) -> Array:
     Examples
     --------
     >>> log_densities = np.log([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
-    >>> stack(log_densities).round(2)
+    >>> stack(log_densities).round(1)
     array([0.5, 0.5])
-    >>> stack(log_densities[:50]).round(1)
-    array([1., 0.])
+    >>> stack(log_densities[50:]).round(1)
+    array([0.1, 0.9])
+    >>> stack(np.zeros((50, 2))).round(2)  # nothing tells them apart
+    array([0.88, 0.12])
     """
     rows = np.ones(len(log_densities)) if row_weights is None else row_weights
     top = log_densities.max(axis=1, keepdims=True)
     # Relative to the best of each row; a difference beyond any that matters must not underflow to a row without density.
     densities = np.exp(np.maximum(log_densities - top, -500.0))
+    prior = np.zeros(log_densities.shape[1])
+    prior[0] = PRIOR_LOG_ODDS
 
     def loss(logits: Array) -> tuple[float, Array]:
         weights = _softmax(logits)
         mixed = densities @ weights
         shares = (rows / mixed) @ densities * weights
-        value = 0.5 * logits @ logits / PRIOR_SCALE**2 - rows @ np.log(mixed)
-        return float(value), logits / PRIOR_SCALE**2 - shares + rows.sum() * weights
+        away = (logits - prior) / PRIOR_SCALE
+        value = 0.5 * away @ away - rows @ np.log(mixed)
+        return float(value), away / PRIOR_SCALE - shares + rows.sum() * weights
 
     with one_thread():  # matrices are small
-        found = minimize(loss, np.zeros(log_densities.shape[1]), jac=True, method="L-BFGS-B")
+        found = minimize(loss, prior, jac=True, method="L-BFGS-B")
     weights = _softmax(found.x)
     weights[weights < LEAST_WEIGHT] = 0.0
     return weights / weights.sum()
 
 
-def cross_fitted_log_density(log_densities: Array, fold: Index, row_weights: Array) -> Array:
-    """Return the log density of the mixture at each row, with the weights of :func:`cross_fitted_weights`.
-
-    Parameters
-    ----------
-    log_densities : ndarray of shape (n_rows, n_hypotheses)
-    fold : ndarray of shape (n_rows,)
-    row_weights : ndarray of shape (n_rows,)
+def cross_fitted_weights(log_densities: Array, fold: Index, row_weights: Array) -> Array:
+    """Return weights of the hypotheses for each row, fitted to the rows of the other folds, (n_rows, n_hypotheses).
 
     Examples
     --------
     >>> log_densities = np.log([[0.9, 0.1]] * 50 + [[0.1, 0.9]] * 50)
     >>> halves = np.repeat([0, 1], 50)  # each half calls for the wrong weights in the other
-    >>> np.exp(cross_fitted_log_density(log_densities, halves, np.ones(100))).round(1)[::50]
-    array([0.1, 0.1])
+    >>> cross_fitted_weights(log_densities, halves, np.ones(100))[::50].round(1)
+    array([[0.1, 0.9],
+           [1. , 0. ]])
     """
-    weights = cross_fitted_weights(log_densities, fold, row_weights)
-    return np.asarray(logsumexp(log_densities, axis=1, b=weights))
-
-
-def cross_fitted_weights(log_densities: Array, fold: Index, row_weights: Array) -> Array:
-    """Return weights of the hypotheses for each row, fitted to the rows of the other folds, (n_rows, n_hypotheses)."""
     weights = np.empty_like(log_densities)
     for number in np.unique(fold):
         inside = fold == number
