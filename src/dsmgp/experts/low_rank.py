@@ -144,11 +144,10 @@ def low_rank_steps(
             break
         yield from search.project()
         rank = search.accurate_rank(PIVOT_SHARE * tolerance)
+        yield 5.0 * N_CHECKS * search.rank**2
         if rank:
             rank = min(rank + max(SPARE_PIVOTS, int(SPARE_SHARE * rank)), search.rank)
-            basis = search.basis(rank, tolerance)
-            yield float(rank**3)
-            return basis
+            return (yield from search.basis(rank, tolerance))
         target = LOWER * min(target, history[-1][1])
     yield from search.compute_exact()
     yield n**3 / 3.0
@@ -286,17 +285,20 @@ class _Search:
         errors = np.abs((variance + self.noise) / self._exact - 1.0)
         return float(errors.mean()), float(errors.max())
 
-    def basis(self, rank: int, tolerance: float) -> LowRankVariance | None:
-        """Return the basis of the first pivots, in single precision if its error stays below the tolerance."""
+    def basis(self, rank: int, tolerance: float) -> Steps:
+        """Return the basis of the first pivots, in single precision if its error stays below the tolerance; in steps."""
         r, pivots = rank, self.pivots[:rank]
         # G K^-1 G' = D' D with a lower triangular D: the factor of the matrix in reversed order, transposed.
         reversed_gram = np.ascontiguousarray(self._gram[:r, :r][::-1, ::-1])
         if not lapack.factorise(reversed_gram):
             return None
+        yield r**3 / 3.0
         D = np.tril(np.tril(reversed_gram)[::-1, ::-1].T)
         corner = np.tril(self._G[:r, pivots].T)
         lapack.invert_factor(corner)
+        yield r**3 / 3.0
         weights = np.tril(D @ np.tril(corner))
+        yield float(r**3)
         order = np.concatenate([pivots, np.setdiff1d(np.arange(self.n), pivots)])
         return self._accurate(order, weights, (np.float32, np.float64), tolerance)
 
