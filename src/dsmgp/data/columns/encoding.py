@@ -18,7 +18,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LARGEST
 from dsmgp.data.columns.effects import nearest_folds
 from dsmgp.data.columns.schema import Column, ColumnSchema
-from dsmgp.data.columns.values import KINDS, Values, column_values, dates_of_texts
+from dsmgp.data.columns.values import KINDS, Values, column_values, dates_of_numbers, dates_of_texts
 from dsmgp.data.rows import Rows, Unknown
 from dsmgp.data.table_error import TableError, check_columns
 
@@ -77,6 +77,8 @@ def as_in_training(learned: Iterable[Column], columns: Mapping[str, Values]) -> 
 
 
 def _converted(values: Values, column: Column) -> Values:
+    if values.kind == "number" and column.kind == "date":
+        return dates_of_numbers(values, fewest=1) or values
     if values.kind != "category" or column.kind == "category":
         return values
     return _conversion(column)(values) or values

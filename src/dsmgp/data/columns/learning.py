@@ -30,7 +30,7 @@ from dsmgp.data.columns.encoding import (
 from dsmgp.data.columns.folds import dealt_folds, levels_by_content, n_held_out
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import Column, ColumnSchema
-from dsmgp.data.columns.values import Values, dates_of_texts
+from dsmgp.data.columns.values import Values, dates_of_numbers, dates_of_texts
 from dsmgp.data.rows import N_ALTERNATIVES
 from dsmgp.data.table_error import TableError, check_columns
 
@@ -292,6 +292,8 @@ def _learn_column(
         values = values.as_category()
     elif values.kind == "category":
         values = dates_of_texts(values) or values
+    elif values.kind == "number":
+        values = dates_of_numbers(values) or values
     n_missing = int(values.missing.sum())
     if n_missing and rules.missing == "error":
         remedy = "remove such rows, or use missing='model' (--missing model)"
