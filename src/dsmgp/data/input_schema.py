@@ -125,8 +125,9 @@ class InputSchema:
         check_lengths(table, Y)
         if isinstance(table, np.ndarray):
             _check_not_infinite(table, names)
-        is_plain = isinstance(table, np.ndarray) and np.isfinite(table).all()
-        is_plain = is_plain and not (names is not None and _has_day_numbers(table))
+        is_plain = isinstance(table, np.ndarray) and bool(np.isfinite(table).all())
+        if is_plain and names is not None:
+            is_plain = not _has_day_numbers(table)
         if is_plain and np.isfinite(Y).all() and not _has_entries(categorical_features):
             numbers = ColumnSchema.of_numbers(input_names(names, table.shape[1]), targets)
             if missing == "model":

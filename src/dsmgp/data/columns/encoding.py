@@ -110,7 +110,14 @@ def level_codes(values: Values, column: Column) -> Index:
 def encode_inputs(schema: ColumnSchema, columns: Mapping[str, Values], first_row: int = 1) -> Rows:
     """Return the inputs of a table, whose columns are :func:`as_in_training`; errors count rows from ``first_row``."""
     check_columns(list(columns), [column.name for column in schema.columns])
-    parts = [encode_column(columns[column.name], column, first_row) for column in schema.columns]
+    parts, problems = [], []
+    for column in schema.columns:
+        try:
+            parts.append(encode_column(columns[column.name], column, first_row))
+        except TableError as error:
+            problems.append(str(error))
+    if problems:
+        raise TableError.of_columns(problems)
     X = np.ascontiguousarray(np.column_stack(parts))
     _take_nearest_folds(schema, columns, X)
     unknown = []

@@ -294,12 +294,12 @@ def _learn_column(
         values = dates_of_texts(values) or values
     elif values.kind == "number":
         values = dates_of_numbers(values) or values
+    if values.all_missing:
+        return None, f"column {name!r} is empty and left out"
     n_missing = int(values.missing.sum())
     if n_missing and rules.missing == "error":
         remedy = "remove such rows, or use missing='model' (--missing model)"
         check_no_missing(values, name, remedy, rules.first_row)
-    if values.all_missing:
-        return None, f"column {name!r} is empty and left out"
     if values.kind == "category":
         return _learn_category(values, name, rules)
     if not n_missing and (values.data == values.data[0]).all():
