@@ -79,6 +79,8 @@ def as_in_training(learned: Iterable[Column], columns: Mapping[str, Values]) -> 
 def _converted(values: Values, column: Column) -> Values:
     if values.kind == "number" and column.kind == "date":
         return dates_of_numbers(values, fewest=1) or values
+    if column.respelt:
+        return values.as_category().respelt(column.levels)
     if values.kind != "category" or column.kind == "category":
         return values
     return _conversion(column)(values) or values

@@ -17,6 +17,7 @@ from dsmgp._util.dates import MICROSECONDS_PER_DAY
 from dsmgp._util.validation import check_choice
 from dsmgp.data.columns.effects import RowEffects, bins_of, level_effects, normal_scores
 from dsmgp.data.columns.encoding import (
+    N_LISTED,
     as_in_training,
     check_finite,
     check_no_missing,
@@ -356,6 +357,8 @@ def _learn_category(
         raise TableError(
             f"column {name!r} holds text{values.example(rules.first_row)}; use categories='auto', or {rules.leave_out(name)}"
         )
+    given, values = values, values.respelt() if name not in rules.categorical else values
+    is_respelt = len(values.levels) < len(given.levels)
     n_levels, n_present = len(values.levels), int((~values.missing).sum())
     if n_levels == 1 and n_present == len(values):
         return None, f"column {name!r} is constant and left out"
@@ -373,4 +376,15 @@ def _learn_category(
         levels = (*levels, None)
     one_hot = rules.categories == "onehot" or n_levels <= MOST_INDICATORS
     required = rules.missing != "model"
-    return Column(name, "category", levels, one_hot=one_hot, required=required), None
+    remark = None
+    if is_respelt:
+        others = [repr(level) for level in given.levels if level not in values.levels]
+        listed = ", ".join(others[:N_LISTED]) + ", ..." * (len(others) > N_LISTED)
+        remark = (
+            f"column {name!r}: levels that differ only in case and blanks are taken as one (such as {listed}); declare the column as "
+            "a category in categorical_features, or rename levels, if they are different"
+        )
+    return (
+        Column(name, "category", levels, one_hot=one_hot, required=required, respelt=is_respelt),
+        remark,
+    )

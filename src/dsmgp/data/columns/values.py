@@ -110,6 +110,23 @@ class Values:
     def all_missing(self) -> bool:
         return bool(self.missing.all())
 
+    def respelt(self, levels: Sequence[str | None] = ()) -> Values:
+        """Return a category whose levels that differ only in case and blanks are one, spelt as in ``levels`` or else as in most rows.
+
+        Levels of one letter that differ in case are different.
+
+        Examples
+        --------
+        >>> Values.of_texts(["Yes", "no", "YES ", "Yes", "N", "n"]).respelt().levels
+        ('N', 'Yes', 'n', 'no')
+        """
+        counts = np.bincount(self.data[~self.missing], minlength=len(self.levels))
+        spelling = {_spelling_key(level): level for level in levels if level is not None}
+        for k in np.argsort(-counts, kind="stable").tolist():
+            spelling.setdefault(_spelling_key(self.levels[k]), self.levels[k])
+        texts = [spelling[_spelling_key(level)] for level in self.levels]
+        return self if texts == list(self.levels) else Values.of_codes(self.data, texts)
+
     def as_category(self) -> Values:
         """Return the same values as levels; numbers and dates are written as texts."""
         if self.kind == "category":
@@ -134,6 +151,11 @@ class Values:
         row, value = int(present[0]), self.data[present[0]]
         text = self.levels[value] if self.kind == "category" else str(value)
         return f" ({text!r} in row {first_row + row})"
+
+
+def _spelling_key(level: str) -> str:
+    words = " ".join(level.split())
+    return words.casefold() if len(words) > 1 else words
 
 
 def level_text(level: Any) -> str:
