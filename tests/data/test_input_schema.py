@@ -83,3 +83,12 @@ def test_groups_are_the_columns_of_the_table():
     table = ColumnSchema(columns, ("price",))
     groups = InputSchema(table, feature_names=("c", "d")).groups
     assert [(name, inputs.tolist()) for name, inputs in groups] == [("c", [0, 1]), ("d", [2])]
+
+
+@pytest.mark.parametrize("row", [0, slice(None)])
+def test_a_series_in_place_of_a_table_is_refused_with_the_remedy(row):
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["u", "v", "u"]})
+    schema, _ = InputSchema.learn(frame, [1.0, 2.0, 3.0])
+    series = frame.iloc[row] if row == 0 else frame["a"]
+    with pytest.raises(ValueError, match=r"got a series.*X\.iloc\[\[0\]\]"):
+        schema.to_rows(series)

@@ -1,5 +1,6 @@
 """Laws of frames: whatever their columns, predictions are finite or the frame is refused in words; the form of a column does not matter."""
 
+from datetime import timedelta
 from uuid import uuid4
 
 import numpy as np
@@ -174,12 +175,54 @@ def test_the_unit_of_dates_and_the_zone_change_nothing(unit, rng):
         np.testing.assert_array_equal(moments(model_of(other, y), other), expected)
 
 
+@pytest.mark.parametrize("unit", ["M", "Q", "W", "D"])
+def test_periods_are_the_dates_of_their_first_days(unit, rng):
+    periods, y = (
+        pd.Series(pd.period_range("2001-04-30", periods=40, freq=unit)),
+        rng.normal(size=40),
+    )
+    plain = pd.DataFrame({"t": periods.dt.to_timestamp(), "x": rng.normal(size=40)})
+    expected = moments(model_of(plain, y), plain)
+    starts = periods.dt.to_timestamp()
+    forms = [periods, periods.astype(object)]
+    if unit == "M":
+        forms += [starts.dt.strftime(form) for form in ("%Y-%m", "%m/%Y", "%Y/%m")]
+    elif unit == "Q":
+        forms += [periods.astype(str), periods.dt.strftime("Q%q-%Y")]
+    elif unit == "W":
+        forms += [starts.dt.strftime("%G-W%V"), starts.dt.strftime("%GW%V")]
+    else:
+        forms += [starts.dt.strftime("%Y%m%d").astype(int), starts.dt.strftime("%Y-%m-%d")]
+    for column in forms:
+        other = plain.assign(t=column)
+        held = moments(model_of(other, y), other[:3])
+        np.testing.assert_allclose(held, expected[:, :3], rtol=1e-9)
+
+
+def test_spans_of_time_are_numbers_of_days(rng):
+    hours, y = rng.integers(0, 500, 40), rng.normal(size=40)
+    expected = moments(
+        model_of(pd.DataFrame({"c": hours / 24, "x": y}), y), pd.DataFrame({"c": [0.5], "x": 0.0})
+    )
+    spans = pd.Series(pd.to_timedelta(hours, "h"))
+    for column, new in (
+        (spans, pd.Series(pd.to_timedelta([12], "h"))),
+        (
+            pd.Series([timedelta(hours=int(each)) for each in hours], dtype=object),
+            pd.Series([timedelta(hours=12)], dtype=object),
+        ),
+        (pl.from_pandas(spans), pl.Series([timedelta(hours=12)])),
+    ):
+        library = pl if isinstance(column, pl.Series) else pd
+        model = model_of(library.DataFrame({"c": column, "x": y}), y)
+        np.testing.assert_allclose(
+            moments(model, library.DataFrame({"c": new, "x": [0.0]})), expected, rtol=1e-9
+        )
+
+
 def test_columns_that_hold_no_values_of_a_kind_are_refused_by_name(rng):
     y = rng.normal(size=6)
     for column, message in (
-        (pd.Series(pd.period_range("2020-01", periods=6, freq="M")), "a Period in column 'c' of X, row 0.*to_datetime"),
-        (pd.Series(pd.to_timedelta(np.arange(6), "h")), "column 'c' of X holds times; turn them into numbers"),
-        (pd.Series(pd.to_timedelta(np.arange(6), "h").to_pytimedelta(), dtype=object), "a timedelta in column 'c' of X, row 0; turn times into numbers"),
         (pd.Series([uuid4() for _ in range(6)]), "a UUID in column 'c' of X, row 0.*into numbers, texts or dates"),
         (pd.Series([(1, 2)] * 6), "a tuple in column 'c' of X, row 0.*into numbers, texts or dates"),
         (pd.Series(np.arange(6) + 1j), "Complex data not supported: column 'c' of X"),

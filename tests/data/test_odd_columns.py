@@ -41,7 +41,7 @@ def test_rows_of_tiny_weight_do_not_widen_predictions_at_missing_values(rng):
 
 def test_levels_without_rows_have_no_effect(rng):
     codes = rng.integers(0, 3, 50)
-    found = level_effects([codes], [], rng.normal(size=(50, 1)), n_levels=[5])
+    found = level_effects([codes], [], rng.normal(size=(50, 1)), np.arange(50) % 5, [5])
     assert found.effects[0].shape == (5, 1)
     np.testing.assert_array_equal(found.effects[0][3:], 0.0)
 

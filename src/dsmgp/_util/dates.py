@@ -5,7 +5,10 @@ Dates are exact to the microsecond; times with a time zone are converted to UTC.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -19,9 +22,16 @@ __all__ = [
     "Dates",
     "format_day",
     "format_position",
+    "period_starts",
 ]
 
 MICROSECONDS_PER_DAY = 86_400_000_000
+# Months, quarters and weeks: 2020-01, 2020/01, 01/2020, 2020Q1, Q1 2020, 2020-W01.
+PERIOD = re.compile(
+    r"\s*(?:(?P<year>\d{4})[-/](?P<month>\d{1,2})|(?P<month_first>\d{1,2})/(?P<year_last>\d{4})"
+    r"|(?P<year_of_quarter>\d{4})[-/ ]?[qQ](?P<quarter>[1-4])|[qQ](?P<quarter_first>[1-4])[-/ ]?(?P<year_of_first>\d{4})"
+    r"|(?P<year_of_week>\d{4})-?[wW](?P<week>\d{2}))\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -81,3 +91,41 @@ def format_position(place: Any) -> str:
         return f"{place:.12g}"
     text = str(place.astype("datetime64[us]")).rstrip("0").removesuffix(".")
     return text.removesuffix("T00:00:00").removesuffix("T00:00:").replace("T", " ")
+
+
+def period_starts(texts: Sequence[str]) -> Any:
+    """Return the first days of months, quarters and weeks that are written as texts, NaT for other texts.
+
+    Weeks are those of ISO 8601. Pairs of years that follow one another, such as 2001-02 and 2011-12, are seasons and no months.
+
+    Examples
+    --------
+    >>> print(period_starts(["2020-02", "2/2020", "2020Q2", "2020-W01", "May"]))
+    ['2020-02-01' '2020-02-01' '2020-04-01' '2019-12-30'        'NaT']
+    >>> print(period_starts(["2001-02", "2002-03"]))
+    ['NaT' 'NaT']
+    """
+    found = [PERIOD.fullmatch(text) for text in texts]
+    pairs = [(match["year"], match["month"]) for match in found if match and match["year"]]
+    follow = [len(month) == 2 and (int(year) + 1) % 100 == int(month) for year, month in pairs]
+    are_seasons = len(pairs) > 1 and all(follow)
+    starts = [
+        None if match is None or (are_seasons and match["year"]) else _first_day(match)
+        for match in found
+    ]
+    return np.array(starts, dtype="datetime64[D]")
+
+
+def _first_day(match: re.Match[str]) -> date | None:
+    """Return the first day of a period; None if there is no such month or week."""
+    given = {name: int(text) for name, text in match.groupdict().items() if text}
+    year, *_ = (number for name, number in given.items() if name.startswith("year"))
+    number, *_ = (number for name, number in given.items() if not name.startswith("year"))
+    try:
+        if "week" in given:
+            return date.fromisocalendar(year, number, 1)
+        if "quarter" in given or "quarter_first" in given:
+            number = 3 * number - 2
+        return date(year, number, 1)
+    except ValueError:
+        return None

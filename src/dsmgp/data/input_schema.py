@@ -35,7 +35,7 @@ from dsmgp.data.columns.folds import levels_by_content
 from dsmgp.data.columns.learning import ColumnRules, EncodedTable, learn_columns, with_fill
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
-from dsmgp.data.columns.values import Values
+from dsmgp.data.columns.values import Values, dates_of_numbers
 from dsmgp.data.frames import column_names, framed, kind_of
 from dsmgp.data.rows import Rows
 from dsmgp.data.user_tables import Validated, check_lengths, read_inputs, target_numbers
@@ -125,7 +125,9 @@ class InputSchema:
         check_lengths(table, Y)
         if isinstance(table, np.ndarray):
             _check_not_infinite(table, names)
-        is_plain = isinstance(table, np.ndarray) and np.isfinite(table).all()
+        is_plain = isinstance(table, np.ndarray) and bool(np.isfinite(table).all())
+        if is_plain and names is not None:
+            is_plain = not _has_day_numbers(table)
         if is_plain and np.isfinite(Y).all() and not _has_entries(categorical_features):
             numbers = ColumnSchema.of_numbers(input_names(names, table.shape[1]), targets)
             if missing == "model":
@@ -205,17 +207,18 @@ class InputSchema:
         """Return the inputs by the names of their columns, and those of a category by how many rows have a level and what their outputs are.
 
         What a fit draws at random for an input is then the same wherever its column stands in the table, and whatever a level is
-        called. None for arrays, whose columns have no names.
+        called. Columns of arrays have no names, and are in the order given; None if all inputs are.
 
         Parameters
         ----------
         X, Y : ndarray of shape (n_rows, n_inputs) and (n_rows, n_outputs)
             Encoded training rows.
         """
-        if self.feature_names is None:
-            return None
+        groups = self.groups
+        if self.feature_names is not None:
+            groups = sorted(groups, key=lambda group: group[0])
         order: list[int] = []
-        for name, inputs in sorted(self.groups, key=lambda group: group[0]):
+        for name, inputs in groups:
             found = self.columns.category(name)
             n_levels = len(found[0].levels) if found is not None and found[0].one_hot else 0
             if n_levels:
@@ -223,7 +226,7 @@ class InputSchema:
                 place = levels_by_content(level, Y[row, 0], n_levels)
                 order += inputs[:n_levels][np.argsort(place)].tolist()
             order += inputs[n_levels:].tolist()
-        return np.array(order, dtype=np.int64)
+        return None if order == sorted(order) else np.array(order, dtype=np.int64)
 
     def to_rows(self, X: ArrayLike) -> Rows:
         """Check test inputs and convert them to rows of the model."""
@@ -362,6 +365,11 @@ def _with_medians(schema: ColumnSchema, X: Array) -> ColumnSchema:
     """Return the schema of numbers that may be missing in later tables, where medians take their place."""
     pairs = zip(schema.columns, X.T, strict=True)
     return replace(schema, columns=tuple(with_fill(column, x) for column, x in pairs))
+
+
+def _has_day_numbers(table: Array) -> bool:
+    """Return whether a column of a frame holds dates such as 20201231."""
+    return any(dates_of_numbers(Values.of_numbers(column)) is not None for column in table.T)
 
 
 def _has_entries(categorical_features: Any) -> bool:

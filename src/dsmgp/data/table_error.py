@@ -66,11 +66,15 @@ def suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def check_columns(present: Sequence[str], names: Sequence[str], where: str = "the table") -> None:
-    """Raise an error if a name is not among the columns that are present."""
-    for name in names:
-        if name not in present:
-            listed = ", ".join(map(repr, present[:12])) + (", ..." if len(present) > 12 else "")
-            hint = suggestion(name, present)
-            if all(re.fullmatch(r"\s*[-+]?[0-9.]+(e[-+]?[0-9]+)?", other) for other in present):
-                hint = "; its first line seems to be data, expected the names of the columns there"
-            raise TableError(f"there is no column {name!r}; {where} has {listed}{hint}")
+    """Raise an error if names are not among the columns that are present: one that lists all of them."""
+    absent = [name for name in dict.fromkeys(names) if name not in present]
+    if not absent:
+        return
+    listed = ", ".join(map(repr, present[:12])) + (", ..." if len(present) > 12 else "")
+    problems = []
+    for name in absent:
+        hint = suggestion(name, present)
+        if all(re.fullmatch(r"\s*[-+]?[0-9.]+(e[-+]?[0-9]+)?", other) for other in present):
+            hint = "; its first line seems to be data, expected the names of the columns there"
+        problems.append(f"there is no column {name!r}; {where} has {listed}{hint}")
+    raise TableError.of(where, problems) if len(problems) > 1 else TableError(problems[0])

@@ -107,6 +107,11 @@ def check_weights(sample_weight: Any, n_rows: int, least: int = 1) -> Array | No
 def read_inputs(validated: BaseEstimator, X: Any, reset: bool) -> tuple[Any, list[str] | None]:
     """Check names and number of the columns of X; return an array where all of it is numbers, else the columns, and the names."""
     check_container(X, "X")
+    if getattr(X, "ndim", 2) == 1 and hasattr(X, "name") and kind_of(X) != "default":
+        raise InputError(
+            "expected X as a table, got a series: of one row use X.iloc[[0]] in place of X.iloc[0], of one column X[['a']] in place of "
+            "X['a']. Reshape your data"
+        )
     least = 2 if reset else 1
     if kind_of(X) != "default" and hasattr(X, "columns"):
         columns = frame_values(X)
@@ -114,7 +119,8 @@ def read_inputs(validated: BaseEstimator, X: Any, reset: bool) -> tuple[Any, lis
         names = getattr(validated, "feature_names_in_", None)
         if not columns or len(X) < least:
             raise InputError(
-                f"found array with {len(X)} sample(s) and {len(columns)} feature(s), and a minimum of {least} and 1 is required"
+                f"found array with {len(X)} sample(s) and {len(columns)} feature(s), and a minimum of {least} sample(s) and of 1 "
+                "feature(s) is required"
             )
         listed = None if names is None else list(names)
         if all(values.kind == "number" for values in columns.values()):

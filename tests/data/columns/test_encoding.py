@@ -67,7 +67,7 @@ MANY = [f"{k}_" for k in range(70)]
     [
         ({"x": [1.0, None], "y": [1.0, 2.0]}, {"missing": "error"}, r"column 'x' has no value in row 2; .*missing='model'"),
         ({"x": [np.nan, 1.0], "y": [1.0, 2.0]}, {"missing": "error"}, r"column 'x' has no value in row 1;"),
-        ({"x": [np.nan, np.nan, None], "y": [1.0, 2.0, 3.0]}, {"missing": "refuse"}, r"row 1, and in 2 other rows;"),
+        ({"x": [np.nan, np.nan, None, 2.0], "y": [1.0, 2.0, 3.0, 4.0]}, {"missing": "refuse"}, r"row 1, and in 2 other rows;"),
         ({"x": ["a", None], "y": [1.0, 2.0]}, {"missing": "error"}, r"column 'x' has no value in row 2;"),
         ({"x": [1.0, None, 3.0], "y": [1.0, 2.0, None]}, {"missing": "drop"}, r"1 of 3 rows have a target and no missing values"),
         ({"x": [1.0, 2.0], "y": [None, 2.0]}, {}, r"1 of 2 rows have a target"),
@@ -198,3 +198,26 @@ def test_only_auto_has_effects():
     assert encode_table(table, ["y"]).schema.input_names[-1] == "x effect"
     plain = encode_table(table, ["y"], categories="onehot").schema.input_names
     assert plain == [f"x=s{k}" for k in sorted(map(str, range(12)))]
+
+
+def test_all_problems_of_a_table_to_predict_are_in_one_error():
+    table = pd.DataFrame(
+        {"a": [1.0, 2.0, 3.0], "b": [3.0, 1.0, 2.0], "c": [1.0, 5.0, 2.0], "y": [1.0, 2.0, 4.0]}
+    )
+    schema = encode_table(table, ["y"], missing="error").schema
+    bad = table.assign(a=["u", "v", "w"], b=[1.0, np.nan, np.inf]).drop(columns="y")
+    columns = table_values(bad, ["a", "b", "c"])
+    with pytest.raises(
+        TableError,
+        match=r"(?s)2 columns cannot be used:.*'a' holds text.*'b' has no value in row 2",
+    ):
+        encode_inputs(schema, columns)
+    with pytest.raises(TableError, match=r"(?s)2 problems:.*no column 'a'.*no column 'b'"):
+        encode_inputs(schema, {"c": columns["c"]})
+
+
+def test_a_column_without_values_is_left_out_where_missing_values_are_errors():
+    table = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [np.nan] * 3, "y": [1.0, 2.0, 4.0]})
+    encoded = encode_table(table, ["y"], missing="error")
+    assert encoded.schema.input_names == ["a"]
+    assert encoded.remarks[0] == "column 'b' is empty and left out"

@@ -179,3 +179,9 @@ def test_columns_that_cannot_be_compared_are_named():
     (remark,) = evaluation_remarks(X[:3], Y[:3], X, Y, ["shop"])
     assert "(equal in targets and in all inputs but 'shop'), which" in remark
     assert evaluation_remarks(X[:, :0], Y, X[:, :0], Y, ["shop"]) == []
+
+
+def test_intervals_of_flags_are_not_remarked_on_twice():
+    distribution = gaussians([0.1, 0.9], 0.5)
+    assert prediction_remarks(distribution, np.array([[0.0], [1.0]])) == []
+    assert len(prediction_remarks(distribution, np.array([[0.0], [0.5]]))) == 2

@@ -279,3 +279,15 @@ def test_a_folder_and_unknown_endings_are_refused(tmp_path):
     with pytest.raises(TableError, match="create it first"):
         write_table(TABLE, tmp_path / "no" / "rows.csv")
     assert os.listdir(tmp_path) == []
+
+
+def test_codes_that_are_read_as_numbers_are_remarked_on(tmp_path):
+    path = tmp_path / "places.csv"
+    path.write_text("zip,n,y\n" + "".join(f"0{1003 + k},{k},{k}.5\n" for k in range(9)))
+    (remark,) = reading_remarks(read_table(path))
+    assert (
+        remark
+        == "column 'zip': '01003' is read as the number 1003; give --text 'zip' if it is a code"
+    )
+    assert reading_remarks(read_table(path, text=["zip"])) == []
+    assert reading_remarks(read_table(path, used=lambda names: ["n", "y"])) == []

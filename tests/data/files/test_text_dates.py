@@ -42,6 +42,12 @@ def dates_of(*texts, day_first=None):
         ("12/31/2020", "2020-12-31"),
         ("12/31/20 23:59", "2020-12-31T23:59"),
         ("05/05/2020", "2020-05-05"),
+        ("2020-02", "2020-02-01"),
+        ("2/2020", "2020-02-01"),
+        ("2020/02", "2020-02-01"),
+        ("2020Q2", "2020-04-01"),
+        ("q4-2020", "2020-10-01"),
+        ("2020-W53", "2020-12-28"),
     ],
 )
 def test_dates_are_read(text, moment):
@@ -65,6 +71,22 @@ def test_a_day_after_the_12th_settles_the_order_of_a_column():
     assert np.isnat(ambiguous.dates).all()
     assert str(dates_of("03/04/2020", day_first=True).dates[0])[:10] == "2020-04-03"
     assert str(dates_of("03/04/2020", day_first=False).dates[0])[:10] == "2020-03-04"
+
+
+def test_seasons_are_no_months():
+    assert np.isnat(dates_of("2001-02", "2002-03", "2011-12").dates).all()
+    assert not np.isnat(dates_of("2001-02", "2001-03", "2011-12").dates).any()
+    assert np.isnat(dates_of("2020-13", "2020-W54", "2020Q5").dates).all()
+
+
+@given(st.dates(datetime(1000, 1, 1).date(), datetime(9999, 12, 1).date()))
+def test_periods_begin_on_or_before_their_days(day):
+    month, week = np.datetime64(day, "M"), f"{day:%G-W%V}"
+    assert dates_of(str(month)).dates[0] == month
+    assert dates_of(f"{day.year}Q{(day.month + 2) // 3}").dates[0] <= np.datetime64(day)
+    assert (
+        0 <= (np.datetime64(day) - dates_of(week).dates[0]).astype("timedelta64[D]").astype(int) < 7
+    )
 
 
 def test_a_month_with_a_number_is_unclear():

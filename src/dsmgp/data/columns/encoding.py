@@ -18,7 +18,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import LARGEST
 from dsmgp.data.columns.effects import nearest_folds
 from dsmgp.data.columns.schema import Column, ColumnSchema
-from dsmgp.data.columns.values import KINDS, Values, column_values, dates_of_texts
+from dsmgp.data.columns.values import KINDS, Values, column_values, dates_of_numbers, dates_of_texts
 from dsmgp.data.rows import Rows, Unknown
 from dsmgp.data.table_error import TableError, check_columns
 
@@ -77,6 +77,10 @@ def as_in_training(learned: Iterable[Column], columns: Mapping[str, Values]) -> 
 
 
 def _converted(values: Values, column: Column) -> Values:
+    if values.kind == "number" and column.kind == "date":
+        return dates_of_numbers(values, fewest=1) or values
+    if column.respelt:
+        return values.as_category().respelt(column.levels)
     if values.kind != "category" or column.kind == "category":
         return values
     return _conversion(column)(values) or values
@@ -108,7 +112,14 @@ def level_codes(values: Values, column: Column) -> Index:
 def encode_inputs(schema: ColumnSchema, columns: Mapping[str, Values], first_row: int = 1) -> Rows:
     """Return the inputs of a table, whose columns are :func:`as_in_training`; errors count rows from ``first_row``."""
     check_columns(list(columns), [column.name for column in schema.columns])
-    parts = [encode_column(columns[column.name], column, first_row) for column in schema.columns]
+    parts, problems = [], []
+    for column in schema.columns:
+        try:
+            parts.append(encode_column(columns[column.name], column, first_row))
+        except TableError as error:
+            problems.append(str(error))
+    if problems:
+        raise TableError.of_columns(problems)
     X = np.ascontiguousarray(np.column_stack(parts))
     _take_nearest_folds(schema, columns, X)
     unknown = []

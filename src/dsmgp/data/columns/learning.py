@@ -17,6 +17,7 @@ from dsmgp._util.dates import MICROSECONDS_PER_DAY
 from dsmgp._util.validation import check_choice
 from dsmgp.data.columns.effects import RowEffects, bins_of, level_effects, normal_scores
 from dsmgp.data.columns.encoding import (
+    N_LISTED,
     as_in_training,
     check_finite,
     check_no_missing,
@@ -30,7 +31,7 @@ from dsmgp.data.columns.encoding import (
 from dsmgp.data.columns.folds import dealt_folds, levels_by_content, n_held_out
 from dsmgp.data.columns.remarks import training_remarks
 from dsmgp.data.columns.schema import Column, ColumnSchema
-from dsmgp.data.columns.values import Values, dates_of_texts
+from dsmgp.data.columns.values import Values, dates_of_numbers, dates_of_texts
 from dsmgp.data.rows import N_ALTERNATIVES
 from dsmgp.data.table_error import TableError, check_columns
 
@@ -292,12 +293,14 @@ def _learn_column(
         values = values.as_category()
     elif values.kind == "category":
         values = dates_of_texts(values) or values
+    elif values.kind == "number":
+        values = dates_of_numbers(values) or values
+    if values.all_missing:
+        return None, f"column {name!r} is empty and left out"
     n_missing = int(values.missing.sum())
     if n_missing and rules.missing == "error":
         remedy = "remove such rows, or use missing='model' (--missing model)"
         check_no_missing(values, name, remedy, rules.first_row)
-    if values.all_missing:
-        return None, f"column {name!r} is empty and left out"
     if values.kind == "category":
         return _learn_category(values, name, rules)
     if not n_missing and (values.data == values.data[0]).all():
@@ -354,6 +357,8 @@ def _learn_category(
         raise TableError(
             f"column {name!r} holds text{values.example(rules.first_row)}; use categories='auto', or {rules.leave_out(name)}"
         )
+    given, values = values, values.respelt() if name not in rules.categorical else values
+    is_respelt = len(values.levels) < len(given.levels)
     n_levels, n_present = len(values.levels), int((~values.missing).sum())
     if n_levels == 1 and n_present == len(values):
         return None, f"column {name!r} is constant and left out"
@@ -371,4 +376,15 @@ def _learn_category(
         levels = (*levels, None)
     one_hot = rules.categories == "onehot" or n_levels <= MOST_INDICATORS
     required = rules.missing != "model"
-    return Column(name, "category", levels, one_hot=one_hot, required=required), None
+    remark = None
+    if is_respelt:
+        others = [repr(level) for level in given.levels if level not in values.levels]
+        listed = ", ".join(others[:N_LISTED]) + ", ..." * (len(others) > N_LISTED)
+        remark = (
+            f"column {name!r}: levels that differ only in case and blanks are taken as one (such as {listed}); declare the column as "
+            "a category in categorical_features, or rename levels, if they are different"
+        )
+    return (
+        Column(name, "category", levels, one_hot=one_hot, required=required, respelt=is_respelt),
+        remark,
+    )

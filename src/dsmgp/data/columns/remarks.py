@@ -103,6 +103,8 @@ def prediction_remarks(
     low, high = (end.reshape(len(rows), n_targets) for end in ends)
     remarks = []
     for k, name in enumerate(names):
+        if _is_flag(Y_train[:, k]):  # its remark says to ignore the intervals
+            continue
         least, largest = Y_train[:, k].min(), Y_train[:, k].max()
         below, above = np.mean(low[:, k] < 0), np.mean(high[:, k] > 1)
         if least >= 0 and below > 0:
@@ -243,8 +245,12 @@ def _ranks(values: Array) -> Array:
     return (np.cumsum(counts) - 0.5 * (counts - 1))[inverse]
 
 
+def _is_flag(y: Array) -> bool:
+    return len(y) > 1 and np.array_equal(np.unique(y), [0.0, 1.0])
+
+
 def _flag(name: str, y: Array) -> Iterator[str]:
-    if len(y) > 1 and np.array_equal(np.unique(y), [0.0, 1.0]):
+    if _is_flag(y):
         yield (
             f"target {name!r} has the values 0 and 1 only and is predicted as a number: read the mean as the probability of a 1, and "
             "ignore the intervals"

@@ -64,6 +64,8 @@ class Column:
         training.
     required : bool
         Whether a missing level of a category is an error.
+    respelt : bool
+        Whether levels that differ only in case and blanks are one.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Column:
     fold_effects: tuple[tuple[tuple[float, ...], ...], ...] = ()
     quantiles: tuple[float, ...] = ()
     required: bool = False
+    respelt: bool = False
 
     @property
     def input_names(self) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.constants import EXACT
+from dsmgp._util.dates import MICROSECONDS_PER_DAY, PERIOD, period_starts
 from dsmgp._util.errors import InputError
 from dsmgp._util.warnings import warn_user
 
@@ -25,6 +26,7 @@ __all__ = [
     "NotANumberError",
     "Values",
     "column_values",
+    "dates_of_numbers",
     "dates_of_texts",
     "frame_values",
     "level_text",
@@ -34,6 +36,10 @@ __all__ = [
 KINDS = {"number": "numbers", "date": "dates", "category": "text"}
 
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?\s*")
+
+
+# Numbers that are dates if all of a column are, in the order of year, month and day, and so many different ones at least.
+DAY_NUMBERS, FEWEST_DAYS = (19000101, 21001231), 20
 
 
 class NotANumberError(InputError, TypeError):
@@ -104,6 +110,23 @@ class Values:
     def all_missing(self) -> bool:
         return bool(self.missing.all())
 
+    def respelt(self, levels: Sequence[str | None] = ()) -> Values:
+        """Return a category whose levels that differ only in case and blanks are one, spelt as in ``levels`` or else as in most rows.
+
+        Levels of one letter that differ in case are different.
+
+        Examples
+        --------
+        >>> Values.of_texts(["Yes", "no", "YES ", "Yes", "N", "n"]).respelt().levels
+        ('N', 'Yes', 'n', 'no')
+        """
+        counts = np.bincount(self.data[~self.missing], minlength=len(self.levels))
+        spelling = {_spelling_key(level): level for level in levels if level is not None}
+        for k in np.argsort(-counts, kind="stable").tolist():
+            spelling.setdefault(_spelling_key(self.levels[k]), self.levels[k])
+        texts = [spelling[_spelling_key(level)] for level in self.levels]
+        return self if texts == list(self.levels) else Values.of_codes(self.data, texts)
+
     def as_category(self) -> Values:
         """Return the same values as levels; numbers and dates are written as texts."""
         if self.kind == "category":
@@ -130,6 +153,11 @@ class Values:
         return f" ({text!r} in row {first_row + row})"
 
 
+def _spelling_key(level: str) -> str:
+    words = " ".join(level.split())
+    return words.casefold() if len(words) > 1 else words
+
+
 def level_text(level: Any) -> str:
     """Return a level as text. Whole numbers are the same level whether they are integers or not.
 
@@ -148,18 +176,55 @@ def level_text(level: Any) -> str:
 def dates_of_texts(values: Values) -> Values | None:
     """Return the dates that the levels of a category are in the form 2020-12-31, with or without a time; None if they are not.
 
+    Months, quarters and weeks such as 2020-12, 2020Q4 and 2020-W51 are the dates of their first days.
+
     Examples
     --------
     >>> dates_of_texts(Values.of_texts(["2020-12-31", None])).data.astype("datetime64[D]").tolist()
     [datetime.date(2020, 12, 31), None]
     """
-    if not values.levels or not all(map(ISO_DATE.fullmatch, values.levels)):
+    if not values.levels:
         return None
+    if not all(map(ISO_DATE.fullmatch, values.levels)):
+        if not PERIOD.fullmatch(values.levels[0]):
+            return None
+        starts = period_starts(values.levels)
+        if np.isnat(starts).any():
+            return None
+        return Values.of_dates(np.append(starts, np.datetime64("NaT"))[values.data])
     try:
         dates = [np.datetime64(text.strip().replace(" ", "T"), "us") for text in values.levels]
     except ValueError:  # such as the 31st of June
         return None
     return Values.of_dates(np.array([*dates, np.datetime64("NaT")])[values.data])
+
+
+def dates_of_numbers(values: Values, fewest: int = FEWEST_DAYS) -> Values | None:
+    """Return the dates that numbers such as 20201231 are; None if they are not, or if fewer than ``fewest`` differ.
+
+    Examples
+    --------
+    >>> days = Values.of_numbers([20200100 + day for day in range(1, 29)])
+    >>> str(dates_of_numbers(days).data[0])[:10]
+    '2020-01-01'
+    """
+    present = values.data[~values.missing]
+    if values.kind != "number" or not len(present):
+        return None
+    first, last = DAY_NUMBERS
+    if not ((present >= first) & (present <= last) & (present == np.floor(present))).all():
+        return None
+    numbers, place = np.unique(present.astype(np.int64), return_inverse=True)
+    year, month, day = numbers // 10_000, numbers // 100 % 100, numbers % 100
+    if len(numbers) < fewest or not ((month >= 1) & (month <= 12) & (day >= 1)).all():
+        return None
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    days = months.astype("datetime64[D]") + (day - 1)
+    if not (days.astype("datetime64[M]") == months).all():
+        return None
+    dates = np.full(len(values), np.datetime64("NaT"), dtype="datetime64[us]")
+    dates[~values.missing] = days[place]
+    return Values.of_dates(dates)
 
 
 def frame_values(frame: Any, what: str = "X") -> dict[str, Values]:
@@ -188,8 +253,12 @@ def column_values(column: Any, label: str) -> Values:
         return Values.of_texts(column.cast(_polars().String).to_list())
     if name in ("String", "Utf8") and hasattr(column, "to_list"):
         return Values.of_texts(column.to_list())
-    if name.startswith(("Time", "Duration")) or getattr(column.dtype, "kind", "") == "m":
+    if name.startswith("Duration") or getattr(column.dtype, "kind", "") == "m":
+        return _durations(column.to_numpy() if hasattr(column, "to_numpy") else column)
+    if name.startswith("Time"):
         raise InputError(f"{label} holds times; turn them into numbers first")
+    if name.startswith("period["):
+        return Values.of_dates(column.dt.to_timestamp().to_numpy())
     if name.endswith("Int128"):  # of polars
         return Values.of_numbers(column.cast(_polars().Float64).to_numpy())
     if name.startswith(("List(", "Array(", "Struct(")):
@@ -223,7 +292,7 @@ def _array_values(column: NDArray[Any], label: str) -> Values:
     if kind == "M":
         return Values.of_dates(column)
     if kind == "m":
-        raise InputError(f"{label} holds times; turn them into numbers first")
+        return _durations(column)
     if kind == "c":
         raise InputError(f"Complex data not supported: {label} holds complex numbers")
     if kind in "iu" and column.size and max(column.max(), -int(column.min())) > EXACT:
@@ -245,7 +314,19 @@ def _array_values(column: NDArray[Any], label: str) -> Values:
         )
     if all(isinstance(entry, (date, np.datetime64)) for entry in present):
         return Values.of_dates([np.datetime64("NaT") if e is None else _moment(e) for e in entries])
+    if all(isinstance(entry, (timedelta, np.timedelta64)) for entry in present):
+        return _durations(np.array(entries, dtype="timedelta64[us]"))
+    if all(hasattr(entry, "to_timestamp") for entry in present):  # periods of pandas
+        starts = [None if e is None else e.to_timestamp() for e in entries]
+        return Values.of_dates([np.datetime64("NaT") if e is None else _moment(e) for e in starts])
     return Values.of_numbers([_number(entry, row, label) for row, entry in enumerate(entries)])
+
+
+def _durations(times: Any) -> Values:
+    """Return spans of time as numbers of days."""
+    spans = np.asarray(times).astype("timedelta64[us]")
+    days = spans.astype(np.int64) / MICROSECONDS_PER_DAY
+    return Values.of_numbers(np.where(np.isnat(spans), np.nan, days))
 
 
 def _is_missing(entry: Any) -> bool:

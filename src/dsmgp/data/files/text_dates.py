@@ -1,4 +1,4 @@
-"""Dates that are written as text, such as ``31.12.2020``, ``12/31/2020 4:30 PM`` or ``5 January 2020``. Needs ``dsmgp[data]``.
+"""Dates that are written as text, such as ``31.12.2020``, ``12/31/2020 4:30 PM``, ``5 January 2020`` or ``2020Q1``. Needs ``dsmgp[data]``.
 
 ISO dates, 2020-12-31, are found by the parser of a file already. Here are the others. Whether the day or the month comes first is
 decided over a whole column: some day after the 12th settles it.
@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from dsmgp._util.dates import period_starts
 
 __all__ = ["DateReading", "read_dates", "read_hours"]
 
@@ -118,6 +120,8 @@ def read_dates(
             day_and_month[rows] = first != other
             dates[day_and_month] = np.datetime64("NaT")
             both_orders = bool((first > 12).any())
+    left = others[np.isnat(dates[others])]
+    dates[left] = period_starts(texts.take(pa.array(left)).to_pylist()).astype("datetime64[us]")
     unclear = np.zeros(len(texts), dtype=bool)
     is_unclear = pc.match_substring_regex(texts.take(pa.array(others)), MONTH_AND_NUMBER)
     unclear[others] = is_unclear.to_numpy(zero_copy_only=False)

@@ -30,6 +30,8 @@ UsedColumns = Callable[[Sequence[str]], Collection[str]]
 #: Separators other than the comma.
 OTHER_SEPARATORS = (";", "\t", "|")
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
+# Bytes of a file by which codes are told from numbers.
+CODE_BYTES = 100_000
 # Lines by which the separator is found.
 N_SAMPLED = 20
 # Lines with a mistake that a message lists.
@@ -103,7 +105,43 @@ def parse_csv(
         decimal_comma = TextFormat(form.encoding, ",", form.day_first, form.missing)
         table, readings = _understood(parse(","), text, used, decimal_comma, False)
         return table, [f"numbers of {name} are read with decimal commas", *_checked(name, readings)]
-    return table, _checked(name, readings)
+    return table, [*_checked(name, readings), *_codes(content, name, separator, table, used)]
+
+
+def _codes(
+    content: pa.Buffer,
+    name: str,
+    separator: str,
+    table: pa.Table,
+    used: UsedColumns | None,
+) -> list[str]:
+    """Return remarks on whole numbers whose texts begin with a zero, as codes of places do, by the first rows."""
+    names = table.column_names if used is None else used(table.column_names)
+    whole = [
+        column
+        for column in names
+        if table.column_names.count(column) == 1
+        and pa.types.is_integer(table.schema.field(column).type)
+    ]
+    if not whole:
+        return []
+    start = content[:CODE_BYTES].to_pybytes()
+    start = start if len(start) == len(content) else start[: start.rfind(b"\n") + 1]
+    try:
+        first = _parse_fields(
+            pa.py_buffer(start), name, separator, _header(pa.py_buffer(start), separator), "."
+        )
+    except (pa.ArrowException, TableError):  # a quoted text goes on beyond these rows
+        return []
+    remarks = []
+    for column in whole:
+        texts = first[column].to_pylist() if column in first.column_names else []
+        codes = [text for text in texts if text and re.fullmatch("0[0-9]+", text)]
+        if codes:
+            remarks.append(
+                f"column {column!r}: {codes[0]!r} is read as the number {int(codes[0])}; give --text {column!r} if it is a code"
+            )
+    return remarks
 
 
 def parse_json(
