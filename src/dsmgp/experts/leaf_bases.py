@@ -223,6 +223,10 @@ class LeafBases:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        # Arrays that were mapped into memory are read-only.
+        self._row_work, self._cost = self._row_work.copy(), self._cost.copy()
+        counts = self._exact_rows, self._basis_rows, self._both_rows
+        self._exact_rows, self._basis_rows, self._both_rows = (each.copy() for each in counts)
         self._start()
 
 
