@@ -394,7 +394,7 @@ def bad_rows():
             y,
             "a datetime64 in column 0 of X, row 0",
         ),
-        "lapse": ([[np.timedelta64(5, "D"), 1.0]] * 20, y, "a timedelta64 in column 0 of X, row 0"),
+        "y_lapse": (X, [np.timedelta64(5, "D"), *y[1:]], "a timedelta64 in y, row 0"),
         "y_moment": (X, [np.datetime64("2020"), *y[1:]], "a datetime64 in y, row 0"),
         "cell": (
             np.array([[1.0, {}]] * 20, dtype=object),
