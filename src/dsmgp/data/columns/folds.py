@@ -88,7 +88,7 @@ def levels_by_content(codes: Index, y: Array, n_levels: int, share: bool = False
     moments = [
         np.bincount(codes[order], y[order] ** power, minlength=n_levels) for power in (3, 2, 1)
     ]
-    keys = [*moments, -counts.astype(np.float64)]
+    keys = [np.asarray(each, dtype=np.float64) for each in (*moments, -counts)]
     if share:
         return equal_inputs(keys)
     place = np.empty(n_levels, dtype=np.int64)
