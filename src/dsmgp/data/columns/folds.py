@@ -73,8 +73,10 @@ def equal_inputs(columns: Sequence[Array]) -> Index:
     return labels
 
 
-def levels_by_content(codes: Index, y: Array, n_levels: int) -> Index:
+def levels_by_content(codes: Index, y: Array, n_levels: int, share: bool = False) -> Index:
     """Return a number for each level, by how many rows have it and by their outputs: one that does not depend on its name.
+
+    Levels whose rows have the same outputs have numbers in the order of their codes, or the same number if they ``share`` it.
 
     Examples
     --------
@@ -83,9 +85,14 @@ def levels_by_content(codes: Index, y: Array, n_levels: int) -> Index:
     """
     order = np.lexsort((y, codes))  # sums are then the same for any order of the rows
     counts = np.bincount(codes, minlength=n_levels)
-    means = np.bincount(codes[order], y[order], minlength=n_levels) / np.maximum(counts, 1)
+    moments = [
+        np.bincount(codes[order], y[order] ** power, minlength=n_levels) for power in (3, 2, 1)
+    ]
+    keys = [np.asarray(each, dtype=np.float64) for each in (*moments, -counts)]
+    if share:
+        return equal_inputs(keys)
     place = np.empty(n_levels, dtype=np.int64)
-    place[np.lexsort((means, -counts))] = np.arange(n_levels)
+    place[np.lexsort(keys)] = np.arange(n_levels)
     return place
 
 

@@ -253,19 +253,22 @@ def column_effects(
     inputs: list[Array] = []  # by which rows are told apart
     codes: list[Index] = []  # in the additive model
     places: dict[str, Index] = {}  # of levels among the codes
+    levels: dict[str, Index] = {}  # of rows, by content alone
     for column in in_order:
         if column.kind == "category":
             of_rows = level_codes(columns[column.name], column)
             place = levels_by_content(of_rows, scores[:, 0], len(column.levels))
             places[column.name] = place
             codes.append(place[of_rows])
-            inputs.append(codes[-1].astype(np.float64))
+            shared = levels_by_content(of_rows, scores[:, 0], len(column.levels), share=True)
+            inputs.append(shared[of_rows].astype(np.float64))
+            levels[column.name] = shared[of_rows]
         else:
             encoded = encode_column(columns[column.name], column, 0)
             codes.append(bins_of(encoded[:, 0]))
             inputs += [*encoded.T]
-    finest = max(range(len(wanted)), key=lambda k: len(wanted[k].levels))
-    folds = dealt_folds(np.column_stack(inputs), scores[:, 0], levels=codes[finest])
+    finest = max(wanted, key=lambda column: len(column.levels)).name
+    folds = dealt_folds(np.column_stack(inputs), scores[:, 0], levels=levels[finest])
     n_wanted = len(wanted)
     n_levels = [len(column.levels) for column in wanted]
     found = level_effects(codes[:n_wanted], codes[n_wanted:], scores, folds, n_levels, held_out)
