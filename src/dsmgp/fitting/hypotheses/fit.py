@@ -49,8 +49,9 @@ logger = logging.getLogger("dsmgp")
 FEWEST_ROWS = 40
 # Hypotheses whose output is warped, too: so many, those of most weight.
 N_WARPED = 2
-# Weight of the rows in blocks at the edges of the data, relative to the rows left out one by one.
-EDGE_SHARE = 0.25
+# Weight of the rows in blocks at the edges of the data, relative to the rows left out one by one. They err together, and input
+# warps have seen them.
+EDGE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
