@@ -144,10 +144,17 @@ def test_dates_as_python_has_them(rng):
     np.testing.assert_array_equal(
         one.predict(pd.DataFrame({"t": days[:5]})), two.predict(frame[:5])
     )
-    with pytest.raises(ValueError, match="which is not a number"):
-        DSMGPRegressor().fit(
-            pd.DataFrame({"t": pd.period_range("2020-01", periods=60, freq="M")}), y
-        )
+    months = pd.period_range(
+        "2020-01", periods=60, freq="M"
+    )  # each is the date that it begins with
+    three, four = (
+        DSMGPRegressor("rbf", max_iter=3, random_state=0).fit(pd.DataFrame({"t": column}), y)
+        for column in (months, months.to_timestamp())
+    )
+    np.testing.assert_array_equal(
+        three.predict(pd.DataFrame({"t": months[:5]})),
+        four.predict(pd.DataFrame({"t": months[:5].to_timestamp()})),
+    )
 
 
 def test_pictures_and_reports_of_dates(dated, undrawn):

@@ -10,6 +10,7 @@ from dsmgp._util.ragged import Ragged
 from dsmgp.experts import leaf_bases
 from dsmgp.experts.conditioning import condition
 from dsmgp.experts.leaf_bases import LeafBases
+from dsmgp.experts.leaf_data import LeafData
 from dsmgp.experts.leaf_gps import InMemoryLeafGPs
 from dsmgp.gp.leaf_kernels import StationaryKernel
 
@@ -23,7 +24,7 @@ def conditioned():
     X = rng.normal(size=(900, 2))
     y = np.sin(X.sum(1, keepdims=True)) + 0.1 * rng.normal(size=(900, 1))
     rows = Ragged.of([np.arange(400), np.arange(400, 800), np.arange(800, 900)])
-    gps = InMemoryLeafGPs(rows, X, y, [StationaryKernel("rbf", (0, 1), "zero")])
+    gps = InMemoryLeafGPs(rows, LeafData(X, y), [StationaryKernel("rbf", (0, 1), "zero")])
     return condition(gps, [np.array([0.8, 1.2, 1.3, 0.05])], share=False)
 
 
