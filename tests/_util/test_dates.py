@@ -10,6 +10,7 @@ import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp._util.dates import Dates
+from dsmgp.data.input_schema import InputSchema
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,26 @@ def test_dates_as_python_has_them(rng):
         three.predict(pd.DataFrame({"t": months[:5]})),
         four.predict(pd.DataFrame({"t": months[:5].to_timestamp()})),
     )
+
+
+def test_months_are_months_in_every_table_to_predict_from(rng):
+    """What they could be instead is asked of the training table alone: 2009-10 and 2010-11 look like seasons."""
+    months = pd.period_range("2008-01", periods=60, freq="M").astype(str)
+    y = np.sin(np.arange(60) / 9) + 0.1 * rng.normal(size=60)
+    model = DSMGPRegressor("rbf", max_iter=3, random_state=0)
+    model.fit(pd.DataFrame({"t": months}), y)
+    together = model.predict(pd.DataFrame({"t": ["2009-10", "2010-11", "2012-05", "2101-01"]}))
+    alone = model.predict(pd.DataFrame({"t": ["2009-10", "2010-11"]}))
+    np.testing.assert_array_equal(alone, together[:2])
+    with pytest.raises(ValueError, match=r"\('2010-13' in row 1\)"):
+        model.predict(pd.DataFrame({"t": ["2009-10", "2010-13"]}))
+
+
+def test_codes_that_look_like_months_of_distant_years_are_levels(rng):
+    codes = [f"{part}-{kind:02}" for part in range(4711, 4716) for kind in range(1, 13)]
+    frame = pd.DataFrame({"part": codes * 2, "year": [f"{2001 + k % 9}-05" for k in range(120)]})
+    schema, _ = InputSchema.learn(frame, rng.normal(size=120))
+    assert {c.name: c.kind for c in schema.columns.columns} == {"part": "category", "year": "date"}
 
 
 def test_pictures_and_reports_of_dates(dated, undrawn):

@@ -18,6 +18,7 @@ from dsmgp._util.arrays import Array
 
 __all__ = [
     "EPOCH",
+    "LIKELY_YEARS",
     "MICROSECONDS_PER_DAY",
     "Dates",
     "format_day",
@@ -26,6 +27,8 @@ __all__ = [
 ]
 
 MICROSECONDS_PER_DAY = 86_400_000_000
+#: Texts and numbers that could be something else are taken as dates only within these years.
+LIKELY_YEARS = (1900, 2100)
 # Months, quarters and weeks: 2020-01, 2020/01, 01/2020, 2020Q1, Q1 2020, 2020-W01.
 PERIOD = re.compile(
     r"\s*(?:(?P<year>\d{4})[-/](?P<month>\d{1,2})|(?P<month_first>\d{1,2})/(?P<year_last>\d{4})"
@@ -93,10 +96,11 @@ def format_position(place: Any) -> str:
     return text.removesuffix("T00:00:00").removesuffix("T00:00:").replace("T", " ")
 
 
-def period_starts(texts: Sequence[str]) -> Any:
+def period_starts(texts: Sequence[str], are_dates: bool = False) -> Any:
     """Return the first days of months, quarters and weeks that are written as texts, NaT for other texts.
 
-    Weeks are those of ISO 8601. Pairs of years that follow one another, such as 2001-02 and 2011-12, are seasons and no months.
+    Weeks are those of ISO 8601. Pairs of years that follow one another, such as 2001-02 and 2011-12, are seasons and no months, and
+    texts with years outside of 1900 to 2100, such as 4711-01, are codes: unless the texts are known to be dates (``are_dates``).
 
     Examples
     --------
@@ -104,27 +108,46 @@ def period_starts(texts: Sequence[str]) -> Any:
     ['2020-02-01' '2020-02-01' '2020-04-01' '2019-12-30'        'NaT']
     >>> print(period_starts(["2001-02", "2002-03"]))
     ['NaT' 'NaT']
+    >>> print(period_starts(["2001-02", "2002-03"], are_dates=True))
+    ['2001-02-01' '2002-03-01']
     """
     found = [PERIOD.fullmatch(text) for text in texts]
+    if are_dates:
+        starts = [None if match is None else _first_day(match) for match in found]
+        return np.array(starts, dtype="datetime64[D]")
     pairs = [(match["year"], match["month"]) for match in found if match and match["year"]]
     follow = [len(month) == 2 and (int(year) + 1) % 100 == int(month) for year, month in pairs]
     are_seasons = len(pairs) > 1 and all(follow)
     starts = [
-        None if match is None or (are_seasons and match["year"]) else _first_day(match)
+        None
+        if match is None or (are_seasons and match["year"]) or not _is_likely(match)
+        else _first_day(match)
         for match in found
     ]
     return np.array(starts, dtype="datetime64[D]")
 
 
-def _first_day(match: re.Match[str]) -> date | None:
-    """Return the first day of a period; None if there is no such month or week."""
+def _is_likely(match: re.Match[str]) -> bool:
+    """Return whether the year of a period is one that tables are likely to have."""
+    first, last = LIKELY_YEARS
+    return first <= _year_and_number(match)[0] <= last
+
+
+def _year_and_number(match: re.Match[str]) -> tuple[int, int]:
+    """Return the year of a period, and the number of the month, quarter or week."""
     given = {name: int(text) for name, text in match.groupdict().items() if text}
     year, *_ = (number for name, number in given.items() if name.startswith("year"))
     number, *_ = (number for name, number in given.items() if not name.startswith("year"))
+    return year, number
+
+
+def _first_day(match: re.Match[str]) -> date | None:
+    """Return the first day of a period; None if there is no such month or week."""
+    year, number = _year_and_number(match)
     try:
-        if "week" in given:
+        if match["week"]:
             return date.fromisocalendar(year, number, 1)
-        if "quarter" in given or "quarter_first" in given:
+        if match["quarter"] or match["quarter_first"]:
             number = 3 * number - 2
         return date(year, number, 1)
     except ValueError:

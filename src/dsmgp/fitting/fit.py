@@ -48,6 +48,7 @@ def fit_rows(rows: TrainingRows, schema: InputSchema, context: FitContext) -> Fi
         input_ties=schema.columns.input_ties,
         indicator_inputs=schema.columns.indicator_inputs,
         input_order=schema.input_order(rows.X, rows.Y),
+        measured_inputs=schema.columns.measured_inputs,
     )
     return fit(InMemoryRows(data, context.config), rows, schema, context)
 

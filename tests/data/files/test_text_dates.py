@@ -79,7 +79,12 @@ def test_seasons_are_no_months():
     assert np.isnat(dates_of("2020-13", "2020-W54", "2020Q5").dates).all()
 
 
-@given(st.dates(datetime(1000, 1, 1).date(), datetime(9999, 12, 1).date()))
+def test_numbers_with_years_that_no_table_has_are_no_periods():
+    assert np.isnat(dates_of("4711-01", "1899-12", "2101Q1", "1/2101", "1899-W03").dates).all()
+    assert not np.isnat(dates_of("1900-01", "2100-12", "2100Q4").dates).any()
+
+
+@given(st.dates(datetime(1900, 1, 7).date(), datetime(2100, 12, 31).date()))
 def test_periods_begin_on_or_before_their_days(day):
     month, week = np.datetime64(day, "M"), f"{day:%G-W%V}"
     assert dates_of(str(month)).dates[0] == month

@@ -1,14 +1,18 @@
 """The mean is chosen by leave-one-out, in closed form: by brute force it is the same."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from dsmgp import DSMGPRegressor
 from dsmgp.fitting.config import FitConfig
+from dsmgp.fitting.hypotheses.at_edges import blocks_of
 from dsmgp.fitting.rows.leaf_setup import build_family
 from dsmgp.fitting.rows.scaled_rows import ScaledRows
 from dsmgp.fitting.selection import mean as mean_module
-from dsmgp.fitting.selection.mean import LeafInverses, choose_mean, with_mean
+from dsmgp.fitting.selection.mean import LeafInverses, choose_mean, edge_blocks_of, with_mean
 from dsmgp.linalg.cholesky import NotFactorisedError
 from dsmgp.tree.nodes import Leaf
 from dsmgp.tree.region import Region
@@ -104,6 +108,20 @@ def test_a_line_is_taken_where_leaves_cannot_learn_it_and_zero_stays_elsewhere(r
         assert choice.mean == expected
         assert set(choice.gains) == {"constant", "linear"}
         assert choice.note.startswith(f"mean            {expected} (")
+
+
+def test_no_blocks_are_left_out_along_effects_of_levels(rng):
+    """They have no outside; numbers of the table have."""
+    data, _ = two_leaves(rng, rng.normal(size=100))
+    family, rows = build_family("rbf", data, CONFIG), np.arange(100)
+    assert {block.column for block in edge_blocks_of(data, family, rows)} == {0, 1}
+    measured = replace(data, measured_inputs=np.array([1]))
+    assert {block.column for block in edge_blocks_of(measured, family, rows)} == {1}
+    frame = pd.DataFrame({"c": [f"l{k % 70}" for k in range(210)], "x": rng.normal(size=210)})
+    model = DSMGPRegressor("rbf", max_iter=2, hypotheses=None, random_state=0)
+    state = model.fit(frame, rng.normal(size=210)).state_
+    assert state.schema.input_names == ["c effect", "x"]
+    assert {block.column for block in blocks_of(state, CONFIG)} == {1}
 
 
 def test_a_covariance_that_takes_jitter_does_not_end_the_choice(rng, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,8 @@ def _converted(values: Values, column: Column) -> Values:
 
 
 def _conversion(column: Column) -> Callable[[Values], Values | None]:
-    return values_as_numbers if column.kind == "number" else dates_of_texts
+    # What the training table has settled is not asked again of each table to predict from.
+    return values_as_numbers if column.kind == "number" else partial(dates_of_texts, are_dates=True)
 
 
 def _first_stray(values: Values, column: Column, first_row: int) -> str:

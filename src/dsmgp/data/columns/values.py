@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsmgp._util.constants import EXACT
-from dsmgp._util.dates import MICROSECONDS_PER_DAY, PERIOD, period_starts
+from dsmgp._util.dates import LIKELY_YEARS, MICROSECONDS_PER_DAY, PERIOD, period_starts
 from dsmgp._util.errors import InputError
 from dsmgp._util.warnings import warn_user
 
@@ -38,8 +38,8 @@ KINDS = {"number": "numbers", "date": "dates", "category": "text"}
 ISO_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?\s*")
 
 
-# Numbers that are dates if all of a column are, in the order of year, month and day, and so many different ones at least.
-DAY_NUMBERS, FEWEST_DAYS = (19000101, 21001231), 20
+# Of numbers that are dates in the order of year, month and day, a column has so many different ones at least.
+FEWEST_DAYS = 20
 
 
 class NotANumberError(InputError, TypeError):
@@ -173,10 +173,11 @@ def level_text(level: Any) -> str:
     return str(level)
 
 
-def dates_of_texts(values: Values) -> Values | None:
+def dates_of_texts(values: Values, are_dates: bool = False) -> Values | None:
     """Return the dates that the levels of a category are in the form 2020-12-31, with or without a time; None if they are not.
 
-    Months, quarters and weeks such as 2020-12, 2020Q4 and 2020-W51 are the dates of their first days.
+    Months, quarters and weeks such as 2020-12, 2020Q4 and 2020-W51 are the dates of their first days. Where the column is known to
+    hold dates (``are_dates``), texts are not taken for anything else (:func:`~dsmgp._util.dates.period_starts`).
 
     Examples
     --------
@@ -188,7 +189,7 @@ def dates_of_texts(values: Values) -> Values | None:
     if not all(map(ISO_DATE.fullmatch, values.levels)):
         if not PERIOD.fullmatch(values.levels[0]):
             return None
-        starts = period_starts(values.levels)
+        starts = period_starts(values.levels, are_dates)
         if np.isnat(starts).any():
             return None
         return Values.of_dates(np.append(starts, np.datetime64("NaT"))[values.data])
@@ -211,8 +212,9 @@ def dates_of_numbers(values: Values, fewest: int = FEWEST_DAYS) -> Values | None
     present = values.data[~values.missing]
     if values.kind != "number" or not len(present):
         return None
-    first, last = DAY_NUMBERS
-    if not ((present >= first) & (present <= last) & (present == np.floor(present))).all():
+    first, last = LIKELY_YEARS
+    is_likely = (present >= first * 10_000) & (present < (last + 1) * 10_000)
+    if not (is_likely & (present == np.floor(present))).all():
         return None
     numbers, place = np.unique(present.astype(np.int64), return_inverse=True)
     year, month, day = numbers // 10_000, numbers // 100 % 100, numbers % 100

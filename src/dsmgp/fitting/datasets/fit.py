@@ -118,6 +118,7 @@ def fit_files(
             input_ties=stream.schema.input_ties,
             indicator_inputs=stream.schema.indicator_inputs,
             input_order=schema.input_order(*sample[:2]),
+            measured_inputs=stream.schema.measured_inputs,
         )
         source = ParquetRows(stream, sampled, config, folder)
         context = FitContext(config, rng, record)

@@ -128,6 +128,7 @@ def scaled_data(state: FittedState, outputs: OutputScaling, config: FitConfig) -
         columns.input_ties,
         columns.indicator_inputs,
         state.schema.input_order(rows.X, rows.Y),
+        columns.measured_inputs,
     )
 
 

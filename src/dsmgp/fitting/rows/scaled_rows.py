@@ -47,6 +47,8 @@ class ScaledRows:
         Weights of the rows; None if all are one.
     input_order : ndarray of shape (n_inputs,), or None
         The inputs in the order in which random cuts are drawn; None is the order of the table.
+    measured_inputs : ndarray of int, or None
+        The inputs that have a range; None if all have.
     """
 
     X: Array
@@ -60,6 +62,7 @@ class ScaledRows:
     input_ties: Index | None = None
     indicator_inputs: Index | None = None
     input_order: Index | None = None
+    measured_inputs: Index | None = None
 
     @classmethod
     def of(
@@ -73,6 +76,7 @@ class ScaledRows:
         input_ties: Index | None = None,
         indicator_inputs: Index | None = None,
         input_order: Index | None = None,
+        measured_inputs: Index | None = None,
     ) -> ScaledRows:
         """Scale inputs and outputs column by column, or not at all.
 
@@ -91,6 +95,8 @@ class ScaledRows:
             Equal for inputs that are levels of one category.
         indicator_inputs : ndarray of int, optional
             The inputs that say where values are missing.
+        measured_inputs : ndarray of int, optional
+            The inputs that have a range.
         """
         if warps is None:
             warps = _named_warps(Y, config, noise, row_weights)
@@ -106,6 +112,7 @@ class ScaledRows:
             input_ties,
             indicator_inputs,
             input_order,
+            measured_inputs,
         )
 
     def rescaled(

@@ -167,7 +167,11 @@ def edge_blocks_of(data: ScaledRows, family: Family, rows: Index) -> list[EdgeBl
     """Return blocks at the ends of the inputs along which the function varies most, among some rows."""
     X = data.X[rows]
     scales = length_scales(family, np.ones(data.n_dims))
-    columns = examined_inputs(Edges(*range_of(X), scales), data.inputs, X)[:MOST_INPUTS]
+    low, high = range_of(X)
+    if data.measured_inputs is not None:  # nothing lies beyond levels and their effects
+        others = np.setdiff1d(np.arange(len(low)), data.measured_inputs)
+        low[others], high[others] = -np.inf, np.inf
+    columns = examined_inputs(Edges(low, high, scales), data.inputs, X)[:MOST_INPUTS]
     return list(blocks_at_edges(X, columns))
 
 
