@@ -407,7 +407,9 @@ class DSMGPRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self
         """
         with self._training() as config:
-            schema, table = InputSchema.learn(X, y, self.missing, self.categorical_features)
+            schema, table = InputSchema.learn(
+                X, y, self.missing, self.categorical_features, sample_weight
+            )
             rows = TrainingRows.of_table(table, noise, sample_weight, least=2)
             self._state = fit_model(rows, schema, config)
         _warn_of(schema.remarks)

@@ -92,3 +92,47 @@ def test_a_series_in_place_of_a_table_is_refused_with_the_remedy(row):
     series = frame.iloc[row] if row == 0 else frame["a"]
     with pytest.raises(ValueError, match=r"got a series.*X\.iloc\[\[0\]\]"):
         schema.to_rows(series)
+
+
+def weighted_table(rng):
+    """Levels, numbers with gaps, and outputs; the rows of a fifth have no weight, wild outputs, and a level of their own."""
+    n = 150
+    codes, weights = rng.integers(0, 12, n), rng.integers(1, 4, size=n)
+    x, y = rng.normal(size=n), np.arange(12.0)[codes] + rng.normal(size=n)
+    x[::7], weights[::5], y[::5], codes[::5] = np.nan, 0, 1e6, 99
+    frame = pd.DataFrame({"c": [f"l{k}" for k in codes], "x": x, "z": rng.normal(size=n)})
+    return frame, y, weights
+
+
+def test_rows_without_weight_leave_no_trace(rng):
+    X, y, weights = weighted_table(rng)
+    y[3] = np.nan
+    kept = np.flatnonzero(weights)
+    schema, rows = InputSchema.learn(X, y, sample_weight=np.minimum(weights, 1))
+    expected, others = InputSchema.learn(X.iloc[kept], y[kept])
+    assert (schema.columns, schema.remarks) == (expected.columns, expected.remarks)
+    np.testing.assert_array_equal(rows.X, others.X)
+    np.testing.assert_array_equal(rows.rows, kept[kept != 3])
+    assert rows.n_given == 150
+    array = rng.normal(size=(150, 2))
+    schema, rows = InputSchema.learn(array, np.arange(150.0), sample_weight=weights)
+    np.testing.assert_array_equal(rows.rows, kept)
+    np.testing.assert_array_equal(rows.X, array[kept])
+
+
+def test_columns_learned_with_whole_weights_are_those_of_repeated_rows(rng):
+    X, y, weights = weighted_table(rng)
+    again = np.repeat(np.arange(150), weights)
+    weighted, _ = InputSchema.learn(X, y, sample_weight=weights)
+    repeated, _ = InputSchema.learn(X.iloc[again], y[again])
+    pairs = zip(weighted.columns.columns, repeated.columns.columns, strict=True)
+    for found, expected in pairs:
+        if found.kind == "category":
+            assert found.levels == expected.levels
+            np.testing.assert_allclose(found.effects, expected.effects, atol=1e-10)
+        else:
+            assert found.fill == pytest.approx(expected.fill)
+            assert found.quantiles == pytest.approx(expected.quantiles)
+    assert weighted.columns.category("c")[0].effects
+    plain, _ = InputSchema.learn(X, y, sample_weight=weights > 0)
+    assert plain.columns.columns[1].fill != weighted.columns.columns[1].fill

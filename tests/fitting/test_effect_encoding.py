@@ -34,6 +34,18 @@ def test_the_encoding_that_predicts_clearly_better_is_chosen(fitted, monkeypatch
     assert bool(chosen.fold_effects) == is_chosen
 
 
+def test_gains_of_rows_count_by_their_weights(fitted, monkeypatch):
+    """A quarter of the rows gain, with most of the weight."""
+    rng = np.random.default_rng(0)
+    heavy = rng.permutation(300) < 75
+    gains = np.where(heavy, 1.0, -0.5) + 0.1 * rng.normal(size=300)
+    monkeypatch.setattr(effect_encoding, "_gains", lambda _, e, number: gains[e.folds == number])
+    for weights, is_chosen in ((None, False), (np.where(heavy, 9.0, 1.0), True)):
+        state = replace(fitted.state_, rows=replace(fitted.state_.rows, weights=weights))
+        chosen = with_chosen_encoding(state).schema.columns.category("model")[0]
+        assert bool(chosen.fold_effects) == is_chosen
+
+
 def test_gains_are_those_of_a_model_that_has_not_seen_the_fold(fitted):
     """The effects among its inputs were learned without the fold, too."""
     effects = fitted.state_.rows.effects

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from dsmgp._util.arrays import Array
 
-__all__ = ["mid_rank_scores", "weighted_median", "weighted_values"]
+__all__ = ["mid_rank_scores", "weighted_median", "weighted_quantiles", "weighted_values"]
 
 
 def weighted_values(x: Array, weights: Array | None) -> tuple[Array, NDArray[Any]]:
@@ -39,6 +39,34 @@ def mid_rank_scores(counts: NDArray[Any]) -> Array:
     array([-1.15,  0.  ,  1.15])
     """
     return np.asarray(ndtri((np.cumsum(counts) - 0.5 * counts) / counts.sum()))
+
+
+def weighted_quantiles(values: Array, levels: Array, weights: Array | None) -> Array:
+    """Return quantiles, interpolated between neighbours as NumPy's are.
+
+    Weights that add up to less than the number of values only count relative to each other: between neighbours of tiny weights there would
+    be nothing to interpolate.
+
+    Examples
+    --------
+    >>> weighted_quantiles(np.array([5.0, 1.0]), np.array([0.5, 0.75]), np.array([1.0, 3.0]))
+    array([1., 2.])
+    >>> np.quantile([5.0, 1.0, 1.0, 1.0], [0.5, 0.75])
+    array([1., 2.])
+    """
+    if weights is None:
+        return np.asarray(np.quantile(values, levels))
+    order = np.argsort(values, kind="stable")
+    ends = np.cumsum(weights[order])
+    ends *= max(1.0, len(values) / ends[-1])
+    place = levels * (ends[-1] - 1.0)
+    whole = np.floor(place)
+    last = len(values) - 1
+    low, high = (
+        values[order][np.minimum(np.searchsorted(ends, k, side="right"), last)]
+        for k in (whole, whole + 1.0)
+    )
+    return np.asarray(low + (place - whole) * (high - low))
 
 
 def weighted_median(values: Array, weights: Array | None) -> Array:

@@ -38,7 +38,13 @@ from dsmgp.data.columns.schema import ColumnSchema, input_names, output_names
 from dsmgp.data.columns.values import Values, dates_of_numbers
 from dsmgp.data.frames import column_names, framed, kind_of
 from dsmgp.data.rows import Rows
-from dsmgp.data.user_tables import Validated, check_lengths, read_inputs, target_numbers
+from dsmgp.data.user_tables import (
+    Validated,
+    check_lengths,
+    check_weights,
+    read_inputs,
+    target_numbers,
+)
 
 __all__ = ["InputSchema", "TableRows"]
 
@@ -102,8 +108,9 @@ class InputSchema:
         y: ArrayLike,
         missing: str = "model",
         categorical_features: Any = "from_dtype",
+        sample_weight: ArrayLike | None = None,
     ) -> tuple[InputSchema, TableRows]:
-        """Learn the schema of training data.
+        """Learn the schema of training data, from the rows with a weight above zero.
 
         Parameters
         ----------
@@ -111,6 +118,7 @@ class InputSchema:
         y : array-like, series, or frame
         missing : "model", "drop", or "error"
         categorical_features : as in :class:`~dsmgp.DSMGPRegressor`
+        sample_weight : array-like, optional
 
         Returns
         -------
@@ -125,13 +133,20 @@ class InputSchema:
         check_lengths(table, Y)
         if isinstance(table, np.ndarray):
             _check_not_infinite(table, names)
+        n_given, given = len(Y), None
+        weights = check_weights(sample_weight, n_given, least=2)
+        if weights is not None and not weights.all():
+            given = np.flatnonzero(weights)
+            table, Y, weights = _taken(table, given), Y[given], weights[given]
+        if weights is not None and (weights == 1.0).all():
+            weights = None
         is_plain = isinstance(table, np.ndarray) and bool(np.isfinite(table).all())
         if is_plain and names is not None:
             is_plain = not _has_day_numbers(table)
         if is_plain and np.isfinite(Y).all() and not _has_entries(categorical_features):
             numbers = ColumnSchema.of_numbers(input_names(names, table.shape[1]), targets)
             if missing == "model":
-                numbers = _with_medians(numbers, table)
+                numbers = _with_medians(numbers, table, weights)
             remarks = training_remarks(_as_columns(table, names), Y, targets, _leave_out)
             encoded = EncodedTable(numbers, table, Y, None, tuple(remarks))
         else:
@@ -143,7 +158,7 @@ class InputSchema:
                 first_row=0,
                 leave_out=_leave_out,
             )
-            encoded = learn_columns(columns, Y, targets, rules)
+            encoded = learn_columns(columns, Y, targets, rules, weights)
         if len(encoded.X) < 2:
             raise InputError(f"found {len(encoded.X)} sample(s), and a minimum of 2 is required")
         check_finite(encoded.X, "X", encoded.schema.input_names)
@@ -157,8 +172,10 @@ class InputSchema:
             encoded.remarks,
             validated.n_features_in_ if names is None else None,
         )
-        rows = TableRows(encoded.X, encoded.Y, encoded.rows, len(Y), encoded.effects)
-        return schema, rows
+        kept = encoded.rows
+        if given is not None:
+            kept = given if kept is None else given[kept]
+        return schema, TableRows(encoded.X, encoded.Y, kept, n_given, encoded.effects)
 
     @classmethod
     def of_encoded(cls, table: EncodedTable) -> InputSchema:
@@ -280,8 +297,7 @@ class InputSchema:
             raise InputError(
                 "expected rows with a target, and with missing='drop' without missing values, got none"
             )
-        left = table[rows] if isinstance(table, np.ndarray) else [v.taken(rows) for v in table]
-        return TableRows(self._encoded(left).X, Y[rows], rows, len(Y))
+        return TableRows(self._encoded(_taken(table, rows)).X, Y[rows], rows, len(Y))
 
     def shaped(self, values: Array) -> Array:
         """Drop the last axis, that of the outputs, if y had one dimension."""
@@ -356,15 +372,21 @@ def _as_columns(table: Any, names: Sequence[str] | None) -> dict[str, Values]:
     return dict(zip(input_names(names, len(values)), values, strict=True))
 
 
+def _taken(table: Any, rows: Index) -> Any:
+    """Return some rows of an array, or of a list of values."""
+    return table[rows] if isinstance(table, np.ndarray) else [v.taken(rows) for v in table]
+
+
 def _check_not_infinite(table: Array, names: Sequence[str] | None) -> None:
     missing = np.isnan(table)
     check_finite(np.where(missing, 0.0, table) if missing.any() else table, "X", names)
 
 
-def _with_medians(schema: ColumnSchema, X: Array) -> ColumnSchema:
+def _with_medians(schema: ColumnSchema, X: Array, weights: Array | None) -> ColumnSchema:
     """Return the schema of numbers that may be missing in later tables, where medians take their place."""
     pairs = zip(schema.columns, X.T, strict=True)
-    return replace(schema, columns=tuple(with_fill(column, x) for column, x in pairs))
+    columns = tuple(with_fill(column, x, weights=weights) for column, x in pairs)
+    return replace(schema, columns=columns)
 
 
 def _has_day_numbers(table: Array) -> bool:

@@ -35,8 +35,13 @@ def with_chosen_encoding(state: FittedState) -> FittedState:
     members = [each.model for each in state.members]
     if effects is None or stopping() or not all(isinstance(model, Model) for model in members):
         return state
-    gains = np.concatenate([_gains(state, effects, number) for number in range(effects.n_held_out)])
-    mean, error = gains.mean(), gains.std() / np.sqrt(len(gains))
+    folds = range(effects.n_held_out)
+    gains = np.concatenate([_gains(state, effects, number) for number in folds])
+    weights = np.ones(len(gains))
+    if state.rows.weights is not None:
+        weights = np.concatenate([state.rows.weights[effects.folds == k] for k in folds])
+    mean = np.average(gains, weights=weights)
+    error = np.sqrt(np.average(np.square(gains - mean), weights=weights) / weights.sum())
     is_better = mean > CLEARLY * error
     logger.info(
         "effects of levels without a fold for new rows, too: log density of held-out rows %+.3g (standard error %.2g), %s",

@@ -141,6 +141,40 @@ def test_bins_hold_equal_shares_and_missing_numbers_have_their_own(rng):
     assert set(bins_of(x)[::2]) == {bins_of(x).max()}
 
 
+def test_whole_weights_are_repetition(grouped, rng):
+    codes, y = grouped
+    x, weights = rng.normal(size=300), rng.integers(1, 4, size=300)
+    x[::9] = np.nan
+    y = np.round(y, 1)  # with ties
+    rows = np.repeat(np.arange(300), weights)
+    weights = weights.astype(float)
+    scores, bins = normal_scores(y[:, None], weights), bins_of(x, weights)
+    np.testing.assert_allclose(scores[rows], normal_scores(y[rows, None]), atol=1e-12)
+    np.testing.assert_array_equal(bins[rows], bins_of(x[rows]))
+    fold = fold_of_rows(300)
+    found, expected = (
+        effects.level_effects([codes[r]], [bins[r]], scores[r], fold[r], None, 2, w)
+        for r, w in ((slice(None), weights), (rows, None))
+    )
+    for name in ("effects", "by_fold", "by_pair"):
+        np.testing.assert_allclose(
+            *(getattr(each, name)[0] for each in (found, expected)), atol=1e-10
+        )
+
+
+def test_small_weights_count_relative_to_each_other(grouped, rng):
+    codes, y = grouped
+    weights, x = rng.uniform(0.1, 0.9, size=300), rng.normal(size=300)
+    full, small = (
+        effects.level_effects([codes], [bins_of(x, w)], y[:, None], fold_of_rows(300), weights=w)
+        for w in (weights, weights / weights.sum())
+    )
+    assert np.abs(full.effects[0]).max() > 0.5
+    np.testing.assert_allclose(small.effects[0], full.effects[0], rtol=1e-8)
+    plain = effects.level_effects([codes], [bins_of(x)], y[:, None], fold_of_rows(300))
+    assert np.abs(full.effects[0] - plain.effects[0]).max() > 1e-3
+
+
 def test_the_number_of_levels_decides_on_indicators_and_effects(rng):
     n = 400
 

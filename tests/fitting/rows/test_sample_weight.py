@@ -3,6 +3,7 @@
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.metrics import r2_score
@@ -139,6 +140,21 @@ def test_rows_without_weight_are_left_out_and_numbers_are_positions(rng):
     np.testing.assert_array_equal(model.row_ids_[-2:], [31, 34])
     model.forget([31, 34], adapt=False)
     np.testing.assert_allclose(model.predict(X), plain.predict(X), rtol=1e-7)
+
+
+def test_rows_without_weight_do_not_shape_the_effects_of_levels(rng):
+    codes = rng.integers(0, 12, 120)
+    X = pd.DataFrame({"c": [f"l{k}" for k in codes], "x": rng.normal(size=120)})
+    y, weights = np.arange(12.0)[codes] + rng.normal(size=120), np.ones(120)
+    weights[::3], y[::3] = 0.0, -50.0 * codes[::3]
+    X.loc[0, "c"] = "another"
+    settings = {"kernel": "rbf", "random_state": 0, "max_iter": 2, "hypotheses": None}
+    model = DSMGPRegressor(**settings).fit(X, y, sample_weight=weights)
+    kept = np.flatnonzero(weights)
+    np.testing.assert_array_equal(model.row_ids_, kept)
+    plain = DSMGPRegressor(**settings).fit(X.iloc[kept], y[kept])
+    assert model.state_.schema.input_names == plain.state_.schema.input_names
+    np.testing.assert_array_equal(model.predict(X[1:]), plain.predict(X[1:]))
 
 
 def with_weights(model, X, y, noise, weights, monkeypatch):

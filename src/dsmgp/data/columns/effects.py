@@ -15,9 +15,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dsmgp._util.arrays import Array, Index
-from dsmgp._util.weighted import mid_rank_scores
+from dsmgp._util.weighted import mid_rank_scores, weighted_quantiles
 from dsmgp.data.columns.folds import N_FOLDS
 
 __all__ = [
@@ -36,21 +37,23 @@ N_BINS, N_SWEEPS = 16, 8
 MOST_ROWS = 200_000
 
 
-def normal_scores(Y: Array) -> Array:
+def normal_scores(Y: Array, weights: Array | None = None) -> Array:
     """Return the normal scores of the ranks of each output, (n_rows, n_outputs)."""
     scores = np.empty_like(Y)
     for k, y in enumerate(Y.T):
-        _, place, counts = np.unique(y, return_inverse=True, return_counts=True)
-        scores[:, k] = mid_rank_scores(counts)[place]
+        _, place = np.unique(y, return_inverse=True)
+        scores[:, k] = mid_rank_scores(np.bincount(place, weights))[place]
     return scores
 
 
-def bins_of(numbers: Array) -> Index:
+def bins_of(numbers: Array, weights: Array | None = None) -> Index:
     """Return the bin of each number, between quantiles; a missing number has a bin of its own."""
-    present = numbers[~np.isnan(numbers)]
-    edges = np.unique(np.quantile(present, np.linspace(0, 1, N_BINS + 1)[1:-1]))
+    missing = np.isnan(numbers)
+    present = None if weights is None else weights[~missing]
+    levels = np.linspace(0, 1, N_BINS + 1)[1:-1]
+    edges = np.unique(weighted_quantiles(numbers[~missing], levels, present))
     bins = np.searchsorted(edges, numbers, side="right")
-    return np.where(np.isnan(numbers), len(edges) + 1, bins)
+    return np.where(missing, len(edges) + 1, bins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,7 @@ def level_effects(
     fold: Index,
     n_levels: Sequence[int] | None = None,
     n_held_out: int = 0,
+    weights: Array | None = None,
 ) -> LevelEffects:
     """Fit the additive model, to all rows and without each fold.
 
@@ -95,6 +99,9 @@ def level_effects(
         Levels of the columns whose effects are wanted, of which some may have no rows; by default those that occur.
     n_held_out : int
         Folds that are left out together with each other one.
+    weights : ndarray of shape (n_rows,), optional
+        Above zero. Rows count as so many copies, but no less than one on average: otherwise weights that add up to one would leave
+        nothing of any effect.
 
     Examples
     --------
@@ -114,6 +121,9 @@ def level_effects(
     if n_rows > MOST_ROWS:
         chosen = np.sort(np.random.default_rng(0).choice(n_rows, MOST_ROWS, replace=False))
         columns, scores, fold = [codes[chosen] for codes in columns], scores[chosen], fold[chosen]
+        weights = None if weights is None else weights[chosen]
+    if weights is not None:
+        weights = weights * max(1.0, len(weights) / weights.sum())
 
     @cache
     def without(*folds: int) -> list[Array]:
@@ -122,7 +132,8 @@ def level_effects(
         if not rows.any():
             rows[:] = True
         learned = [codes[rows] for codes in columns]
-        by_output = [_backfit(learned, sizes, y[rows]) for y in scores.T]
+        counts = None if weights is None else weights[rows]
+        by_output = [_backfit(learned, sizes, y[rows], counts) for y in scores.T]
         return [np.stack(of_column, axis=1) for of_column in zip(*by_output, strict=True)]
 
     by_fold = [without(first) for first in range(N_FOLDS)]
@@ -210,34 +221,37 @@ class RowEffects:
         return len(next(iter(self.by_pair.values())))
 
 
-def _backfit(columns: Sequence[Index], sizes: Sequence[int], y: Array) -> list[Array]:
+def _backfit(
+    columns: Sequence[Index], sizes: Sequence[int], y: Array, weights: Array | None
+) -> list[Array]:
     """Fit an additive model; return the effects of each column's levels."""
     effects = [np.zeros(size) for size in sizes]
-    counts = [np.bincount(c, minlength=size) for c, size in zip(columns, sizes, strict=True)]
-    residual = y - y.mean()
+    counts = [np.bincount(c, weights, size) for c, size in zip(columns, sizes, strict=True)]
+    residual = y - np.average(y, weights=weights)
     for _ in range(N_SWEEPS):
         for k, codes in enumerate(columns):
             residual += effects[k][codes]
-            effects[k] = _shrunk(codes, counts[k], residual)
+            effects[k] = _shrunk(codes, counts[k], residual, weights)
             residual -= effects[k][codes]
     return effects
 
 
-def _shrunk(codes: Index, counts: Index, y: Array) -> Array:
+def _shrunk(codes: Index, counts: NDArray[Any], y: Array, weights: Array | None) -> Array:
     """Return the average of each level, shrunk towards zero."""
-    sums = np.bincount(codes, y, minlength=len(counts))
-    means = sums / np.maximum(counts, 1)
-    n, n_levels = len(y), int((counts > 0).sum())
-    if n <= n_levels or n_levels < 2:  # every row its own level: nothing is known of it
+    weighted = y if weights is None else weights * y
+    sums = np.bincount(codes, weighted, minlength=len(counts))
+    sizes = np.where(counts > 0, counts, 1)
+    means = sums / sizes
+    n, n_levels = counts.sum(), int((counts > 0).sum())
+    # Every row its own level: nothing is known of it. Sums of weights are rounded.
+    if n - n_levels < 1e-9 * n or n_levels < 2:
         return np.zeros(len(counts))
     # Moments of a one-way model with random effects.
     grand = sums.sum() / n
-    within = max(float(y @ y - sums @ means), 0.0) / (n - n_levels)
+    within = max(float(weighted @ y - sums @ means), 0.0) / (n - n_levels)
     between = float(counts @ np.square(means - grand)) / (n_levels - 1)
     size = (n - np.square(counts).sum() / n) / (n_levels - 1)
     # Without a difference between levels, averages count little.
     variance = max((between - within) / size, 1e-3 * within, 1e-12)
     # A level without rows has no effect, also where rows do not differ within levels.
-    return np.where(counts > 0, sums - counts * grand, 0.0) / (
-        np.maximum(counts, 1) + within / variance
-    )
+    return np.where(counts > 0, sums - counts * grand, 0.0) / (sizes + within / variance)

@@ -15,6 +15,7 @@ from dsmgp._util.arrays import Array, Index
 from dsmgp._util.constants import QUANTILE_ROWS
 from dsmgp._util.dates import MICROSECONDS_PER_DAY
 from dsmgp._util.validation import check_choice
+from dsmgp._util.weighted import weighted_quantiles
 from dsmgp.data.columns.effects import RowEffects, bins_of, level_effects, normal_scores
 from dsmgp.data.columns.encoding import (
     N_LISTED,
@@ -160,9 +161,13 @@ def encode_table(
 
 
 def learn_columns(
-    columns: Mapping[str, Values], Y: Array, targets: Sequence[str], rules: ColumnRules
+    columns: Mapping[str, Values],
+    Y: Array,
+    targets: Sequence[str],
+    rules: ColumnRules,
+    weights: Array | None = None,
 ) -> EncodedTable:
-    """Learn how columns become inputs, and encode the training rows.
+    """Learn how columns become inputs, and encode the training rows, which may have weights above zero.
 
     Rows without a target are left out, and with ``missing="drop"`` those with any missing value.
     """
@@ -186,7 +191,7 @@ def learn_columns(
                 f"{len(kept)} of {len(rows)} rows have a target"
                 + (" and no missing values; use missing='model'" if rules.missing == "drop" else "")
             )
-        Y = Y[kept]
+        Y, weights = Y[kept], None if weights is None else weights[kept]
         columns = {name: values.taken(kept) for name, values in columns.items()}
     check_targets(Y, targets, rules.first_row)
 
@@ -194,7 +199,7 @@ def learn_columns(
     problems: list[str] = []
     for name, values in columns.items():
         try:
-            column, remark = _learn_column(values, name, rules)
+            column, remark = _learn_column(values, name, rules, weights)
         except TableError as error:
             problems.append(str(error))
             continue
@@ -211,7 +216,7 @@ def learn_columns(
     by_level: dict[str, Array] = {}
     effects = None
     if rules.categories == "auto":
-        by_level, effects = column_effects(learned, columns, Y, n_held_out(len(Y)))
+        by_level, effects = column_effects(learned, columns, Y, n_held_out(len(Y)), weights)
     finished, parts = [], []
     for column in learned:
         if effects is not None and column.name in by_level:
@@ -238,7 +243,11 @@ def with_effects(column: Column, effects: Array) -> Column:
 
 
 def column_effects(
-    learned: Sequence[Column], columns: Mapping[str, Values], Y: Array, held_out: int = 0
+    learned: Sequence[Column],
+    columns: Mapping[str, Values],
+    Y: Array,
+    held_out: int = 0,
+    weights: Array | None = None,
 ) -> tuple[dict[str, Array], RowEffects | None]:
     """Return the effects of the levels of categories with many of them, by column, and those of the training rows; None if there are none.
 
@@ -249,7 +258,7 @@ def column_effects(
         return {}, None
     in_order = sorted(learned, key=lambda column: (not has_effects(column), column.name))
     wanted = [column for column in in_order if has_effects(column)]
-    scores = normal_scores(Y)
+    scores = normal_scores(Y, weights)
     inputs: list[Array] = []  # by which rows are told apart
     codes: list[Index] = []  # in the additive model
     places: dict[str, Index] = {}  # of levels among the codes
@@ -265,13 +274,15 @@ def column_effects(
             levels[column.name] = shared[of_rows]
         else:
             encoded = encode_column(columns[column.name], column, 0)
-            codes.append(bins_of(encoded[:, 0]))
+            codes.append(bins_of(encoded[:, 0], weights))
             inputs += [*encoded.T]
     finest = max(wanted, key=lambda column: len(column.levels)).name
     folds = dealt_folds(np.column_stack(inputs), scores[:, 0], levels=levels[finest])
     n_wanted = len(wanted)
     n_levels = [len(column.levels) for column in wanted]
-    found = level_effects(codes[:n_wanted], codes[n_wanted:], scores, folds, n_levels, held_out)
+    found = level_effects(
+        codes[:n_wanted], codes[n_wanted:], scores, folds, n_levels, held_out, weights
+    )
     names = [column.name for column in wanted]
 
     def by_name(tables: Sequence[Array]) -> dict[str, Array]:
@@ -289,7 +300,7 @@ def has_effects(column: Column) -> bool:
 
 
 def _learn_column(
-    values: Values, name: str, rules: ColumnRules
+    values: Values, name: str, rules: ColumnRules, weights: Array | None
 ) -> tuple[Column | None, str | None]:
     """Return what a column becomes, and a remark; no column if it is left out."""
     if name in rules.categorical:
@@ -319,16 +330,20 @@ def _learn_column(
         column = Column(name, "number")
         present = values.data[~values.missing]
     if rules.missing == "model":
-        column = with_fill(column, present, n_missing > 0)
+        weights = None if weights is None else weights[~values.missing]
+        column = with_fill(column, present, n_missing > 0, weights)
     return column, None
 
 
-def with_fill(column: Column, present: Array, had_missing: bool = False) -> Column:
+def with_fill(
+    column: Column, present: Array, had_missing: bool = False, weights: Array | None = None
+) -> Column:
     """Return a column of numbers or dates whose missing values are replaced by the median of those that are there."""
     if len(present) > QUANTILE_ROWS:
-        present = present[:: len(present) // QUANTILE_ROWS + 1]
+        some = slice(None, None, len(present) // QUANTILE_ROWS + 1)
+        present, weights = present[some], None if weights is None else weights[some]
     levels = (np.arange(N_ALTERNATIVES) + 0.5) / N_ALTERNATIVES
-    fill, *quantiles = np.quantile(present, [0.5, *levels]).tolist()
+    fill, *quantiles = weighted_quantiles(present, np.append(0.5, levels), weights).tolist()
     return replace(
         column,
         fill=fill,
