@@ -49,6 +49,7 @@ def fit_rows(rows: TrainingRows, schema: InputSchema, context: FitContext) -> Fi
         indicator_inputs=schema.columns.indicator_inputs,
         input_order=schema.input_order(rows.X, rows.Y),
         measured_inputs=schema.columns.measured_inputs,
+        direct_inputs=schema.columns.direct_inputs,
     )
     return fit(InMemoryRows(data, context.config), rows, schema, context)
 

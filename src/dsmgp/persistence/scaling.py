@@ -97,6 +97,7 @@ def _can_be_descended(trees: BoostedTrees) -> bool:
         and trees.roots.size > 0
         and ((trees.roots >= 0) & (trees.roots < n)).all()
         and trees.baseline.shape == trees.roots.shape[:2]
+        and trees.lines.shape == (*trees.baseline.shape, len(trees.columns))
         and trees.slopes.shape[1] == trees.n_outputs
         and (np.diff(trees.seen) > 0).all()
     )
@@ -109,7 +110,10 @@ BOOSTED_TREES = Record(
         "cuts": CUTS,
         "value": ArrayField((None,)),
         "roots": ArrayField((None, None, None), dtype=np.int64),
+        "lines": ArrayField((None, None, None)),
         "baseline": ArrayField((None, None)),
+        "columns": ArrayField((None,), dtype=np.int64),
+        "keys": ArrayField((None,), checks.NOT_NEGATIVE, dtype=np.int64),
         "seen": ArrayField((None,), dtype=np.int64),
         "slopes": ArrayField((None, None)),
     },
@@ -129,7 +133,12 @@ def _is_valid(coordinates: Coordinates) -> bool:
 
 
 def _fits(trees: BoostedTrees, n_inputs: int) -> bool:
-    return len(trees.slopes) == n_inputs and bool((trees.cuts.dimension < n_inputs).all())
+    return bool(
+        len(trees.slopes) == n_inputs
+        and (trees.cuts.dimension < n_inputs).all()
+        and np.array_equal(np.sort(trees.columns), np.arange(n_inputs))
+        and (trees.keys < n_inputs).all()
+    )
 
 
 COORDINATES = Record(

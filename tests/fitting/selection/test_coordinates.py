@@ -72,9 +72,12 @@ def stepped(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """A function with a jump at each of many values of several inputs."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(size=(n, 6))
+    return X, stepped_mean(X) + 0.1 * rng.normal(size=n)
+
+
+def stepped_mean(X: np.ndarray) -> np.ndarray:
     values = np.random.default_rng(9).normal(size=(6, 8))
-    y = sum(values[k, (8 * X[:, k]).astype(int)] for k in range(6))
-    return X, y + 0.1 * rng.normal(size=n)
+    return sum(values[k, (8 * X[:, k]).astype(int)] for k in range(6))
 
 
 def test_a_function_with_many_steps_gets_boosted_trees():
@@ -89,6 +92,28 @@ def test_a_function_with_many_steps_gets_boosted_trees():
     assert scores.nlpd(y_test, chosen.predict_dist(X_test)) == pytest.approx(
         chosen.loo_score_, abs=0.15
     )
+
+
+def test_intervals_cover_beyond_the_rows_that_boosted_trees_have_seen():
+    """Trees are constant there; the leaf GPs go on, and their variances grow."""
+    X, y = stepped(1000)
+    model = DSMGPRegressor("matern12", random_state=0, boosted_trees="always").fit(
+        X, y + 4.0 * X[:, 0]
+    )
+    X_test, _ = stepped(300, seed=1)
+    out = X_test + [[0.4, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    out = out[out[:, 0] > 1.05]
+    beyond = np.minimum(out[:, 0], 0.999)  # the step goes on
+    truth = stepped_mean(np.column_stack([beyond, out[:, 1:]])) + 4.0 * out[:, 0]
+    low, high = model.predict_dist(out).interval(0.9)
+    assert np.mean((low <= truth) & (truth <= high)) > 0.75
+
+
+@pytest.mark.parametrize("n_distinct", [1, 2])
+def test_few_distinct_inputs_are_fitted_without_boosted_trees(n_distinct, rng):
+    x = rng.integers(0, n_distinct, size=(600, 1)).astype(float)
+    model = DSMGPRegressor("rbf", random_state=0).fit(x, x[:, 0] + rng.normal(size=600))
+    assert model.coordinates_ is None or model.coordinates_.trees is None
 
 
 def test_inputs_that_need_nothing_stay_as_they_are():

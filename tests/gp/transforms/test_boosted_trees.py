@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LinearRegression
 from threadpoolctl import threadpool_limits
 
 from dsmgp.fitting.learning.boosted_trees import N_FOLDS, learn_boosted_trees
@@ -27,9 +28,11 @@ def learned():
 
 def by_scikit_learn(X, y, left_out, rows):
     kept = digests(X) % N_FOLDS != left_out
+    X, y = X[kept], y[kept]
+    line = LinearRegression().fit(X, y)
     model = HistGradientBoostingRegressor(early_stopping=False, random_state=0)
     with threadpool_limits(1, user_api="openmp"):
-        return model.fit(X[kept], y[kept]).predict(rows)
+        return line.predict(rows) + model.fit(X, y - line.predict(X)).predict(rows)
 
 
 def test_a_training_row_is_predicted_by_the_trees_that_have_not_seen_it(learned):
@@ -70,6 +73,32 @@ def test_equal_rows_have_equal_predictions_whatever_stands_beside_them(learned, 
         np.testing.assert_array_equal(trees(rows[k : k + 1])[0], every[k])
     monkeypatch.setattr("dsmgp.tree.routing.has_numba", lambda: False)
     np.testing.assert_array_equal(trees(rows), every)
+
+
+def test_a_linear_function_goes_on_outside_the_data(rng):
+    X = rng.normal(size=(200, 2))
+    trees = learn_boosted_trees(X, X @ [[1.0], [-2.0]] + 3.0)
+    np.testing.assert_allclose(trees(30.0 * X), 30.0 * X @ [[1.0], [-2.0]] + 3.0, atol=1e-9)
+    held = trees(30.0 * X, of_trees=X)  # trees have nothing to add
+    np.testing.assert_allclose(held, trees(30.0 * X), atol=1e-9)
+
+
+def test_the_order_of_columns_does_not_matter(learned):
+    X, Y, trees = learned
+    reversed_columns = learn_boosted_trees(X[:, ::-1], Y, columns=np.array([2, 1, 0]))
+    np.testing.assert_allclose(reversed_columns(X[:, ::-1]), trees(X), rtol=1e-9, atol=1e-12)
+
+
+def test_rows_are_told_apart_by_their_keys():
+    X, Y = steps(300)
+    trees = learn_boosted_trees(X, Y, keys=np.array([0, 2]))
+    other = X + [0.0, 1e-9, 0.0]  # an effect of levels, which is not the same for new rows
+    np.testing.assert_allclose(trees(other), trees(X), atol=1e-7)
+
+
+def test_too_few_different_rows_have_no_folds(rng):
+    X = rng.integers(0, 4, size=(600, 1)).astype(float)
+    assert learn_boosted_trees(X, X) is None
 
 
 def test_they_come_after_the_other_coordinates_and_count_for_the_inputs(learned):

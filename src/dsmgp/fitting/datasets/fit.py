@@ -119,6 +119,7 @@ def fit_files(
             indicator_inputs=stream.schema.indicator_inputs,
             input_order=schema.input_order(*sample[:2]),
             measured_inputs=stream.schema.measured_inputs,
+            direct_inputs=stream.schema.direct_inputs,
         )
         source = ParquetRows(stream, sampled, config, folder)
         context = FitContext(config, rng, record)

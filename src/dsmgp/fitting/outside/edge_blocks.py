@@ -78,33 +78,55 @@ def left_out_blocks(
         chosen = np.sort(np.random.default_rng(0).choice(len(X), MOST_DENSE_ROWS, replace=False))
         X, Y, weights = X[chosen], Y[chosen], weights[chosen]
         noise = None if noise is None else noise[chosen]
+    U = model.inputs.to_coordinates(X)
+
+    def solved(U: Array) -> list[tuple[Array, Array, float]]:
+        return _solved(model, model.scaled(U), Y, noise, weights)
+
+    parts = []
     try:
         # On a thread of the pool: GPyTorch's kernels would start OpenMP's threads here, which do not survive a fork.
-        (solved,) = Threads().map(lambda _: _solved(model, X, Y, noise, weights), [None])
+        (of_all,) = Threads().map(solved, [U])
+        for edge_block in blocks_at_edges(X, examined_inputs(edges, model.inputs, X)):
+            block = edge_block.rows
+            which, ends = (np.full(len(block), k) for k in (edge_block.column, edge_block.end))
+            terms = edges.terms_beyond(X[block], which, ends, model.inputs)
+            beyond = model.inputs.beyond(U[block], X[block], which, ends)
+            of_block = of_all
+            if not np.array_equal(beyond, U[block]):
+                U_beyond = U.copy()
+                U_beyond[block] = beyond
+                (of_block,) = Threads().map(solved, [U_beyond])
+            parts += _squares(block, of_block, of_all, terms)
     except NotFactorisedError:
         logger.info("no blocks are left out: the covariance of all rows cannot be factorised")
         return None
-    parts = []
-    for edge_block in blocks_at_edges(X, examined_inputs(edges, model.inputs, X)):
-        block = edge_block.rows
-        which, ends = (np.full(len(block), k) for k in (edge_block.column, edge_block.end))
-        terms = edges.terms_beyond(X[block], which, ends, model.inputs)
-        for inverse, alpha, scale in solved:
-            # R&W section 5.4.2, for a group of rows: covariance S, residuals S alpha.
-            S = np.linalg.inv(inverse[np.ix_(block, block)])
-            squares = np.square(S @ alpha[block]) / np.diag(S) / scale
-            parts.append((terms, squares))
     if not parts:
         return None
     terms, squares = (np.concatenate(part) for part in zip(*parts, strict=True))
     return (terms, squares) if np.isfinite(squares).all() else None
 
 
+def _squares(
+    block: Index,
+    of_block: list[tuple[Array, Array, float]],
+    of_all: list[tuple[Array, Array, float]],
+    terms: Array,
+) -> list[tuple[Array, Array]]:
+    """Return the terms of a block and its squared residuals for each output, in the scale of all rows left out one by one."""
+    parts = []
+    for (inverse, alpha, _), (*_, scale) in zip(of_block, of_all, strict=True):
+        # R&W section 5.4.2, for a group of rows: covariance S, residuals S alpha.
+        S = np.linalg.inv(inverse[np.ix_(block, block)])
+        parts.append((terms, np.square(S @ alpha[block]) / np.diag(S) / scale))
+    return parts
+
+
 def _solved(
-    model: Model, X: Array, Y: Array, noise: Array | None, weights: Array
+    model: Model, Z: Array, Y: Array, noise: Array | None, weights: Array
 ) -> list[tuple[Array, Array, float]]:
     """Return for each output the inverse covariance of one leaf of all rows, that times the residuals, and its leave-one-out scale."""
-    Z, latent = model.to_experts(X), model.outputs.to_experts(Y)
+    latent = model.outputs.to_experts(Y)
     known = np.zeros_like(latent) if noise is None else model.outputs.noise_to_experts(noise)
     family = model.families[0]
     pairs = zip(family.leaf_kernels, family.kernel_parameters, strict=True)

@@ -78,17 +78,21 @@ def rows_beyond_leaves(
         return None
     leaf, end, place = leaf[beyond], end[beyond], renumbered.reshape(-1)
     rows, inputs = rows[kept], inputs[kept]
-    routes = Routes.of(leaf, place)
     order = np.lexsort((np.arange(len(leaf)), leaf))
     leaf, end, place = leaf[order], end[order], place[order]
-    mean, variance = model.leaf_posterior.predict(routes, model.to_experts(X[rows]))
+    # A row for each pair: what trees predict for it depends on where the rows of the leaf end.
+    of_pairs = X[rows][place]
+    U = model.inputs.to_coordinates(X[rows])[place]
+    Z = model.scaled(model.inputs.beyond(U, of_pairs, inputs[place], end))
+    pairs = Routes.of(leaf, np.arange(len(leaf)))
+    mean, variance = model.leaf_posterior.predict(pairs, Z)
     variance = variance + model.leaf_posterior.noise[leaf]
     components = Components.of_pairs(len(rows), leaf, place, mean, variance)
     # The mixture has each component in all shapes of the gate.
     weights = (
         model.distribution(components).weights.reshape(*components.leaf.shape, -1).sum(axis=-1)
     )
-    terms = edges.terms_beyond(X[rows][place], inputs[place], end, model.inputs)
+    terms = edges.terms_beyond(of_pairs, inputs[place], end, model.inputs)
     by_slot = Components.of_pairs(len(rows), leaf, place, terms, None).mean
     return RowsBeyondLeaves(rows, inputs, components, np.einsum("nk,nkt->nt", weights, by_slot))
 

@@ -49,6 +49,8 @@ class ScaledRows:
         The inputs in the order in which random cuts are drawn; None is the order of the table.
     measured_inputs : ndarray of int, or None
         The inputs that have a range; None if all have.
+    direct_inputs : ndarray of int, or None
+        The inputs that depend on their row alone, as effects of levels do not; None for all.
     """
 
     X: Array
@@ -63,6 +65,7 @@ class ScaledRows:
     indicator_inputs: Index | None = None
     input_order: Index | None = None
     measured_inputs: Index | None = None
+    direct_inputs: Index | None = None
 
     @classmethod
     def of(
@@ -77,6 +80,7 @@ class ScaledRows:
         indicator_inputs: Index | None = None,
         input_order: Index | None = None,
         measured_inputs: Index | None = None,
+        direct_inputs: Index | None = None,
     ) -> ScaledRows:
         """Scale inputs and outputs column by column, or not at all.
 
@@ -97,6 +101,8 @@ class ScaledRows:
             The inputs that say where values are missing.
         measured_inputs : ndarray of int, optional
             The inputs that have a range.
+        direct_inputs : ndarray of int, optional
+            The inputs that depend on their row alone.
         """
         if warps is None:
             warps = _named_warps(Y, config, noise, row_weights)
@@ -113,6 +119,7 @@ class ScaledRows:
             indicator_inputs,
             input_order,
             measured_inputs,
+            direct_inputs,
         )
 
     def rescaled(

@@ -185,6 +185,8 @@ def try_boosted_trees(best: Best, forced: bool) -> Best:
     if not (forced or boosted_trees_compete(best.candidate, best.scores)):
         return best
     candidate = with_boosted_trees(best.candidate)
+    if candidate is None:
+        return best
     return _best_of(best, "boosted trees", [candidate], forced, CLEAR_OF_TREES)
 
 

@@ -165,6 +165,9 @@ def mean_features(mean: str, Z: Array) -> Array:
 
 def edge_blocks_of(data: ScaledRows, family: Family, rows: Index) -> list[EdgeBlock]:
     """Return blocks at the ends of the inputs along which the function varies most, among some rows."""
+    coordinates = data.inputs.coordinates
+    if coordinates is not None and coordinates.trees is not None:
+        return []  # trees have seen the rows of the blocks
     X = data.X[rows]
     scales = length_scales(family, np.ones(data.n_dims))
     low, high = range_of(X)

@@ -336,23 +336,35 @@ def boosted_trees_compete(candidate: Candidate, scores: CandidateScores) -> bool
         judged, others = judged[::2], np.union1d(others, judged[1::2])
     learned_on = np.sort(trial.context.rng.permutation(others)[:SCREENING_ROWS])
     targets = outputs.to_experts(data.Y)
-    predicted = outputs.from_experts(held_out_predictions(data.X, targets, learned_on, judged))
-    error = np.mean(np.square((predicted - data.Y[judged]) / rows.spread))
+    weights = data.row_weights
+    predicted = outputs.from_experts(
+        held_out_predictions(data.X, targets, learned_on, judged, weights)
+    )
+    squares = np.square((predicted - data.Y[judged]) / rows.spread).mean(axis=1)
+    error = np.average(squares, weights=None if weights is None else weights[judged])
     large = scores.large
     of_leaves = np.average(large.error[0], axis=0, weights=large.row_weights).mean()
     logger.info("boosted trees: mean squared error %.4f, large leaves %.4f", error, of_leaves)
     return bool(error <= COMPETITIVE * of_leaves)
 
 
-def with_boosted_trees(candidate: Candidate) -> Candidate:
-    """Add the predictions of boosted trees to the coordinates of all folds, and learn length scales beside them."""
+def with_boosted_trees(candidate: Candidate) -> Candidate | None:
+    """Add the predictions of boosted trees to the coordinates of all folds, and learn length scales beside them; None if there are too few rows."""
     trial, outputs = candidate.trial, candidate.folds[0].data.outputs
     rows, data = trial.rows, trial.rows.all_rows
     others = np.setdiff1d(np.arange(len(data.X)), rows.used)
     n_others = max(MOST_TREE_ROWS - len(rows.used), 0)
     numbers = np.union1d(rows.used, trial.context.rng.permutation(others)[:n_others])
     weights = None if data.row_weights is None else data.row_weights[numbers]
-    trees = learn_boosted_trees(data.X[numbers], outputs.to_experts(data.Y[numbers]), weights)
+    trees = learn_boosted_trees(
+        data.X[numbers],
+        outputs.to_experts(data.Y[numbers]),
+        weights,
+        data.input_order,
+        data.direct_inputs,
+    )
+    if trees is None:
+        return None
     coordinates = [replace(fold.coordinates, trees=trees) for fold in candidate.folds]
     folds = trial.folds(coordinates, candidate.output_warps)
     return learn(replace(candidate, folds=folds, families=()))

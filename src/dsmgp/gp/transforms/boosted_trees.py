@@ -1,6 +1,7 @@
-"""Boosted regression trees of the inputs, whose predictions are a further coordinate of a fit.
+"""A line and boosted regression trees of the inputs, whose predictions are a further coordinate of a fit.
 
-A step-like part of a function, which no length scale suits, is then the trees', and smooth in their prediction. They are learned on folds
+A step-like part of a function, which no length scale suits, is then the trees', and smooth in their prediction. Trees are constant outside the
+data; the line goes on, so that the coordinate says that such rows are far away. Both are learned on folds
 of the training rows (:mod:`dsmgp.fitting.learning.boosted_trees`): a row that trees were learned on is predicted by those of the folds
 without it, any other by the mean over folds. So the coordinate of a row depends on its inputs only, and never on its own output.
 """
@@ -29,7 +30,7 @@ GOLDEN, MIX_1, MIX_2 = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BoostedTrees:
-    """Sums of regression trees, for each output and each fold of the rows that they were learned on.
+    """Linear functions and sums of regression trees, for each output and each fold of the rows that they were learned on.
 
     Attributes
     ----------
@@ -39,8 +40,14 @@ class BoostedTrees:
         Of entries that are leaves: what the tree adds to the prediction.
     roots : ndarray of shape (n_folds, n_outputs, n_trees)
         Entries at which trees begin.
+    lines : ndarray of shape (n_folds, n_outputs, n_inputs)
+        Slopes of the linear function, whose residuals the trees were learned on.
     baseline : ndarray of shape (n_folds, n_outputs)
-        What all trees of a fold are added to.
+        Its intercept.
+    columns : ndarray of int of shape (n_inputs,)
+        The order in which trees take the inputs.
+    keys : ndarray of int
+        Inputs that tell rows apart: those that depend on the row alone, and not on its place in training.
     seen : ndarray of int64
         Digests of the rows that trees were learned on, in order; ``digest % n_folds`` is the fold of a row.
     slopes : ndarray of shape (n_inputs, n_outputs)
@@ -50,7 +57,10 @@ class BoostedTrees:
     cuts: Cuts
     value: Array
     roots: Index
+    lines: Array
     baseline: Array
+    columns: Index
+    keys: Index
     seen: Index
     slopes: Array
 
@@ -62,48 +72,62 @@ class BoostedTrees:
     def n_outputs(self) -> int:
         return self.roots.shape[1]
 
-    def __call__(self, X: Array) -> Array:
-        """Return the predictions for rows of X, (n_rows, n_outputs)."""
-        X = np.ascontiguousarray(X, dtype=np.float64)
-        firsts = range(0, max(len(X), 1), ROWS_AT_ONCE)
-        pieces = Threads().map(
-            lambda first: self._piece(X[first : first + ROWS_AT_ONCE]), firsts, len(X) <= FEW_ROWS
-        )
-        return np.concatenate(pieces)
+    def __call__(self, X: Array, of_trees: Array | None = None) -> Array:
+        """Return the predictions for rows of X, (n_rows, n_outputs).
 
-    def _piece(self, X: Array) -> Array:
-        fold, n_folds = self._folds(X), len(self.roots)
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_inputs)
+        of_trees : ndarray of shape (n_rows, n_inputs), optional
+            Rows that trees take instead of these.
+        """
+        X = np.ascontiguousarray(X, dtype=np.float64)
+        T = X if of_trees is None else np.ascontiguousarray(of_trees, dtype=np.float64)
+
+        def piece(first: int) -> Array:
+            rows = slice(first, first + ROWS_AT_ONCE)
+            return self._piece(X[rows], T[rows])
+
+        firsts = range(0, max(len(X), 1), ROWS_AT_ONCE)
+        return np.concatenate(Threads().map(piece, firsts, len(X) <= FEW_ROWS))
+
+    def _piece(self, X: Array, T: Array) -> Array:
+        fold, n_folds = self._folds(T), len(self.roots)
         new = fold < 0
         total = np.zeros((len(X), self.n_outputs))
         for k in range(n_folds):
             rows = np.flatnonzero(new | (fold == k))
             if len(rows):
-                total[rows] += self._of_fold(k, X[rows])
+                total[rows] += self._of_fold(k, X[rows], T[rows])
         total[new] /= n_folds
         return total
 
     def _folds(self, X: Array) -> Index:
         """Return the fold of each row of X; -1 for rows that no trees were learned on."""
-        digest = digests(X)
+        digest = digests(X[:, self.keys])
         place = np.searchsorted(self.seen, digest).clip(max=max(len(self.seen) - 1, 0))
         is_seen = self.seen[place] == digest if len(self.seen) else np.zeros(len(X), dtype=bool)
         return np.where(is_seen, digest % len(self.roots), -1)
 
-    def _of_fold(self, fold: int, X: Array) -> Array:
+    def _of_fold(self, fold: int, X: Array, T: Array) -> Array:
+        T = np.ascontiguousarray(T[:, self.columns])
         predictions = np.empty((len(X), self.n_outputs))
         for output, roots in enumerate(self.roots[fold]):
-            start = self.baseline[fold, output]
+            line = np.full(len(X), self.baseline[fold, output])
+            # Input by input: a matrix product rounds differently for other numbers of rows.
+            for k in self.columns.tolist():
+                line += X[:, k] * self.lines[fold, output, k]
             if len(X) <= FEW_ROWS:
-                at = self.cuts.descend(np.tile(roots, len(X)), np.repeat(X, len(roots), axis=0))
+                at = self.cuts.descend(np.tile(roots, len(T)), np.repeat(T, len(roots), axis=0))
                 added = self.value[at].reshape(len(X), -1)
                 # One by one, as below: equal rows get equal sums, however many there are.
-                predictions[:, output] = np.add.accumulate(
-                    np.column_stack([np.full(len(X), start), added]), axis=1
-                )[:, -1]
+                predictions[:, output] = np.add.accumulate(np.column_stack([line, added]), axis=1)[
+                    :, -1
+                ]
                 continue
-            predictions[:, output] = start
+            predictions[:, output] = line
             for root in roots:
-                at = self.cuts.descend(np.full(len(X), root), X)
+                at = self.cuts.descend(np.full(len(T), root), T)
                 predictions[:, output] += self.value[at]
         return predictions
 

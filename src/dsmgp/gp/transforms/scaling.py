@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dsmgp._util.arrays import Array
+from dsmgp._util.arrays import Array, Index
 from dsmgp._util.errors import InputError
 from dsmgp.gp.transforms.coordinates import Coordinates
 from dsmgp.gp.transforms.output_warp import OutputWarp
@@ -98,6 +98,27 @@ class InputScaling:
     def to_experts(self, X: Array) -> Array:
         """Return the inputs of the leaf GPs."""
         return self.scaled(self.to_coordinates(X))
+
+    def beyond(self, U: Array, X: Array, columns: Index, ends: Array) -> Array:
+        """Return the coordinates U of rows as where nothing was learned beyond a value of one input.
+
+        Boosted trees, which have seen these rows, are constant beyond those that they have seen.
+
+        Parameters
+        ----------
+        U : ndarray of shape (n_rows, n_coordinates)
+        X : ndarray of shape (n_rows, n_inputs)
+        columns : ndarray of shape (n_rows,)
+            The input of each row.
+        ends : ndarray of shape (n_rows,)
+            Its value beyond which nothing was learned.
+        """
+        trees = None if self.coordinates is None else self.coordinates.trees
+        if trees is None:
+            return U
+        at_end = X.copy()
+        at_end[np.arange(len(X)), columns] = ends
+        return np.hstack([U[:, : -trees.n_outputs], trees(X, of_trees=at_end)])
 
 
 @dataclass(frozen=True)
