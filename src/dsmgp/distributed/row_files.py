@@ -33,7 +33,7 @@ __all__ = [
     "RowFiles",
     "files_in",
     "new_files",
-    "remove_unused",
+    "remove_replaced",
     "row_file",
     "write_file",
 ]
@@ -270,22 +270,18 @@ def new_files(folder: Path, n_files: int) -> Iterator[int]:
         raise
 
 
-def remove_unused(folder: Path, replaced: Iterable[int] = ()) -> list[int]:
-    """Remove the files of rows that nothing in this process uses.
+def remove_replaced(folder: Path, replaced: Iterable[int]) -> list[int]:
+    """Remove files of rows that others replace, unless something in this process uses them; return the numbers of these.
 
-    Returns
-    -------
-    list of int
-        Those of the numbers ``replaced`` that are still in use.
+    Files of other numbers may be what another process has written and not yet saved.
     """
     replaced = set(replaced)
     if replaced & _in_use.numbers(folder):
         gc.collect()  # a model that is no longer used may be part of a cycle
     with _in_use.lock:
         used = _in_use.numbers(folder)
-        for path in files_in(folder):
-            if _number(path) not in used:
-                path.unlink(missing_ok=True)
+        for number in replaced - used:
+            row_file(folder, number).unlink(missing_ok=True)
     return sorted(replaced & used)
 
 

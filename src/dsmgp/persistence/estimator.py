@@ -36,7 +36,7 @@ from dsmgp.persistence.hypotheses import (
     write_alternatives,
     write_hypothesis,
 )
-from dsmgp.persistence.mixture import remove_unused_rows
+from dsmgp.persistence.mixture import remove_forgotten_rows
 from dsmgp.persistence.model_path import model_file
 from dsmgp.persistence.parameters import read_parameters, write_parameters
 from dsmgp.persistence.processes import OwnModules
@@ -232,7 +232,7 @@ def write_model(
     write_alternatives(state, section)
     write_archive(target, section.header, section.arrays)
     if state.model.has_rows_in_files:
-        remove_unused_rows(state.mixture, Path(path))
+        remove_forgotten_rows(state.mixture, Path(path))
 
 
 def read_model(

@@ -18,7 +18,7 @@ import numpy as np
 from dsmgp._util.archive import ModelFileError
 from dsmgp._util.arrays import Array
 from dsmgp._util.warnings import warn_user
-from dsmgp.distributed.row_files import FOLDER, remove_unused
+from dsmgp.distributed.row_files import FOLDER, remove_replaced
 from dsmgp.distributed.row_store import RowStore, check_empty
 from dsmgp.distributed.workers import LocalWorkers
 from dsmgp.experts.backends.interface import BoundKernels, LeafKernel, kernel_codes
@@ -42,7 +42,7 @@ from dsmgp.persistence.record import ArrayField, Entry, Length, Part, Record, Se
 from dsmgp.persistence.tree import read_tree, write_tree
 from dsmgp.tree.nodes import Node, leaves
 
-__all__ = ["read_mixture", "remove_unused_rows", "write_mixture"]
+__all__ = ["read_mixture", "remove_forgotten_rows", "write_mixture"]
 
 # Rounded, as logarithms are what a fit bounds.
 SHAPES = np.exp(BOUNDS["shape"]) * [1 - 1e-9, 1 + 1e-9]
@@ -323,12 +323,12 @@ def _check_variances(stored: SimpleNamespace, outputs: OutputScaling, bound: Bou
         raise ModelFileError("it has variances that are out of range")
 
 
-def remove_unused_rows(model: Model, path: Path) -> None:
-    """Remove the files of forgotten rows, and those that no model here uses, from the folder of a model that has been saved there."""
+def remove_forgotten_rows(model: Model, path: Path) -> None:
+    """Remove the files of forgotten rows from the folder of a model that has been saved there."""
     store = model.leaf_posterior.settled().leaf_gps.store
     if store is None or path.resolve() != store.folder.resolve():
         return
-    left = remove_unused(store.folder, store.replaced)
+    left = remove_replaced(store.folder, store.replaced)
     if left:
         warn_user(
             f"rows that were forgotten are still in {len(left)} files of {path}, since another model in this process uses them: delete it, "
@@ -342,6 +342,11 @@ def _copy_rows(store: RowStore, folder: Path) -> None:
     is_same = folder.resolve() == store.folder.resolve()
     if not is_same:
         check_empty(folder)
+    missing = [path.name for path in store.files.paths if not path.exists()]
+    if missing:
+        raise ModelFileError(
+            f"{store.folder} lacks {len(missing)} of the files with the rows of this model, such as {missing[0]}; fit again"
+        )
     try:
         folder.mkdir(exist_ok=True)
         (folder / FOLDER).mkdir(exist_ok=True)

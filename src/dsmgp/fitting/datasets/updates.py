@@ -209,7 +209,8 @@ def _sample_without(
 
 def _rows_of_files(store: RowStore, numbers: Index, files: Sequence[int]) -> tuple[Array, Array]:
     """Return inputs and outputs of those of some rows that are in some files."""
-    ids, parts = [], []
+    ids = [np.empty(0, dtype=np.int64)]
+    parts = [np.empty((0, store.n_inputs + store.n_outputs))]
     for number in files:
         for _, row, X, Y in store.read_file(number):
             here = np.flatnonzero(np.isin(row, numbers))
