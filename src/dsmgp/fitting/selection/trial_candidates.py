@@ -59,6 +59,8 @@ METRIC_ITERATIONS = 30
 # Boosted trees are worth a trial if their mean squared error is at most this many times that of large leaves; on how many rows at most
 # they are learned for this question, and for the model.
 COMPETITIVE, SCREENING_ROWS, MOST_TREE_ROWS = 1.5, 20_000, 50_000
+# Mean squared error, relative to the output's variance, below which a smooth function has been found, which steps would only disturb.
+SMOOTH = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +330,10 @@ def learn_network_on(fold: TrialFold, family: Family, numbers: Index) -> Coordin
 
 def boosted_trees_compete(candidate: Candidate, scores: CandidateScores) -> bool:
     """Return whether boosted trees predict rows of the large leaves about as well as a candidate does; they are learned on other rows."""
-    trial, outputs = candidate.trial, candidate.folds[0].data.outputs
+    trial, outputs, large = candidate.trial, candidate.folds[0].data.outputs, scores.large
+    of_leaves = np.average(large.error[0], axis=0, weights=large.row_weights).mean()
+    if of_leaves < SMOOTH:
+        return False
     rows, data = trial.rows, trial.rows.all_rows
     judged = rows.used[rows.in_large]
     others = np.setdiff1d(np.arange(len(data.X)), judged)
@@ -342,8 +347,6 @@ def boosted_trees_compete(candidate: Candidate, scores: CandidateScores) -> bool
     )
     squares = np.square((predicted - data.Y[judged]) / rows.spread).mean(axis=1)
     error = np.average(squares, weights=None if weights is None else weights[judged])
-    large = scores.large
-    of_leaves = np.average(large.error[0], axis=0, weights=large.row_weights).mean()
     logger.info("boosted trees: mean squared error %.4f, large leaves %.4f", error, of_leaves)
     return bool(error <= COMPETITIVE * of_leaves)
 
