@@ -28,6 +28,7 @@ from dsmgp._util.validation import (
     check_count,
     check_levels,
     check_row_ids,
+    check_spread,
     input_number,
     random_generator,
 )
@@ -1348,6 +1349,7 @@ def load(
 
 def fit_table(model: DSMGPRegressor, table: EncodedTable) -> DSMGPRegressor:
     """Fit to the encoded columns of a file, and keep how they became inputs, with remarks for the user."""
+    check_spread(table.Y)
     rows = TrainingRows.first(table.X, table.Y, effects=table.effects)
     schema = InputSchema.of_encoded(table)
     with model._training() as config:

@@ -149,6 +149,8 @@ def low_rank_steps(
             rank = min(rank + max(SPARE_PIVOTS, int(SPARE_SHARE * rank)), search.rank)
             return (yield from search.basis(rank, tolerance))
         target = LOWER * min(target, history[-1][1])
+        if not target > 0.0:  # no residuals are left, and the error is another one
+            break
     yield from search.compute_exact()
     yield n**3 / 3.0
     return search.of_all_points(tolerance)

@@ -127,6 +127,8 @@ def is_dataset(source: str | Path) -> bool:
     """Return whether a source is a folder, a glob of files, or a URL of either."""
     if "://" in str(source):
         return True
+    if not str(source):  # such as an unset variable of a shell
+        raise TableError("expected the name of a table, got an empty one")
     path = Path(source)
     return path.is_dir() or (not path.exists() and any(sign in str(source) for sign in "*?["))
 
