@@ -102,7 +102,7 @@ STEPS = {
     "dsmgp-plain": ("neither", {"input_warp": None, "metric": "diagonal", "output_warp": None}),
     "dsmgp-inputs": ("input warp", {"metric": "diagonal", "output_warp": None}),
     "dsmgp-metric": ("and metric", {"output_warp": None}),
-    "dsmgp": ("and output warp", {}),
+    "dsmgp": ("and output warp, boosted trees", {}),
 }
 METHODS: dict[str, Method] = (
     peers.METHODS
