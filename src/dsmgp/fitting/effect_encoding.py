@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from dsmgp._util.arrays import Array
+from dsmgp._util.significance import is_clear
 from dsmgp.data.columns.effects import RowEffects, nearest_folds
 from dsmgp.data.columns.schema import ColumnSchema
 from dsmgp.fitting.rows.training_rows import TrainingRows
@@ -24,9 +25,6 @@ from dsmgp.progress import stopping
 __all__ = ["with_chosen_encoding"]
 
 logger = logging.getLogger("dsmgp")
-
-# Standard errors by which predictions have to be better before new rows are encoded as training rows are.
-CLEARLY = 2.0
 
 
 def with_chosen_encoding(state: FittedState) -> FittedState:
@@ -42,7 +40,7 @@ def with_chosen_encoding(state: FittedState) -> FittedState:
         weights = np.concatenate([state.rows.weights[effects.folds == k] for k in folds])
     mean = np.average(gains, weights=weights)
     error = np.sqrt(np.average(np.square(gains - mean), weights=weights) / weights.sum())
-    is_better = mean > CLEARLY * error
+    is_better = is_clear(mean, error)
     logger.info(
         "effects of levels without a fold for new rows, too: log density of held-out rows %+.3g (standard error %.2g), %s",
         mean,

@@ -1,7 +1,7 @@
 """Rows of further files are added to a model that was fitted to a dataset, and rows that fulfil a condition are forgotten.
 
 Tree, scaling and hyperparameters stay; leaves are conditioned again on all rows, and scales and gate are fitted again. A change writes new files and
-leaves those that are there, so that the model before it stays whole; files that no model uses are removed when the model is saved.
+leaves those that are there, so that the model before it stays whole; files that others replace are removed when the model is saved.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ def learn_boosted_trees(
         np.unique(digest),
         np.zeros((X.shape[1], Y.shape[1])),
     )
-    return BoostedTrees(**{**vars(boosted), "slopes": _slopes(boosted, X)})
+    return replace(boosted, slopes=_slopes(boosted, X))
 
 
 def held_out_predictions(
